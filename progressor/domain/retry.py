@@ -1,0 +1,41 @@
+"""Retry: whether a failed attempt is followed by another, and when."""
+
+import datetime as dt
+
+from progressor.domain.namespace import RetryPolicy
+
+_LARGEST_EXPONENT = 64
+
+
+def next_delay(  # noqa: PLR0913  every one of these is a fact of its own
+    policy: RetryPolicy,
+    *,
+    attempt: int,
+    reason: str,
+    elapsed: dt.timedelta,
+    spread: float,
+    retry_after: dt.timedelta | None = None,
+) -> dt.timedelta | None:
+    """Return how long to wait before the next attempt; None if there is none.
+
+    Args:
+        policy: The policy of the namespace for this task type.
+        attempt: The attempt that failed, from 1.
+        reason: Why it failed.
+        elapsed: Since the first attempt began.
+        spread: A random number, -1 .. 1, that places the wait within the jitter.
+        retry_after: The earliest that the processor wants to be asked again.
+    """
+    if attempt >= policy.attempts_max or reason in policy.non_retryable_reasons:
+        return None
+    # Beyond 2 ** 64 every interval is over the maximum, and a float would overflow.
+    growth = policy.coefficient ** min(attempt - 1, _LARGEST_EXPONENT)
+    interval = min(
+        policy.initial_interval.total_seconds() * growth, policy.interval_max.total_seconds()
+    )
+    delay = dt.timedelta(seconds=interval * (1 + policy.jitter * spread))
+    if retry_after is not None:
+        delay = max(delay, retry_after)
+    if policy.elapsed_max is not None and elapsed + delay > policy.elapsed_max:
+        return None
+    return delay

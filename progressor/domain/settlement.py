@@ -1,0 +1,178 @@
+"""Settlement: an outcome meets a task. What is written for it, and what happens next.
+
+===========  =========================================  ==========================================
+outcome      of                                         settlement
+===========  =========================================  ==========================================
+succeeded    any task; action remove                    Remove, with the response
+             any task; any other action                 Finish
+rejected     init                                       Remove, with the refusal
+             call, notify, repair                       Fail: the process is as it was
+failed       any task, retryable, attempts left         Retry
+             repair                                     Fail: the process stays in error
+             call, notify, attempts spent, where the    Fail
+             namespace lets calls fail alone
+             anything else                              Break
+lost         policy retry, attempts left                Retry at once
+             policy fail, or attempts spent             as failed for good
+released     any task                                   Retry at once, the attempt not counted
+===========  =========================================  ==========================================
+
+What the database then does with the line of waiting tasks and with the timer stands in
+``priv/functions/settle_tasks.sql``, which carries these out under the process's lock.
+"""
+
+import dataclasses
+import datetime as dt
+from typing import Protocol, assert_never
+
+from progressor.domain.intent import (
+    Failed,
+    Intent,
+    Lost,
+    Outcome,
+    Rejected,
+    Released,
+    RemoveProcess,
+    Succeeded,
+)
+from progressor.domain.namespace import Namespace, ZombiePolicy
+from progressor.domain.retry import next_delay
+from progressor.domain.task import TaskError, TaskType
+
+ZOMBIE = "ZOMBIE"
+ZOMBIE_DETECTED = "zombie detected"
+_ABORTED = 10
+_NOW = dt.timedelta()
+_LONE_TYPES = frozenset({TaskType.CALL, TaskType.NOTIFY})
+
+
+class Attempted(Protocol):
+    """What settling needs to know of a task whose attempt is over."""
+
+    @property
+    def task_type(self) -> TaskType:
+        """Why it exists."""
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that is over, from 1."""
+
+    @property
+    def first_started_at(self) -> dt.datetime:
+        """When the first attempt began."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finish:
+    """The task is finished, and all that the intent says is saved."""
+
+    intent: Intent
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fail:
+    """The task ends in error; its process stays exactly as it is."""
+
+    error: TaskError
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """The task waits `delay` for its next attempt, of which `attempt_count` are behind it."""
+
+    delay: dt.timedelta
+    attempt_count: int
+    error: TaskError | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Break:
+    """The task ends in error and breaks its process."""
+
+    error: TaskError
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Remove:
+    """The process goes; the caller gets the response, or the refusal."""
+
+    response: bytes = b""
+    error: TaskError | None = None
+
+
+Settlement = Finish | Fail | Retry | Break | Remove
+
+
+def settle(
+    task: Attempted, outcome: Outcome, *, namespace: Namespace, now: dt.datetime, spread: float
+) -> Settlement:
+    """Return what is to be written for an outcome.
+
+    Args:
+        task: The task whose attempt is over.
+        outcome: How it went.
+        namespace: Whose policies apply.
+        now: The instant, on the clock that `task.first_started_at` is of.
+        spread: A random number, -1 .. 1, for the retry policy's jitter.
+    """
+    match outcome:
+        case Succeeded(intent):
+            if isinstance(intent.action, RemoveProcess):
+                return Remove(response=intent.response)
+            return Finish(intent)
+        case Rejected():
+            return _settle_rejection(task, outcome)
+        case Failed():
+            return _settle_failure(task, outcome, namespace=namespace, now=now, spread=spread)
+        case Lost():
+            return _settle_loss(task, namespace)
+        case Released():
+            return Retry(delay=_NOW, attempt_count=task.attempt - 1, error=None)
+        case _:
+            assert_never(outcome)
+
+
+def _settle_rejection(task: Attempted, rejected: Rejected) -> Settlement:
+    error = TaskError(
+        code=rejected.code,
+        reason=rejected.reason,
+        message=rejected.message,
+        rejected=True,
+        metadata=rejected.metadata,
+    )
+    # A process that was refused its first step never came to be.
+    return Remove(error=error) if task.task_type is TaskType.INIT else Fail(error)
+
+
+def _settle_failure(
+    task: Attempted, failed: Failed, *, namespace: Namespace, now: dt.datetime, spread: float
+) -> Settlement:
+    error = TaskError(code=failed.code, reason=failed.reason, message=failed.message)
+    if failed.retryable:
+        delay = next_delay(
+            namespace.policy_for(task.task_type),
+            attempt=task.attempt,
+            reason=failed.reason,
+            elapsed=now - task.first_started_at,
+            spread=spread,
+            retry_after=failed.retry_after,
+        )
+        if delay is not None:
+            return Retry(delay=delay, attempt_count=task.attempt, error=error)
+    return _give_up(task, error, alone=failed.retryable and namespace.exhausted_call_fails_alone)
+
+
+def _settle_loss(task: Attempted, namespace: Namespace) -> Settlement:
+    error = TaskError(code=_ABORTED, reason=ZOMBIE, message=ZOMBIE_DETECTED)
+    policy = namespace.policy_for(task.task_type)
+    if namespace.zombie_policy is ZombiePolicy.RETRY and task.attempt < policy.attempts_max:
+        return Retry(delay=_NOW, attempt_count=task.attempt, error=error)
+    return _give_up(task, error, alone=False)
+
+
+def _give_up(task: Attempted, error: TaskError, *, alone: bool) -> Settlement:
+    if task.task_type is TaskType.REPAIR:
+        return Fail(error)
+    if alone and task.task_type in _LONE_TYPES:
+        return Fail(dataclasses.replace(error, metadata={"alone": "true"}))
+    return Break(error)

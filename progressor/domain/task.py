@@ -1,0 +1,97 @@
+"""A task: one unit of work on one process."""
+
+import dataclasses
+import datetime as dt
+import enum
+from collections.abc import Mapping
+
+from progressor.domain.event import HistoryRange
+from progressor.domain.process import Process, ProcessKey
+
+
+class TaskType(enum.StrEnum):
+    """Why a task exists. Members and order equal the SQL enum ``task_type``."""
+
+    INIT = "init"
+    CALL = "call"
+    NOTIFY = "notify"
+    REPAIR = "repair"
+    TIMEOUT = "timeout"
+    REMOVE = "remove"
+
+
+TIMER_TYPES = frozenset({TaskType.TIMEOUT, TaskType.REMOVE})
+"""Tasks that are due by the clock and yield to every other."""
+
+
+class TaskStatus(enum.StrEnum):
+    """Where a task is. Members and order equal the SQL enum ``task_status``."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    BLOCKED = "blocked"
+    FINISHED = "finished"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+
+
+FINAL_STATUSES = frozenset({TaskStatus.FINISHED, TaskStatus.ERROR, TaskStatus.CANCELLED})
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskError:
+    """How a task ended that did not finish.
+
+    ``code`` is a gRPC status code; ``rejected`` tells a processor's refusal, whose ``reason`` and
+    ``metadata`` are its own, from a failure.
+    """
+
+    code: int
+    reason: str
+    message: str
+    rejected: bool = False
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunningTask:
+    """A leased task with all that a step needs: what a claim returns.
+
+    ``attempt`` is this run's number, from 1. ``token`` is the fencing number of the lease.
+    ``history_range`` and ``step_timeout`` are None where the namespace decides.
+    ``waited_for`` says that a caller may be waiting for the answer.
+    """
+
+    process: Process
+    task_id: int
+    task_type: TaskType
+    attempt: int
+    token: int
+    args: bytes
+    caller_context: Mapping[str, str]
+    trace_context: Mapping[str, str]
+    history_range: HistoryRange | None
+    step_timeout: dt.timedelta | None
+    scheduled_at: dt.datetime
+    started_at: dt.datetime
+    first_started_at: dt.datetime
+
+    @property
+    def key(self) -> ProcessKey:
+        """The process it works on."""
+        return self.process.key
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """How a task ended: a response, or an error, or neither for a cancelled one without cause.
+
+    ``removed`` stands for a task that is gone together with its process.
+    """
+
+    task_id: int
+    task_type: TaskType
+    status: TaskStatus
+    response: bytes = b""
+    error: TaskError | None = None
+    removed: bool = False

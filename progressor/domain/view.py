@@ -1,0 +1,102 @@
+"""What people see of a process: its timer, what its tasks wait for, and the trace of its tasks."""
+
+import dataclasses
+import datetime as dt
+import enum
+from collections.abc import Mapping
+
+from progressor.domain.event import Event
+from progressor.domain.process import Process, ProcessStatus
+from progressor.domain.task import TaskError, TaskStatus, TaskType
+
+
+class WaitCause(enum.StrEnum):
+    """Why a task that has not ended does not run, or that it does."""
+
+    RUNNING = "running"
+    TIMER = "timer"
+    BEHIND_TASK = "behind_task"
+    NO_FREE_WORKER = "no_free_worker"
+    RETRY = "retry"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Timer:
+    """The timer of a process: waiting, or blocked while calls are served."""
+
+    task_id: int
+    task_type: TaskType
+    status: TaskStatus
+    due_at: dt.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """One task that has not ended and what it waits for.
+
+    ``until`` is given for a timer and a retry, ``behind_task_id`` for a task in line,
+    ``replica_id`` for a running one. ``attempt`` is the attempt that comes next or runs now.
+    """
+
+    task_id: int
+    task_type: TaskType
+    status: TaskStatus
+    cause: WaitCause
+    attempt: int
+    until: dt.datetime | None = None
+    behind_task_id: int | None = None
+    last_error: TaskError | None = None
+    replica_id: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessView:
+    """A process as Get shows it, without its history."""
+
+    process: Process
+    timer: Timer | None
+    waits: tuple[Wait, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPage:
+    """Events of a range; ``next_after`` where there are more than a message can hold."""
+
+    events: tuple[Event, ...]
+    next_after: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTrace:
+    """The life of one task, with the events that its step recorded (at most 1,000)."""
+
+    task_id: int
+    task_type: TaskType
+    status: TaskStatus
+    created_at: dt.datetime
+    scheduled_at: dt.datetime | None
+    started_at: dt.datetime | None
+    finished_at: dt.datetime | None
+    attempt_count: int
+    args: bytes
+    caller_context: Mapping[str, str]
+    idempotency_key: str | None
+    response: bytes
+    error: TaskError | None
+    events: tuple[Event, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessQuery:
+    """Which processes List is asked for; newest first.
+
+    ``page_size`` 1 .. 1,000; ``before`` is the (created_at, process_id) of the last one seen.
+    """
+
+    namespace: str
+    statuses: tuple[ProcessStatus, ...] = ()
+    created_from: dt.datetime | None = None
+    created_to: dt.datetime | None = None
+    metadata: Mapping[str, object] | None = None
+    page_size: int = 100
+    before: tuple[dt.datetime, str] | None = None

@@ -1,0 +1,354 @@
+"""Every error of progressor, in one tree, branched by who can act.
+
+    ProgressorError
+      RequestError      the caller must change the request, or learn that it cannot be
+        NotFoundError   ...of a namespace, process, event or task
+        StateError      ...in this state of the process
+      ProcessorError    the user's service must be mended
+      StorageError      try again later
+      ConfigError       the operator must change the configuration
+
+Errors carry fields; nobody parses their text. ``reason`` is the word on the wire (ErrorInfo.reason).
+"""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping
+from typing import ClassVar
+
+_NO_METADATA: Mapping[str, str] = {}
+
+
+class ProgressorError(Exception):
+    """Anything that progressor raises on purpose."""
+
+    reason: ClassVar[str] = "INTERNAL"
+
+
+class RequestError(ProgressorError):
+    """The caller must change the request."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FieldViolation:
+    """One field of a request and what is wrong with it.
+
+    ``field`` is a path in the request, as in ``history_range.limit``; ``description`` names the
+    offending value where it is short.
+    """
+
+    field: str
+    description: str
+
+
+class InvalidRequestError(RequestError):
+    """One or more fields of the request cannot be right, whatever is stored."""
+
+    reason = "INVALID_REQUEST"
+
+    def __init__(self, *violations: FieldViolation) -> None:
+        """Take at least one violation."""
+        self.violations = violations
+        super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations))
+
+
+class NotFoundError(RequestError):
+    """Something that the request names does not exist."""
+
+
+class NamespaceNotFoundError(NotFoundError):
+    """No namespace of this name."""
+
+    reason = "NAMESPACE_NOT_FOUND"
+
+    def __init__(self, namespace: str) -> None:
+        """Name the namespace."""
+        self.namespace = namespace
+        super().__init__(f"namespace {namespace!r} does not exist")
+
+
+class ProcessNotFoundError(NotFoundError):
+    """No process of this id in the namespace."""
+
+    reason = "PROCESS_NOT_FOUND"
+
+    def __init__(self, namespace: str, process_id: str) -> None:
+        """Name the process."""
+        self.namespace, self.process_id = namespace, process_id
+        super().__init__(f"process {process_id!r} does not exist in namespace {namespace!r}")
+
+
+class EventNotFoundError(NotFoundError):
+    """The history has no event with the id that a range starts after."""
+
+    reason = "EVENT_NOT_FOUND"
+
+    def __init__(self, process_id: str, event_id: int) -> None:
+        """Name the process and the event."""
+        self.process_id, self.event_id = process_id, event_id
+        super().__init__(f"process {process_id!r} has no event {event_id}")
+
+
+class TaskNotFoundError(NotFoundError):
+    """The process has no task with this id or idempotency key."""
+
+    reason = "TASK_NOT_FOUND"
+
+    def __init__(self, process_id: str, task: int | str) -> None:
+        """Name the process and the task, by id or by idempotency key."""
+        self.process_id, self.task = process_id, task
+        by = "task" if isinstance(task, int) else "task with idempotency key"
+        super().__init__(f"process {process_id!r} has no {by} {task!r}")
+
+
+class StateError(RequestError):
+    """The request does not fit the state that the process, task or namespace is in."""
+
+
+class ProcessAlreadyExistsError(StateError):
+    """Start or Put of an id that is taken."""
+
+    reason = "PROCESS_ALREADY_EXISTS"
+
+    def __init__(self, namespace: str, process_id: str) -> None:
+        """Name the process."""
+        self.namespace, self.process_id = namespace, process_id
+        super().__init__(f"process {process_id!r} already exists in namespace {namespace!r}")
+
+
+class NamespaceAlreadyExistsError(StateError):
+    """Creation of a namespace whose name is taken."""
+
+    reason = "NAMESPACE_ALREADY_EXISTS"
+
+    def __init__(self, namespace: str) -> None:
+        """Name the namespace."""
+        self.namespace = namespace
+        super().__init__(f"namespace {namespace!r} already exists")
+
+
+class NamespaceNotEmptyError(StateError):
+    """Deletion of a namespace that still has processes."""
+
+    reason = "NAMESPACE_NOT_EMPTY"
+
+    def __init__(self, namespace: str) -> None:
+        """Name the namespace."""
+        self.namespace = namespace
+        super().__init__(f"namespace {namespace!r} still has processes; remove them first")
+
+
+class NamespaceChangedError(StateError):
+    """An update that expected another revision of the namespace."""
+
+    reason = "NAMESPACE_CHANGED"
+
+    def __init__(self, namespace: str, expected: int, actual: int) -> None:
+        """Name the namespace and both revisions."""
+        self.namespace, self.expected, self.actual = namespace, expected, actual
+        super().__init__(f"namespace {namespace!r} is at revision {actual}, not {expected}")
+
+
+class IdempotencyKeyReusedError(StateError):
+    """The idempotency key belongs to another request on this process."""
+
+    reason = "IDEMPOTENCY_KEY_REUSED"
+
+    def __init__(self, process_id: str, idempotency_key: str) -> None:
+        """Name the process and the key."""
+        self.process_id, self.idempotency_key = process_id, idempotency_key
+        super().__init__(
+            f"idempotency key {idempotency_key!r} of process {process_id!r} "
+            "belongs to a different request"
+        )
+
+
+class ProcessFailedError(StateError):
+    """The process is in error, or went there while the request waited."""
+
+    reason = "PROCESS_FAILED"
+
+    def __init__(self, process_id: str, detail: str, task_id: int | None) -> None:
+        """Name the process, why it broke, and the task that broke it."""
+        self.process_id, self.detail, self.task_id = process_id, detail, task_id
+        super().__init__(f"process {process_id!r} is in error: {detail}")
+
+
+class ProcessIsRunningError(StateError):
+    """A repair of a process that is not in error, or is being repaired."""
+
+    reason = "PROCESS_IS_RUNNING"
+
+    def __init__(self, process_id: str) -> None:
+        """Name the process."""
+        self.process_id = process_id
+        super().__init__(f"process {process_id!r} is not waiting for a repair")
+
+
+class ProcessFinishedError(StateError):
+    """The process has completed, and takes no more requests."""
+
+    reason = "PROCESS_FINISHED"
+
+    def __init__(self, process_id: str) -> None:
+        """Name the process."""
+        self.process_id = process_id
+        super().__init__(f"process {process_id!r} is finished")
+
+
+class RepairFailedError(StateError):
+    """The repair did not succeed; the process is in error exactly as it was."""
+
+    reason = "REPAIR_FAILED"
+
+    def __init__(self, process_id: str, detail: str, task_id: int) -> None:
+        """Name the process, why the repair failed, and the repair's task."""
+        self.process_id, self.detail, self.task_id = process_id, detail, task_id
+        super().__init__(f"repair of process {process_id!r} failed: {detail}")
+
+
+class TaskFailedError(StateError):
+    """The task failed alone: its attempts are spent and its process is as it was."""
+
+    reason = "TASK_FAILED"
+
+    def __init__(self, process_id: str, detail: str, task_id: int) -> None:
+        """Name the process, why the task failed, and the task."""
+        self.process_id, self.detail, self.task_id = process_id, detail, task_id
+        super().__init__(f"task {task_id} of process {process_id!r} failed: {detail}")
+
+
+class ProcessRemovedError(StateError):
+    """The process was removed while the request waited."""
+
+    reason = "PROCESS_REMOVED"
+
+    def __init__(self, process_id: str) -> None:
+        """Name the process."""
+        self.process_id = process_id
+        super().__init__(f"process {process_id!r} was removed")
+
+
+class TaskCancelledError(StateError):
+    """The task was cancelled while the request waited."""
+
+    reason = "TASK_CANCELLED"
+
+    def __init__(self, process_id: str, task_id: int) -> None:
+        """Name the process and the task."""
+        self.process_id, self.task_id = process_id, task_id
+        super().__init__(f"task {task_id} of process {process_id!r} was cancelled")
+
+
+class RejectedError(RequestError):
+    """The processor refused the request; the process is as it was.
+
+    ``code`` is a gRPC status code, 1 .. 16; ``processor_reason`` and ``metadata`` are the
+    processor's own.
+    """
+
+    reason = "REJECTED"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int,
+        processor_reason: str = "",
+        metadata: Mapping[str, str] = _NO_METADATA,
+    ) -> None:
+        """Carry the processor's words unchanged."""
+        self.code, self.message = code, message
+        self.processor_reason, self.metadata = processor_reason, metadata
+        super().__init__(message)
+
+
+class OverloadedError(RequestError):
+    """A bound of the namespace or of the replica is reached; nothing was accepted."""
+
+    reason = "OVERLOADED"
+
+    def __init__(self, what: str, retry_after: dt.timedelta) -> None:
+        """Name the bound, and when to try again."""
+        self.what, self.retry_after = what, retry_after
+        super().__init__(f"overloaded: {what}")
+
+
+class ShuttingDownError(RequestError):
+    """This replica drains; another takes the request."""
+
+    reason = "SHUTTING_DOWN"
+
+    def __init__(self, retry_after: dt.timedelta) -> None:
+        """Say when to try again."""
+        self.retry_after = retry_after
+        super().__init__("this replica is shutting down")
+
+
+class DeadlineExceededError(RequestError):
+    """The caller's deadline passed; the task, where it has an id, goes on."""
+
+    reason = "DEADLINE_EXCEEDED"
+
+    def __init__(self, task_id: int | None) -> None:
+        """Name the task that goes on, if the request got as far."""
+        self.task_id = task_id
+        tail = "nothing was accepted" if task_id is None else f"task {task_id} goes on"
+        super().__init__(f"the deadline passed; {tail}")
+
+
+class ProcessorError(ProgressorError):
+    """The user's processor, or its answer, is at fault."""
+
+
+class InvalidAnswerError(ProcessorError):
+    """The processor answered something that no step can be saved from."""
+
+    reason = "INVALID_ANSWER"
+
+    def __init__(self, field: str, description: str) -> None:
+        """Name the field of ProcessResponse and what is wrong with it."""
+        self.field, self.description = field, description
+        super().__init__(f"{field}: {description}")
+
+
+class StorageError(ProgressorError):
+    """PostgreSQL, or the way to it, is at fault."""
+
+
+class StorageUnavailableError(StorageError):
+    """PostgreSQL is away, or too busy to answer in time; the request may be repeated."""
+
+    reason = "STORAGE_UNAVAILABLE"
+
+    def __init__(self, why: str, retry_after: dt.timedelta = dt.timedelta(seconds=1)) -> None:
+        """Say what the driver said, for the log, and when to try again."""
+        self.why, self.retry_after = why, retry_after
+        super().__init__(f"storage is unavailable: {why}")
+
+
+class StorageConflictError(StorageUnavailableError):
+    """PostgreSQL undid the write for the sake of another; it may be repeated at once."""
+
+
+class StorageRefusedError(StorageError):
+    """PostgreSQL took offence at a value: a bug of ours, isolated to one item of a batch."""
+
+    reason = "INTERNAL"
+
+
+class MigrationError(StorageError):
+    """The schema in the database is not one that this release can work with."""
+
+
+class EmbeddedPostgresError(StorageError):
+    """The embedded PostgreSQL cannot be started; the message says what to do."""
+
+
+class ConfigError(ProgressorError):
+    """A key of the configuration is unknown or its value is wrong."""
+
+    def __init__(self, key: str, description: str) -> None:
+        """Name the key, as in ``server.bind``, and what is wrong with it."""
+        self.key, self.description = key, description
+        super().__init__(f"{key}: {description}")
