@@ -1,0 +1,73 @@
+-- Claims tasks that have been due for at least p_overdue seconds, oldest first, up to p_room of each
+-- namespace. Processes that someone else has locked are passed over: their holder decides.
+-- Locks: processes in key order, SKIP LOCKED; then as claim_locked.
+-- Returns: as claim_locked.
+CREATE FUNCTION claim_due(
+    p_now           timestamptz,
+    p_replica_id    bigint,
+    p_grace         double precision,
+    p_overdue       double precision,
+    p_namespace     text[],
+    p_room          integer[],
+    p_expires_after double precision[]
+)
+RETURNS TABLE (
+    slot smallint, namespace text, process_id text, task_id bigint, task_type task_type,
+    attempt integer, token bigint, args bytea, caller_context json, trace_context json,
+    history_after bigint, history_limit integer, history_backward boolean,
+    step_timeout double precision, scheduled_at timestamptz, started_at timestamptz,
+    first_started_at timestamptz, due_at timestamptz, set_by bigint,
+    process_status process_status, previous_status process_status, detail text, aux_state bytea,
+    metadata jsonb, corrupted_by bigint, created_at timestamptz, status_changed_at timestamptz,
+    last_event_id bigint, init_task_id bigint
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now          timestamptz := coalesce(p_now, clock_timestamp());
+    v_slot         smallint[];
+    v_namespace    text[];
+    v_process_id   text[];
+    v_task_id      bigint[];
+    v_expires_after double precision[];
+BEGIN
+    WITH due AS MATERIALIZED (
+        SELECT s.slot, n.namespace, s.process_id, s.task_id, n.expires_after
+        FROM unnest(p_namespace, p_room, p_expires_after) AS n (namespace, room, expires_after)
+        CROSS JOIN LATERAL (
+            SELECT s.slot, s.process_id, s.task_id
+            FROM schedule s
+            WHERE s.namespace = n.namespace
+                AND s.status = 'waiting'
+                AND s.due_at <= v_now - make_interval(secs => p_overdue)
+            ORDER BY s.namespace, s.due_at
+            LIMIT n.room
+        ) s
+    ),
+    locked AS (
+        SELECT d.*
+        FROM due d
+        JOIN processes p USING (slot, namespace, process_id)
+        ORDER BY d.slot, d.namespace, d.process_id
+        FOR NO KEY UPDATE OF p SKIP LOCKED
+    )
+    SELECT array_agg(l.slot), array_agg(l.namespace), array_agg(l.process_id),
+        array_agg(l.task_id), array_agg(l.expires_after)
+    INTO v_slot, v_namespace, v_process_id, v_task_id, v_expires_after
+    FROM locked l;
+
+    IF v_slot IS NOT NULL THEN
+        RETURN QUERY
+        SELECT * FROM claim_locked(
+            coalesce(p_now, clock_timestamp()), p_replica_id, p_grace, v_slot, v_namespace,
+            v_process_id, v_task_id, v_expires_after);
+    END IF;
+END;
+$$;

@@ -1,0 +1,91 @@
+-- Leases to this replica those of the given tasks that wait and are due. Their processes are locked
+-- by the caller; the snapshot of this statement is newer than the locks.
+-- Locks: of those processes alone: schedule, tasks, running.
+-- Returns: one row per task leased, with all that a step needs.
+CREATE FUNCTION claim_locked(
+    p_now           timestamptz,
+    p_replica_id    bigint,
+    p_grace         double precision,
+    p_slot          smallint[],
+    p_namespace     text[],
+    p_process_id    text[],
+    p_task_id       bigint[],
+    p_expires_after double precision[]
+)
+RETURNS TABLE (
+    slot smallint, namespace text, process_id text, task_id bigint, task_type task_type,
+    attempt integer, token bigint, args bytea, caller_context json, trace_context json,
+    history_after bigint, history_limit integer, history_backward boolean,
+    step_timeout double precision, scheduled_at timestamptz, started_at timestamptz,
+    first_started_at timestamptz, due_at timestamptz, set_by bigint,
+    process_status process_status, previous_status process_status, detail text, aux_state bytea,
+    metadata jsonb, corrupted_by bigint, created_at timestamptz, status_changed_at timestamptz,
+    last_event_id bigint, init_task_id bigint
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH item AS (
+        SELECT i.*
+        FROM unnest(p_slot, p_namespace, p_process_id, p_task_id, p_expires_after)
+            AS i (slot, namespace, process_id, task_id, expires_after)
+    ),
+    taken AS (
+        DELETE FROM schedule s
+        USING item i
+        WHERE (s.slot, s.namespace, s.process_id, s.task_id)
+            = (i.slot, i.namespace, i.process_id, i.task_id)
+            AND s.status = 'waiting'
+            AND s.due_at <= p_now
+            AND NOT EXISTS (
+                SELECT FROM running r
+                WHERE (r.slot, r.namespace, r.process_id) = (i.slot, i.namespace, i.process_id)
+            )
+        RETURNING s.slot, s.namespace, s.process_id, s.task_id, s.task_type, s.attempt + 1 AS attempt,
+            s.due_at, s.replica_id AS set_by, i.expires_after, nextval('lease_tokens') AS token
+    ),
+    begun AS (
+        UPDATE tasks t
+        SET status = 'running',
+            attempt_count = k.attempt,
+            scheduled_at = coalesce(t.scheduled_at, k.due_at),
+            first_started_at = coalesce(t.first_started_at, p_now),
+            started_at = p_now,
+            token = k.token
+        FROM taken k
+        WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+            = (k.slot, k.namespace, k.process_id, k.task_id)
+        RETURNING k.slot, k.namespace, k.process_id, k.task_id, k.task_type, k.attempt, k.token,
+            k.due_at, k.set_by, k.expires_after, t.args, t.caller_context, t.trace_context,
+            t.history_after, t.history_limit, t.history_backward, t.step_timeout, t.scheduled_at,
+            t.first_started_at
+    ),
+    leased AS (
+        INSERT INTO running (
+            slot, namespace, process_id, task_id, task_type, attempt, token, replica_id,
+            leased_at, expires_at
+        )
+        SELECT b.slot, b.namespace, b.process_id, b.task_id, b.task_type, b.attempt, b.token,
+            p_replica_id, p_now,
+            p_now + coalesce(b.step_timeout + make_interval(secs => p_grace),
+                make_interval(secs => b.expires_after))
+        FROM begun b
+    )
+    SELECT b.slot, b.namespace, b.process_id, b.task_id, b.task_type, b.attempt, b.token, b.args,
+        b.caller_context, b.trace_context, b.history_after, b.history_limit, b.history_backward,
+        extract(epoch FROM b.step_timeout)::double precision, b.scheduled_at, p_now,
+        b.first_started_at, b.due_at, b.set_by, p.status, p.previous_status, p.detail, p.aux_state,
+        p.metadata, p.corrupted_by, p.created_at, p.status_changed_at, p.last_event_id,
+        p.init_task_id
+    FROM begun b
+    JOIN processes p USING (slot, namespace, process_id);
+END;
+$$;

@@ -1,0 +1,47 @@
+-- Claims tasks by their ids: those whose time this replica knows to have come. Waits for the locks
+-- of their processes: whoever holds one may be about to put the task off, or leave it to us.
+-- Locks: processes in key order; then as claim_locked.
+-- Returns: as claim_locked; a task that is gone, blocked, put off or taken is left out.
+CREATE FUNCTION claim_tasks(
+    p_now           timestamptz,
+    p_replica_id    bigint,
+    p_grace         double precision,
+    p_slot          smallint[],
+    p_namespace     text[],
+    p_process_id    text[],
+    p_task_id       bigint[],
+    p_expires_after double precision[]
+)
+RETURNS TABLE (
+    slot smallint, namespace text, process_id text, task_id bigint, task_type task_type,
+    attempt integer, token bigint, args bytea, caller_context json, trace_context json,
+    history_after bigint, history_limit integer, history_backward boolean,
+    step_timeout double precision, scheduled_at timestamptz, started_at timestamptz,
+    first_started_at timestamptz, due_at timestamptz, set_by bigint,
+    process_status process_status, previous_status process_status, detail text, aux_state bytea,
+    metadata jsonb, corrupted_by bigint, created_at timestamptz, status_changed_at timestamptz,
+    last_event_id bigint, init_task_id bigint
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM
+    FROM processes p
+    JOIN unnest(p_slot, p_namespace, p_process_id) AS i (slot, namespace, process_id)
+        USING (slot, namespace, process_id)
+    ORDER BY p.slot, p.namespace, p.process_id
+    FOR NO KEY UPDATE OF p;
+
+    RETURN QUERY
+    SELECT * FROM claim_locked(
+        coalesce(p_now, clock_timestamp()), p_replica_id, p_grace, p_slot, p_namespace,
+        p_process_id, p_task_id, p_expires_after);
+END;
+$$;

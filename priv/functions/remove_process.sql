@@ -1,0 +1,21 @@
+-- Removes a process in any status. A step in flight finds its lease gone.
+-- Locks: the process.
+-- Returns: whether it existed, and its unfinished tasks as settle_tasks tells the cancelled ones.
+CREATE FUNCTION remove_process(p_slot smallint, p_namespace text, p_process_id text)
+RETURNS TABLE (existed boolean, cancelled jsonb)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM
+    FROM processes
+    WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id)
+    FOR UPDATE;
+    existed := FOUND;
+    IF existed THEN
+        cancelled := delete_process(p_slot, p_namespace, p_process_id, NULL);
+    END IF;
+    RETURN NEXT;
+END;
+$$;

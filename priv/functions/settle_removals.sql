@@ -1,0 +1,57 @@
+-- Removes the processes of those items of settle_tasks whose outcome is `remove` and whose lease
+-- holds. The answer of the step is kept in replies, for a caller who waits in another replica.
+-- Locks: none of its own; settle_tasks has locked the processes.
+-- Returns: one row per item removed; cancelled as in settle_tasks.
+CREATE FUNCTION settle_removals(
+    p_now            timestamptz,
+    p_slot           smallint[],
+    p_namespace      text[],
+    p_process_id     text[],
+    p_task_id        bigint[],
+    p_token          bigint[],
+    p_outcome        text[],
+    p_response       bytea[],
+    p_error_code     integer[],
+    p_error_reason   text[],
+    p_error_message  text[],
+    p_error_rejected boolean[],
+    p_error_metadata json[]
+)
+RETURNS TABLE (item bigint, reply_to bigint[], cancelled jsonb)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_item record;
+BEGIN
+    FOR v_item IN
+        SELECT i.item, i.slot, i.namespace, i.process_id, i.task_id, r.task_type, t.reply_to
+        FROM unnest(p_slot, p_namespace, p_process_id, p_task_id, p_token, p_outcome)
+            WITH ORDINALITY AS i (slot, namespace, process_id, task_id, token, outcome, item)
+        JOIN running r USING (slot, namespace, process_id)
+        JOIN tasks t
+            ON (t.slot, t.namespace, t.process_id, t.task_id)
+             = (i.slot, i.namespace, i.process_id, i.task_id)
+        WHERE i.outcome = 'remove' AND r.token = i.token
+    LOOP
+        IF v_item.task_type IN ('init', 'call', 'repair') THEN
+            INSERT INTO replies (
+                task_id, task_type, status, response, error_code, error_reason, error_message,
+                error_rejected, error_metadata, created_at
+            ) VALUES (
+                v_item.task_id, v_item.task_type,
+                CASE WHEN p_error_code[v_item.item] IS NULL THEN 'finished' ELSE 'error' END::task_status,
+                p_response[v_item.item], p_error_code[v_item.item], p_error_reason[v_item.item],
+                p_error_message[v_item.item], p_error_rejected[v_item.item],
+                p_error_metadata[v_item.item], p_now
+            );
+        END IF;
+        item := v_item.item;
+        reply_to := v_item.reply_to;
+        cancelled := delete_process(
+            v_item.slot, v_item.namespace, v_item.process_id, v_item.task_id);
+        RETURN NEXT;
+    END LOOP;
+END;
+$$;

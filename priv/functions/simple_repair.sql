@@ -1,0 +1,86 @@
+-- Brings a broken process back without asking its processor: a failed timer runs again and brings
+-- the process to running once it succeeds; anything else is left behind, running at once.
+-- Locks: the process; then of it alone: schedule, tasks.
+-- Returns: a verdict of domain/admission.py and, where a timer runs again, its new task, due now.
+CREATE FUNCTION simple_repair(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text
+)
+RETURNS TABLE (verdict text, task_id bigint, due_at timestamptz)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now     timestamptz;
+    v_process processes%ROWTYPE;
+    v_broken  tasks%ROWTYPE;
+BEGIN
+    SELECT *
+    INTO v_process
+    FROM processes p
+    WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
+    FOR NO KEY UPDATE;
+    v_now := coalesce(p_now, clock_timestamp());
+
+    verdict := CASE v_process.status
+        WHEN 'init' THEN 'process_is_running'
+        WHEN 'running' THEN 'process_is_running'
+        WHEN 'finished' THEN 'process_finished'
+        WHEN 'error' THEN 'accepted'
+        ELSE 'process_not_found'
+    END;
+    -- A repair, or the timer run again, is under way already.
+    IF verdict = 'accepted' AND (
+        EXISTS (SELECT FROM running r WHERE (r.slot, r.namespace, r.process_id)
+            = (p_slot, p_namespace, p_process_id))
+        OR EXISTS (SELECT FROM schedule s WHERE (s.slot, s.namespace, s.process_id)
+            = (p_slot, p_namespace, p_process_id))
+    ) THEN
+        verdict := 'process_is_running';
+    END IF;
+    IF verdict <> 'accepted' THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    SELECT *
+    INTO v_broken
+    FROM tasks t
+    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+        = (p_slot, p_namespace, p_process_id, v_process.corrupted_by)
+        AND t.task_type IN ('timeout', 'remove');
+    IF NOT FOUND THEN
+        UPDATE processes p
+        SET status = 'running', previous_status = 'error', status_changed_at = v_now,
+            detail = NULL, corrupted_by = NULL
+        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    task_id := nextval('task_ids');
+    due_at := v_now;
+    INSERT INTO tasks (
+        slot, namespace, process_id, task_id, task_type, status, created_at, scheduled_at,
+        step_timeout, history_after, history_limit, history_backward, args, trace_context
+    ) VALUES (
+        p_slot, p_namespace, p_process_id, task_id, v_broken.task_type, 'waiting', v_now, v_now,
+        v_broken.step_timeout, v_broken.history_after, v_broken.history_limit,
+        v_broken.history_backward, v_broken.args, v_broken.trace_context
+    );
+    INSERT INTO schedule (
+        slot, namespace, process_id, task_id, task_type, status, due_at, replica_id
+    ) VALUES (
+        p_slot, p_namespace, p_process_id, task_id, v_broken.task_type, 'waiting', v_now,
+        p_replica_id
+    );
+    RETURN NEXT;
+END;
+$$;

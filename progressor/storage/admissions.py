@@ -1,0 +1,222 @@
+"""Admissions: requests become tasks, in batches.
+
+The rules stand in ``domain/admission.py``; ``priv/functions/admit_*.sql`` apply them under the locks
+of the processes.
+"""
+
+import asyncio
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from progressor.clock import Clock
+from progressor.domain.admission import Admission, Request, Verdict
+from progressor.domain.process import Process, ProcessStatus
+from progressor.domain.task import FINAL_STATUSES, RunningTask, TaskType
+from progressor.settings.sections import Commit
+from progressor.storage import rows
+from progressor.storage.arrays import (
+    BoolColumn,
+    ByteaColumn,
+    Float8Column,
+    Int2Column,
+    Int4Column,
+    Int8Column,
+    JsonbColumn,
+    JsonColumn,
+    TextColumn,
+)
+from progressor.storage.functions import Functions
+from progressor.storage.group_commit import GroupCommit, Insistence
+from progressor.storage.pools import Connection, Pool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """A request, whether a worker is reserved for it, and how long its step may then take.
+
+    ``expires_after`` is the namespace's step timeout and grace together.
+    """
+
+    request: Request
+    run: bool
+    expires_after: dt.timedelta
+
+
+class Admissions:
+    """The two group commits of admission: starts, and requests to existing processes."""
+
+    def __init__(  # noqa: PLR0913  a composition root's business
+        self,
+        *,
+        pool: Pool,
+        functions: Functions,
+        clock: Clock,
+        replica_id: Callable[[], int],
+        commit: Commit,
+        statement_timeout: dt.timedelta,
+        on_batch: Callable[[str, int], None],
+    ) -> None:
+        """Open nothing."""
+        self._clock = clock
+        self._replica_id = replica_id
+        self._admit_starts = functions.call("admit_starts", arguments=17)
+        self._admit_requests = functions.call("admit_requests", arguments=17)
+
+        def group(name: str, write: Any) -> GroupCommit[Entry, Admission]:  # noqa: ANN401
+            return GroupCommit(
+                name=name,
+                write=write,
+                key=lambda entry: entry.request.key,
+                pool=pool,
+                insistence=Insistence.GIVE_UP,
+                lane_count=commit.lane_count,
+                batch_max=commit.batch_max,
+                queue_max=commit.queue_max,
+                statement_timeout=statement_timeout.total_seconds(),
+                on_batch=on_batch,
+            )
+
+        self._starts = group("admit_starts", self._write_starts)
+        self._requests = group("admit_requests", self._write_requests)
+
+    def submit(self, entry: Entry) -> asyncio.Future[Admission]:
+        """Put a request in line; see GroupCommit.submit."""
+        starts = entry.request.task_type is TaskType.INIT
+        return (self._starts if starts else self._requests).submit(entry)
+
+    async def run(self) -> None:
+        """Admit until `close`."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._starts.run(), name="admit starts")
+            group.create_task(self._requests.run(), name="admit requests")
+
+    def close(self) -> None:
+        """Take no more requests."""
+        self._starts.close()
+        self._requests.close()
+
+    async def _write_starts(
+        self, connection: Connection, batch: Sequence[Entry], _again: bool  # noqa: FBT001
+    ) -> list[Admission]:
+        arguments = [
+            *self._common_columns(batch),
+            JsonbColumn(rows.json_text(entry.request.metadata) for entry in batch),
+            *_run_columns(batch),
+        ]
+        cursor = await connection.execute(self._admit_starts, arguments, binary=True)
+        results: list[Admission | None] = [None] * len(batch)
+        for row in await cursor.fetchall():
+            entry = batch[row[0] - 1]
+            new = None
+            if row[4] is not None:
+                new = _new_process(entry.request, at=row[2], init_task_id=row[3])
+            results[row[0] - 1] = _admission(entry, row[1:5], row[5:13], process=new, free=True)
+        return _complete(results)
+
+    async def _write_requests(
+        self, connection: Connection, batch: Sequence[Entry], _again: bool  # noqa: FBT001
+    ) -> list[Admission]:
+        arguments = [
+            *self._common_columns(batch, with_type=True),
+            *_run_columns(batch),
+        ]
+        cursor = await connection.execute(self._admit_requests, arguments, binary=True)
+        results: list[Admission | None] = [None] * len(batch)
+        for row in await cursor.fetchall():
+            entry = batch[row[0] - 1]
+            found = None if row[14] is None else rows.process(entry.request.key, row[14:24])
+            results[row[0] - 1] = _admission(
+                entry, row[1:5], row[6:14], process=found, free=bool(row[5])
+            )
+        return _complete(results)
+
+    def _common_columns(self, batch: Sequence[Entry], *, with_type: bool = False) -> list[Any]:
+        requests = [entry.request for entry in batch]
+        ranges = [rows.history_columns(request.history_range) for request in requests]
+        return [
+            self._clock.pinned(),
+            self._replica_id(),
+            Int2Column(request.key.slot for request in requests),
+            TextColumn(request.key.namespace for request in requests),
+            TextColumn(request.key.process_id for request in requests),
+            *([TextColumn(request.task_type for request in requests)] if with_type else ()),
+            ByteaColumn(request.args for request in requests),
+            JsonColumn(rows.json_text(request.caller_context) for request in requests),
+            JsonColumn(rows.json_text(request.trace_context) for request in requests),
+            Int8Column(after for after, _, _ in ranges),
+            Int4Column(limit for _, limit, _ in ranges),
+            BoolColumn(backward for _, _, backward in ranges),
+            TextColumn(request.idempotency_key for request in requests),
+            ByteaColumn(
+                request.fingerprint() if request.idempotency_key is not None else None
+                for request in requests
+            ),
+        ]
+
+
+def _run_columns(batch: Sequence[Entry]) -> list[Any]:
+    return [
+        BoolColumn(entry.request.waits for entry in batch),
+        BoolColumn(entry.run for entry in batch),
+        Float8Column(entry.expires_after.total_seconds() for entry in batch),
+    ]
+
+
+def _new_process(request: Request, *, at: dt.datetime, init_task_id: int) -> Process:
+    """Return the process that a start has just created."""
+    return Process(
+        key=request.key,
+        status=ProcessStatus.INIT,
+        previous_status=None,
+        detail=None,
+        aux_state=b"",
+        metadata=request.metadata,
+        corrupted_by=None,
+        created_at=at,
+        status_changed_at=at,
+        last_event_id=0,
+        init_task_id=init_task_id,
+        result=None,
+    )
+
+
+def _admission(
+    entry: Entry, head: rows.Row, task: rows.Row, *, process: Process | None, free: bool
+) -> Admission:
+    verdict, admitted_at, task_id, token = Verdict(head[0]), head[1], head[2], head[3]
+    request = entry.request
+    if verdict is Verdict.DUPLICATE:
+        known = rows.task_result(task_id, task)
+        ended = known if known.status in FINAL_STATUSES else None
+        return Admission(verdict=verdict, task_id=task_id, ended=ended)
+    if verdict is not Verdict.ACCEPTED:
+        return Admission(verdict=verdict, process=process)
+    if token is None:
+        return Admission(verdict=verdict, task_id=task_id, due_now=free)
+    assert process is not None, "a task was leased without its process"
+    running = RunningTask(
+        process=process,
+        task_id=task_id,
+        task_type=request.task_type,
+        attempt=1,
+        token=token,
+        args=request.args,
+        caller_context=request.caller_context,
+        trace_context=request.trace_context,
+        history_range=request.history_range,
+        step_timeout=None,
+        scheduled_at=admitted_at,
+        started_at=admitted_at,
+        first_started_at=admitted_at,
+    )
+    return Admission(verdict=verdict, task_id=task_id, running=running)
+
+
+def _complete(results: Sequence[Admission | None]) -> list[Admission]:
+    complete = [result for result in results if result is not None]
+    assert len(complete) == len(results), "a batch came back with items missing"
+    return complete
+
+

@@ -1,0 +1,150 @@
+"""Columns of a batch on their way to PostgreSQL: arrays in its binary format.
+
+psycopg's own list dumper looks at every element to find the type, and takes a list of Nones for
+text. Here the type is the class, and an element costs one pack and one append: measured over the
+whole admission of 64 items this is a third of the time of the lists (2026-11, Python 3.11).
+
+Source: PostgreSQL's array_recv (src/backend/utils/adt/arrayfuncs.c): int32 dimensions, has-null
+flag, element oid, then length and lower bound of each dimension, then length and bytes of each
+element, length -1 for null.
+"""
+
+import datetime as dt
+import struct
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import psycopg
+from psycopg.abc import AdaptContext
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+
+_HEADER = struct.Struct("!iiIii")
+_LENGTH = struct.Struct("!i").pack
+_NULL = _LENGTH(-1)
+_EPOCH = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+class Column(list[Any]):
+    """Values of one SQL type, one per item of a batch; None is null."""
+
+    element_oid: ClassVar[int]
+    array_oid: ClassVar[int]
+    pack: ClassVar[Callable[[Any], bytes]]
+
+
+def _sized(format_: str) -> Callable[[Any], bytes]:
+    size = struct.calcsize(format_)
+    packed = struct.Struct("!i" + format_[1:]).pack
+    return lambda value: packed(size, value)
+
+
+def _bytes(value: bytes) -> bytes:
+    return _LENGTH(len(value)) + value
+
+
+def _text(value: str) -> bytes:
+    return _bytes(value.encode())
+
+
+def _jsonb(value: bytes) -> bytes:
+    return _LENGTH(len(value) + 1) + b"\x01" + value
+
+
+def _instant(value: dt.datetime) -> bytes:
+    return _packed_int8((value - _EPOCH) // _MICROSECOND)
+
+
+_packed_int8 = _sized("!q")
+
+
+class Int2Column(Column):
+    """``smallint[]``."""
+
+    element_oid, array_oid, pack = 21, 1005, staticmethod(_sized("!h"))
+
+
+class Int4Column(Column):
+    """``integer[]``."""
+
+    element_oid, array_oid, pack = 23, 1007, staticmethod(_sized("!i"))
+
+
+class Int8Column(Column):
+    """``bigint[]``."""
+
+    element_oid, array_oid, pack = 20, 1016, staticmethod(_packed_int8)
+
+
+class Float8Column(Column):
+    """``double precision[]``."""
+
+    element_oid, array_oid, pack = 701, 1022, staticmethod(_sized("!d"))
+
+
+class BoolColumn(Column):
+    """``boolean[]``."""
+
+    element_oid, array_oid, pack = 16, 1000, staticmethod(_sized("!?"))
+
+
+class TextColumn(Column):
+    """``text[]``."""
+
+    element_oid, array_oid, pack = 25, 1009, staticmethod(_text)
+
+
+class ByteaColumn(Column):
+    """``bytea[]``."""
+
+    element_oid, array_oid, pack = 17, 1001, staticmethod(_bytes)
+
+
+class JsonColumn(Column):
+    """``json[]`` of UTF-8 JSON texts as bytes."""
+
+    element_oid, array_oid, pack = 114, 199, staticmethod(_bytes)
+
+
+class JsonbColumn(Column):
+    """``jsonb[]`` of UTF-8 JSON texts as bytes."""
+
+    element_oid, array_oid, pack = 3802, 3807, staticmethod(_jsonb)
+
+
+class InstantColumn(Column):
+    """``timestamptz[]`` of aware datetimes."""
+
+    element_oid, array_oid, pack = 1184, 1185, staticmethod(_instant)
+
+
+COLUMNS: tuple[type[Column], ...] = (
+    Int2Column, Int4Column, Int8Column, Float8Column, BoolColumn, TextColumn, ByteaColumn,
+    JsonColumn, JsonbColumn, InstantColumn,
+)  # fmt: skip
+
+
+def _dumper(column: type[Column]) -> type[Dumper]:
+    class ColumnDumper(Dumper):
+        oid = column.array_oid
+        format = Format.BINARY
+
+        def dump(self, obj: Column) -> bytes:
+            if not obj:
+                return struct.pack("!iiI", 0, 0, column.element_oid)
+            pack = column.pack
+            parts = [_NULL if value is None else pack(value) for value in obj]
+            header = _HEADER.pack(1, int(None in obj), column.element_oid, len(obj), 1)
+            return header + b"".join(parts)
+
+    return ColumnDumper
+
+
+_DUMPERS = tuple((column, _dumper(column)) for column in COLUMNS)
+
+
+def register(context: AdaptContext | psycopg.AsyncConnection[Any]) -> None:
+    """Teach a connection to send columns."""
+    for column, dumper in _DUMPERS:
+        context.adapters.register_dumper(column, dumper)  # type: ignore[union-attr]

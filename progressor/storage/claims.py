@@ -1,0 +1,133 @@
+"""Claims: tasks whose time has come are leased to this replica."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Sequence
+
+from progressor.clock import Clock
+from progressor.domain.process import ProcessKey
+from progressor.domain.task import RunningTask
+from progressor.storage import arrays, rows
+from progressor.storage.functions import Functions
+from progressor.storage.pools import Pool, connection_of
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A leased task, since when it was due, and the replica that put it in the schedule."""
+
+    task: RunningTask
+    due_at: dt.datetime
+    set_by: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A task to claim by its id; ``expires_after`` as in admissions.Entry."""
+
+    key: ProcessKey
+    task_id: int
+    expires_after: dt.timedelta
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How many tasks of a namespace this replica can take."""
+
+    namespace: str
+    limit: int
+    expires_after: dt.timedelta
+
+
+class Claims:
+    """The two ways to a lease: by id at the due time, and by search."""
+
+    def __init__(  # noqa: PLR0913  a composition root's business
+        self,
+        *,
+        functions: Functions,
+        clock: Clock,
+        replica_id: Callable[[], int],
+        step_grace: dt.timedelta,
+        statement_timeout: dt.timedelta,
+    ) -> None:
+        """Open nothing."""
+        self._clock = clock
+        self._replica_id = replica_id
+        self._step_grace = step_grace.total_seconds()
+        self._statement_timeout = statement_timeout.total_seconds()
+        self._claim_tasks = functions.call("claim_tasks", arguments=8)
+        self._claim_due = functions.call("claim_due", arguments=7)
+
+    async def claim_tasks(self, pool: Pool, wanted: Sequence[Wanted]) -> list[Claimed]:
+        """Claim tasks by their ids, at most one per process.
+
+        Safe to repeat and to cancel: a claim whose answer is lost is found by its replica or
+        expires.
+
+        Returns:
+            Those that wait and are due; the others are gone, blocked, put off or taken.
+
+        Raises:
+            StorageUnavailableError: No connection, or it broke.
+        """
+        arguments = [
+            self._clock.pinned(),
+            self._replica_id(),
+            self._step_grace,
+            arrays.Int2Column(each.key.slot for each in wanted),
+            arrays.TextColumn(each.key.namespace for each in wanted),
+            arrays.TextColumn(each.key.process_id for each in wanted),
+            arrays.Int8Column(each.task_id for each in wanted),
+            arrays.Float8Column(each.expires_after.total_seconds() for each in wanted),
+        ]
+        async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
+            cursor = await connection.execute(self._claim_tasks, arguments, binary=True)
+            return [_claimed(row) for row in await cursor.fetchall()]
+
+    async def claim_due(
+        self, pool: Pool, rooms: Sequence[Room], *, overdue: dt.timedelta
+    ) -> list[Claimed]:
+        """Claim tasks that have been due for at least `overdue`, the oldest of each namespace first.
+
+        Returns:
+            At most ``limit`` tasks per room; fewer than due when other replicas were faster.
+
+        Raises:
+            StorageUnavailableError: No connection, or it broke.
+
+        Source: SKIP LOCKED semantics, PostgreSQL manual, "SELECT - The Locking Clause".
+        """
+        arguments = [
+            self._clock.pinned(),
+            self._replica_id(),
+            self._step_grace,
+            overdue.total_seconds(),
+            arrays.TextColumn(room.namespace for room in rooms),
+            arrays.Int4Column(room.limit for room in rooms),
+            arrays.Float8Column(room.expires_after.total_seconds() for room in rooms),
+        ]
+        async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
+            cursor = await connection.execute(self._claim_due, arguments, binary=True)
+            return [_claimed(row) for row in await cursor.fetchall()]
+
+
+def _claimed(row: rows.Row) -> Claimed:
+    key = ProcessKey(row[0], row[1], row[2])
+    task = RunningTask(
+        process=rows.process(key, row[19:29]),
+        task_id=row[3],
+        task_type=rows.TASK_TYPES[row[4]],
+        attempt=row[5],
+        token=row[6],
+        args=row[7],
+        caller_context=row[8] or {},
+        trace_context=row[9] or {},
+        history_range=rows.history_range(row[10], row[11], backward=row[12]),
+        step_timeout=rows.seconds(row[13]),
+        scheduled_at=row[14],
+        started_at=row[15],
+        first_started_at=row[16],
+    )
+    return Claimed(task=task, due_at=row[17], set_by=row[18])

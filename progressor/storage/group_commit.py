@@ -1,0 +1,258 @@
+"""Group commit: what is waiting at the moment becomes one statement, one round trip, one commit.
+
+What dominates the cost of a durable write is not the rows but the statements and the commits. So a
+write waits in a *lane*; while one batch of the lane is in flight, the next one fills. At low load a
+batch is one item and nobody waits; under load the batches grow by themselves.
+
+What holds:
+
+- Items of one process share a lane, are written in the order in which they came, and never two in
+  one batch.
+- Every item gets its own result. An item that PostgreSQL refuses fails alone: a batch that fails as
+  a whole is split until the culprit stands alone.
+- A batch whose fate is unknown (the connection broke) is given up or insisted on, as the kind of
+  write demands; see `Insistence`.
+"""
+
+import asyncio
+import collections
+import dataclasses
+import datetime as dt
+import enum
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from progressor import errors
+from progressor.domain.process import ProcessKey
+from progressor.storage.pools import Connection, Pool, connection_of, translated
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_log = logging.getLogger(__name__)
+
+CONFLICT_ATTEMPTS_MAX = 5
+RETRY_AFTER = dt.timedelta(seconds=1)
+_BACKOFF_FIRST = 0.05
+_BACKOFF_MAX = 1.0
+
+
+class Insistence(enum.Enum):
+    """What happens to a batch whose connection broke."""
+
+    GIVE_UP = enum.auto()
+    """Each item fails with StorageUnavailableError: the requester decides."""
+    INSIST = enum.auto()
+    """It is written again, with `again` set, until PostgreSQL answers: it is decided already."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Entry(Generic[Item, Result]):
+    item: Item
+    key: ProcessKey
+    future: asyncio.Future[Result]
+    again: bool = False
+
+
+Write = Callable[[Connection, Sequence[Item], bool], Awaitable[Sequence[Result]]]
+"""Write a batch in one transaction and return one result per item, in the order of the items.
+
+The flag says that the batch was sent before and may have been done already.
+"""
+
+
+class GroupCommit(Generic[Item, Result]):
+    """One kind of write, gathered."""
+
+    def __init__(  # noqa: PLR0913  they are what a kind of write consists of
+        self,
+        *,
+        name: str,
+        write: Write[Item, Result],
+        key: Callable[[Item], ProcessKey],
+        pool: Pool,
+        insistence: Insistence,
+        lane_count: int,
+        batch_max: int,
+        queue_max: int,
+        statement_timeout: float,
+        on_batch: Callable[[str, int], None] = lambda _name, _size: None,
+    ) -> None:
+        """Open nothing; `run` does the work.
+
+        Args:
+            name: For logs and metrics.
+            write: Writes a batch.
+            key: Which process an item is about.
+            pool: Where a lane borrows its connection while it has work.
+            insistence: What happens when the connection breaks.
+            lane_count: Batches of this kind in flight at once.
+            batch_max: Items of one batch.
+            queue_max: Items that may wait over all lanes.
+            statement_timeout: Seconds for one batch.
+            on_batch: Told the name and the size of every batch written.
+        """
+        self.name = name
+        self._write = write
+        self._key = key
+        self._pool = pool
+        self._insistence = insistence
+        self._batch_max = batch_max
+        self._queue_max = queue_max
+        self._statement_timeout = statement_timeout
+        self._on_batch = on_batch
+        self._lanes = [_Lane[Item, Result]() for _ in range(lane_count)]
+        self._closed = False
+
+    @property
+    def waiting_count(self) -> int:
+        """Items that wait to be written."""
+        return sum(len(lane.entries) for lane in self._lanes)
+
+    def submit(self, item: Item) -> asyncio.Future[Result]:
+        """Put an item in line and return the future of its result.
+
+        Cancelling the future gives up the result, not the write.
+
+        Raises:
+            OverloadedError: As many items wait as may; nothing was put in line. Only with GIVE_UP:
+                what is decided already is never refused.
+            StorageUnavailableError: The engine is stopping.
+        """
+        if self._closed:
+            raise errors.StorageUnavailableError("the engine is stopping")
+        if self._insistence is Insistence.GIVE_UP and self.waiting_count >= self._queue_max:
+            raise errors.OverloadedError(f"{self._queue_max} writes wait", RETRY_AFTER)
+        key = self._key(item)
+        lane = self._lanes[key.slot % len(self._lanes)]
+        future = asyncio.get_running_loop().create_future()
+        lane.entries.append(_Entry(item, key, future))
+        lane.filled.set()
+        return future
+
+    async def run(self) -> None:
+        """Write until `close`, and then until every lane is empty.
+
+        If it is cancelled, what is in line is lost, and what is in flight is unknown.
+        """
+        async with asyncio.TaskGroup() as group:
+            for number, lane in enumerate(self._lanes):
+                group.create_task(self._run_lane(lane), name=f"{self.name} lane {number}")
+
+    def close(self) -> None:
+        """Take no more items; `run` ends once the lanes are empty."""
+        self._closed = True
+        for lane in self._lanes:
+            lane.filled.set()
+
+    async def _run_lane(self, lane: "_Lane[Item, Result]") -> None:
+        backoff = _BACKOFF_FIRST
+        while True:
+            await lane.filled.wait()
+            if not lane.entries:
+                if self._closed:
+                    return
+                lane.filled.clear()
+                continue
+            try:
+                await self._empty(lane)
+                backoff = _BACKOFF_FIRST
+            except errors.StorageUnavailableError as error:
+                self._give_up(lane, error)
+                _log.warning("batch not written", extra={"write": self.name, "why": error.why})
+                await asyncio.sleep(backoff)
+                backoff = min(2 * backoff, _BACKOFF_MAX)
+
+    async def _empty(self, lane: "_Lane[Item, Result]") -> None:
+        async with connection_of(self._pool) as connection:
+            while lane.entries:
+                batch = lane.take(self._batch_max)
+                try:
+                    await self._write_batch(connection, batch)
+                except errors.StorageUnavailableError:
+                    lane.put_back(batch)
+                    raise
+
+    async def _write_batch(
+        self, connection: Connection, batch: "list[_Entry[Item, Result]]"
+    ) -> None:
+        again = any(entry.again for entry in batch)
+        for entry in batch:
+            entry.again = True
+        for attempt in range(1, CONFLICT_ATTEMPTS_MAX + 1):
+            try:
+                with translated():
+                    async with asyncio.timeout(self._statement_timeout):
+                        results = await self._write(
+                            connection, [entry.item for entry in batch], again
+                        )
+            except errors.StorageConflictError:
+                if attempt == CONFLICT_ATTEMPTS_MAX:
+                    raise
+            except errors.StorageRefusedError as error:
+                await self._split(connection, batch, error)
+                return
+            else:
+                break
+        self._on_batch(self.name, len(batch))
+        for entry, result in zip(batch, results, strict=True):
+            if not entry.future.done():
+                entry.future.set_result(result)
+
+    async def _split(
+        self,
+        connection: Connection,
+        batch: "list[_Entry[Item, Result]]",
+        error: errors.StorageRefusedError,
+    ) -> None:
+        """Write the halves of a batch that was refused as a whole; ends at the single culprit."""
+        if len(batch) == 1:
+            _log.error("item refused", extra={"write": self.name, "why": str(error)})
+            if not batch[0].future.done():
+                batch[0].future.set_exception(error)
+            return
+        middle = len(batch) // 2
+        await self._write_batch(connection, batch[:middle])
+        await self._write_batch(connection, batch[middle:])
+
+    def _give_up(
+        self, lane: "_Lane[Item, Result]", error: errors.StorageUnavailableError
+    ) -> None:
+        """Fail what waits while PostgreSQL is away, unless it must be written come what may."""
+        if self._insistence is Insistence.INSIST:
+            return
+        while lane.entries:
+            entry = lane.entries.popleft()
+            if not entry.future.done():
+                entry.future.set_exception(error)
+
+
+class _Lane(Generic[Item, Result]):
+    """Entries in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.entries: collections.deque[_Entry[Item, Result]] = collections.deque()
+        self.filled = asyncio.Event()
+
+    def take(self, limit: int) -> list[_Entry[Item, Result]]:
+        """Take entries from the front, at most one per process; others keep their order."""
+        batch: list[_Entry[Item, Result]] = []
+        passed: list[_Entry[Item, Result]] = []
+        seen: set[ProcessKey] = set()
+        # A crowd on one process must not make every batch walk the whole line.
+        for _ in range(min(len(self.entries), 4 * limit)):
+            entry = self.entries.popleft()
+            if entry.key in seen:
+                passed.append(entry)
+            else:
+                seen.add(entry.key)
+                batch.append(entry)
+                if len(batch) == limit:
+                    break
+        self.entries.extendleft(reversed(passed))
+        return batch
+
+    def put_back(self, batch: list[_Entry[Item, Result]]) -> None:
+        """Return to the front what has no result yet, for a lane that insists."""
+        self.entries.extendleft(entry for entry in reversed(batch) if not entry.future.done())

@@ -1,0 +1,181 @@
+"""Namespaces: their configuration, kept in PostgreSQL, remembered by each replica."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from progressor import errors
+from progressor.clock import Clock
+from progressor.domain.namespace import Namespace
+from progressor.storage import rows, statements
+from progressor.storage.pools import Pool, connection_of
+
+_SQL = statements.load("namespaces")
+_KEPT_APART = ("name", "created_at", "updated_at", "revision")
+
+CACHE_AGE_MAX = dt.timedelta(seconds=1)
+"""How long a replica may act on a configuration that has changed meanwhile."""
+
+REFRESH_PAGE = 1000
+UPDATE_ATTEMPTS_MAX = 10
+
+
+class Namespaces:
+    """The namespaces, with a cache that is at most CACHE_AGE_MAX old."""
+
+    def __init__(self, *, pool: Pool, clock: Clock) -> None:
+        """Open nothing."""
+        self._pool = pool
+        self._clock = clock
+        self._known: dict[str, Namespace] = {}
+        self._read_at: dict[str, float] = {}
+
+    async def lookup(self, name: str) -> Namespace:
+        """Return a namespace, from memory if it was read a moment ago.
+
+        Raises:
+            NamespaceNotFoundError: There is none.
+            StorageUnavailableError: It is not in memory, and PostgreSQL is away.
+        """
+        read_at = self._read_at.get(name)
+        if read_at is not None and (
+            self._clock.monotonic() - read_at < CACHE_AGE_MAX.total_seconds()
+        ):
+            return self._known[name]
+        try:
+            return await self.get(name)
+        except errors.StorageUnavailableError:
+            # A step in hand must end even while PostgreSQL is away; yesterday's policy will do.
+            if name in self._known:
+                return self._known[name]
+            raise
+
+    def known(self) -> tuple[Namespace, ...]:
+        """Return the namespaces in memory."""
+        return tuple(self._known.values())
+
+    async def refresh(self) -> None:
+        """Read all namespaces into memory; at most REFRESH_PAGE per round trip."""
+        found: list[Namespace] = []
+        after = ""
+        while True:
+            page = await self.list(after=after, limit=REFRESH_PAGE)
+            found.extend(page)
+            if len(page) < REFRESH_PAGE:
+                break
+            after = page[-1].name
+        gone = self._known.keys() - {namespace.name for namespace in found}
+        for name in gone:
+            self._forget(name)
+
+    async def create(self, namespace: Namespace) -> Namespace:
+        """Create a namespace.
+
+        Raises:
+            NamespaceAlreadyExistsError: The name is taken.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        row = await self._one(
+            "create_namespace", {"name": namespace.name, "config": _config(namespace)}
+        )
+        if row is None:
+            raise errors.NamespaceAlreadyExistsError(namespace.name)
+        return self._remember(row)
+
+    async def update(
+        self, name: str, change: Callable[[Namespace], Namespace], *, expected_revision: int = 0
+    ) -> Namespace:
+        """Change a namespace; concurrent changes are applied one after the other.
+
+        Args:
+            name: Which.
+            change: Returns the changed namespace; may be called again with a newer one.
+            expected_revision: Only if it is still at this revision; 0: whatever it is.
+
+        Raises:
+            NamespaceNotFoundError: There is none.
+            NamespaceChangedError: It is at another revision.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        for _ in range(UPDATE_ATTEMPTS_MAX):
+            current = await self.get(name)
+            if expected_revision not in {0, current.revision}:
+                raise errors.NamespaceChangedError(name, expected_revision, current.revision)
+            row = await self._one(
+                "update_namespace",
+                {"name": name, "config": _config(change(current)), "revision": current.revision},
+            )
+            if row is not None:
+                return self._remember(row)
+        raise errors.StorageUnavailableError(f"namespace {name} changes too fast")
+
+    async def get(self, name: str) -> Namespace:
+        """Read a namespace. Raises NamespaceNotFoundError if there is none."""
+        row = await self._one("get_namespace", {"name": name})
+        if row is None:
+            self._forget(name)
+            raise errors.NamespaceNotFoundError(name)
+        return self._remember(row)
+
+    async def list(self, *, after: str, limit: int) -> tuple[Namespace, ...]:
+        """Read `limit` namespaces after a name, in the order of names."""
+        async with connection_of(self._pool) as connection:
+            cursor = await connection.execute(
+                _SQL["list_namespaces"], {"after": after, "limit": limit}
+            )
+            return tuple(self._remember(row) for row in await cursor.fetchall())
+
+    async def delete(self, name: str) -> None:
+        """Delete a namespace without processes.
+
+        Raises:
+            NamespaceNotFoundError: There is none.
+            NamespaceNotEmptyError: It has processes.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        async with connection_of(self._pool) as connection, connection.transaction():
+            await connection.execute("SET LOCAL lock_timeout = '2s'")
+            await connection.execute(_SQL["lock_processes"])
+            cursor = await connection.execute(_SQL["has_processes"], {"name": name})
+            row = await cursor.fetchone()
+            if row is not None and row[0]:
+                raise errors.NamespaceNotEmptyError(name)
+            cursor = await connection.execute(_SQL["delete_namespace"], {"name": name})
+            deleted = await cursor.fetchone()
+        self._forget(name)
+        if deleted is None:
+            raise errors.NamespaceNotFoundError(name)
+
+    async def _one(self, statement: str, parameters: dict[str, Any]) -> rows.Row | None:
+        async with connection_of(self._pool) as connection:
+            cursor = await connection.execute(_SQL[statement], parameters)
+            return await cursor.fetchone()
+
+    def _remember(self, row: rows.Row) -> Namespace:
+        namespace = msgspec.convert(
+            {
+                **row[2],
+                "name": row[0],
+                "revision": row[1],
+                "created_at": row[3],
+                "updated_at": row[4],
+            },
+            Namespace,
+        )
+        self._known[namespace.name] = namespace
+        self._read_at[namespace.name] = self._clock.monotonic()
+        return namespace
+
+    def _forget(self, name: str) -> None:
+        self._known.pop(name, None)
+        self._read_at.pop(name, None)
+
+
+def _config(namespace: Namespace) -> str:
+    plain = msgspec.to_builtins(dataclasses.replace(namespace, created_at=None, updated_at=None))
+    return msgspec.json.encode(
+        {name: value for name, value in plain.items() if name not in _KEPT_APART}
+    ).decode()

@@ -1,0 +1,37 @@
+-- name: create_namespace
+-- Creates a namespace; no row if the name is taken.
+INSERT INTO progressor.namespaces (name, revision, config, created_at, updated_at)
+VALUES (%(name)s, 1, %(config)s, now(), now())
+ON CONFLICT DO NOTHING
+RETURNING name, revision, config, created_at, updated_at
+
+-- name: update_namespace
+-- Replaces a namespace's configuration if it is still at the revision that was read.
+UPDATE progressor.namespaces
+SET revision = revision + 1, config = %(config)s, updated_at = now()
+WHERE name = %(name)s AND revision = %(revision)s
+RETURNING name, revision, config, created_at, updated_at
+
+-- name: get_namespace
+SELECT name, revision, config, created_at, updated_at
+FROM progressor.namespaces
+WHERE name = %(name)s
+
+-- name: list_namespaces
+SELECT name, revision, config, created_at, updated_at
+FROM progressor.namespaces
+WHERE name > %(after)s
+ORDER BY name
+LIMIT %(limit)s
+
+-- name: lock_processes
+-- Keeps new processes out until the namespace is gone: their functions look for it under this lock.
+LOCK TABLE progressor.processes IN SHARE ROW EXCLUSIVE MODE
+
+-- name: has_processes
+SELECT EXISTS (SELECT FROM progressor.processes WHERE namespace = %(name)s)
+
+-- name: delete_namespace
+DELETE FROM progressor.namespaces
+WHERE name = %(name)s
+RETURNING name

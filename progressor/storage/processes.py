@@ -1,0 +1,331 @@
+"""Processes as people see them, and the writes that come one at a time: put, remove, simple repair."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from progressor import errors
+from progressor.clock import Clock
+from progressor.domain.admission import Import, Verdict
+from progressor.domain.event import HistoryRange
+from progressor.domain.process import Process, ProcessKey
+from progressor.domain.task import TIMER_TYPES, TaskStatus, TaskType
+from progressor.domain.view import (
+    HistoryPage,
+    ProcessQuery,
+    ProcessView,
+    TaskTrace,
+    Timer,
+    Wait,
+    WaitCause,
+)
+from progressor.storage import arrays, rows, statements
+from progressor.storage.functions import Functions
+from progressor.storage.histories import Histories
+from progressor.storage.pools import Pool, connection_of
+from progressor.storage.settlements import Cancelled, Due, cancelled
+
+_SQL = statements.load("processes")
+
+WAITS_MAX = 100
+TRACE_EVENTS_MAX = 1000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """What became of an import; ``due`` is its timer."""
+
+    verdict: Verdict
+    task_id: int | None
+    due: Due | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SimpleRepair:
+    """What became of a simple repair; ``due`` is the timer that runs again, now."""
+
+    verdict: Verdict
+    due: Due | None
+
+
+class Processes:
+    """Reads of processes, and their rare writes."""
+
+    def __init__(  # noqa: PLR0913  a composition root's business
+        self,
+        *,
+        pool: Pool,
+        functions: Functions,
+        clock: Clock,
+        replica_id: Callable[[], int],
+        histories: Histories,
+        statement_timeout: dt.timedelta,
+    ) -> None:
+        """Open nothing."""
+        self._pool = pool
+        self._clock = clock
+        self._replica_id = replica_id
+        self._histories = histories
+        self._statement_timeout = statement_timeout.total_seconds()
+        self._put_process = functions.call("put_process", arguments=28)
+        self._remove_process = functions.call("remove_process", arguments=3)
+        self._simple_repair = functions.call("simple_repair", arguments=5)
+
+    async def get(self, key: ProcessKey) -> ProcessView:
+        """Read a process, its timer and what its unfinished tasks wait for.
+
+        Raises:
+            ProcessNotFoundError: There is none.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        named = dataclasses.asdict(key)
+        # Three statements, one round trip.
+        async with (
+            connection_of(self._pool) as connection,
+            asyncio.timeout(self._statement_timeout),
+            connection.pipeline(),
+        ):
+            found = await connection.execute(_SQL["get_process"], named, binary=True)
+            timed = await connection.execute(_SQL["get_timer"], named, binary=True)
+            waiting = await connection.execute(
+                _SQL["get_waits"],
+                named | {"limit": WAITS_MAX, "now": self._clock.pinned()},
+                binary=True,
+            )
+            row = await found.fetchone()
+            timer = await timed.fetchone()
+            waits = await waiting.fetchall()
+        if row is None:
+            raise errors.ProcessNotFoundError(key.namespace, key.process_id)
+        return ProcessView(
+            process=dataclasses.replace(rows.process(key, row), result=row[10]),
+            timer=None if timer is None else _timer(timer),
+            waits=_waits(waits),
+        )
+
+    async def history(
+        self, key: ProcessKey, wanted: HistoryRange, *, last_event_id: int, bytes_max: int
+    ) -> HistoryPage:
+        """Read a range of a history; see Histories.read."""
+        return await self._histories.read(
+            key, wanted, last_event_id=last_event_id, bytes_max=bytes_max
+        )
+
+    async def list(self, query: ProcessQuery) -> tuple[Process, ...]:
+        """Read one page of processes, newest first, without aux_state and result."""
+        before_at, before_id = query.before or (None, None)
+        parameters = {
+            "namespace": query.namespace,
+            "statuses": [str(status) for status in query.statuses] or None,
+            "created_from": query.created_from,
+            "created_to": query.created_to,
+            "metadata": Jsonb(query.metadata) if query.metadata else None,
+            "before_at": before_at,
+            "before_id": before_id,
+            "limit": query.page_size,
+        }
+        async with (
+            connection_of(self._pool) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            cursor = await connection.execute(_SQL["list_processes"], parameters, binary=True)
+            found = await cursor.fetchall()
+        return tuple(
+            rows.process(ProcessKey(row[0], query.namespace, row[1]), row[2:12]) for row in found
+        )
+
+    async def trace(self, key: ProcessKey, *, after: int, limit: int) -> tuple[TaskTrace, ...]:
+        """Read `limit` tasks of a process after a task id, in order, with their events.
+
+        Raises:
+            ProcessNotFoundError: There is no such process.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        named: dict[str, Any] = dataclasses.asdict(key)
+        async with (
+            connection_of(self._pool) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            cursor = await connection.execute(
+                _SQL["trace_tasks"], named | {"after": after, "limit": limit}, binary=True
+            )
+            tasks = await cursor.fetchall()
+            if not tasks:
+                cursor = await connection.execute(_SQL["get_process"], named, binary=True)
+                if await cursor.fetchone() is None:
+                    raise errors.ProcessNotFoundError(key.namespace, key.process_id)
+            own = [(row[17], min(row[18], TRACE_EVENTS_MAX)) for row in tasks if row[18]]
+            cursor = await connection.execute(
+                _SQL["trace_events"],
+                named
+                | {
+                    "first": arrays.Int8Column(first for first, _ in own),
+                    "count": arrays.Int8Column(count for _, count in own),
+                },
+                binary=True,
+            )
+            events = [rows.event(row) for row in await cursor.fetchall()]
+        return tuple(
+            _trace(row, tuple(event for event in events if event.task_id == row[0]))
+            for row in tasks
+        )
+
+    async def put(self, process: Import) -> Put:
+        """Import a process; atomic. Raises StorageUnavailableError if PostgreSQL is away."""
+        async with (
+            connection_of(self._pool) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            cursor = await connection.execute(
+                self._put_process,
+                [self._clock.pinned(), self._replica_id(), *_import_arguments(process)],
+                binary=True,
+            )
+            row = await cursor.fetchone()
+        assert row is not None, "put_process returns a row"
+        due = row[2] and Due(key=process.key, task_id=row[2], due_at=row[3])
+        return Put(verdict=Verdict(row[0]), task_id=row[1], due=due or None)
+
+    async def remove(self, key: ProcessKey) -> tuple[Cancelled, ...]:
+        """Delete a process with all its rows; return its unfinished tasks.
+
+        Raises:
+            ProcessNotFoundError: There is none.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        async with (
+            connection_of(self._pool) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            cursor = await connection.execute(
+                self._remove_process, [key.slot, key.namespace, key.process_id], binary=True
+            )
+            row = await cursor.fetchone()
+        assert row is not None, "remove_process returns a row"
+        if not row[0]:
+            raise errors.ProcessNotFoundError(key.namespace, key.process_id)
+        return cancelled(row[1])
+
+    async def simple_repair(self, key: ProcessKey) -> SimpleRepair:
+        """Bring a broken process back; see priv/functions/simple_repair.sql."""
+        async with (
+            connection_of(self._pool) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            cursor = await connection.execute(
+                self._simple_repair,
+                [
+                    self._clock.pinned(),
+                    self._replica_id(),
+                    key.slot,
+                    key.namespace,
+                    key.process_id,
+                ],
+                binary=True,
+            )
+            row = await cursor.fetchone()
+        assert row is not None, "simple_repair returns a row"
+        due = None if row[1] is None else Due(key=key, task_id=row[1], due_at=row[2])
+        return SimpleRepair(verdict=Verdict(row[0]), due=due)
+
+
+def _timer(row: rows.Row) -> Timer:
+    return Timer(
+        task_id=row[0],
+        task_type=rows.TASK_TYPES[row[1]],
+        status=rows.TASK_STATUSES[row[2]],
+        due_at=row[3],
+    )
+
+
+def _waits(found: Sequence[rows.Row]) -> tuple[Wait, ...]:
+    """Name what each task waits for: the task before it, or its time, or a worker."""
+    waits: list[Wait] = []
+    for row in found:
+        task_type, status = rows.TASK_TYPES[row[1]], rows.TASK_STATUSES[row[2]]
+        due_at, attempt, is_due = row[3], row[4], row[11]
+        until = behind = None
+        if status is TaskStatus.RUNNING:
+            cause = WaitCause.RUNNING
+        elif waits:
+            # Calls run in order, and before the timer: whatever stands before it, it is behind.
+            cause, behind = WaitCause.BEHIND_TASK, waits[-1].task_id
+        elif is_due:
+            cause = WaitCause.NO_FREE_WORKER
+        else:
+            cause, until = (WaitCause.RETRY if attempt else WaitCause.TIMER), due_at
+        if task_type in TIMER_TYPES and cause is WaitCause.BEHIND_TASK:
+            until = due_at
+        waits.append(
+            Wait(
+                task_id=row[0],
+                task_type=task_type,
+                status=status,
+                cause=cause,
+                attempt=attempt if status is TaskStatus.RUNNING else attempt + 1,
+                until=until,
+                behind_task_id=behind,
+                last_error=rows.task_error(row[6:11]),
+                replica_id=row[5],
+            )
+        )
+    return tuple(waits)
+
+
+def _trace(row: rows.Row, events: tuple[Any, ...]) -> TaskTrace:
+    return TaskTrace(
+        task_id=row[0],
+        task_type=rows.TASK_TYPES[row[1]],
+        status=rows.TASK_STATUSES[row[2]],
+        created_at=row[3],
+        scheduled_at=row[4],
+        started_at=row[5],
+        finished_at=row[6],
+        attempt_count=row[7],
+        args=row[8],
+        caller_context=row[9] or {},
+        idempotency_key=row[10],
+        response=row[11] or b"",
+        error=rows.task_error(row[12:17]),
+        events=events,
+    )
+
+
+def _import_arguments(process: Import) -> list[Any]:
+    key, timer = process.key, process.timer
+    after, limit, backward = rows.history_columns(timer.history_range if timer else None)
+    timer_type = None
+    if timer is not None:
+        timer_type = TaskType.REMOVE if timer.remove else TaskType.TIMEOUT
+    return [
+        key.slot,
+        key.namespace,
+        key.process_id,
+        str(process.status),
+        None if process.previous_status is None else str(process.previous_status),
+        process.detail,
+        None if process.corrupted_by_type is None else str(process.corrupted_by_type),
+        process.aux_state,
+        None if process.metadata is None else Jsonb(process.metadata),
+        process.created_at,
+        process.status_changed_at,
+        process.result,
+        process.idempotency_key,
+        process.fingerprint() if process.idempotency_key is not None else None,
+        None if timer_type is None else str(timer_type),
+        timer and timer.at,
+        timer.after.total_seconds() if timer and timer.after is not None else None,
+        timer and timer.args,
+        timer.step_timeout.total_seconds() if timer and timer.step_timeout else None,
+        after,
+        limit,
+        backward,
+        arrays.ByteaColumn(event.payload for event in process.history),
+        arrays.Int4Column(event.format_version for event in process.history),
+        arrays.JsonColumn(rows.json_text(event.metadata) for event in process.history),
+        arrays.InstantColumn(event.occurred_at for event in process.history),
+    ]

@@ -1,0 +1,88 @@
+-- name: get_process
+-- Reads a process without its history. Locks: none.
+SELECT status, previous_status, detail, aux_state, metadata, corrupted_by, created_at,
+    status_changed_at, last_event_id, init_task_id, result
+FROM progressor.processes
+WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+
+-- name: get_waits
+-- Reads the unfinished tasks of a process in the order in which they run, the timer last.
+-- Locks: none.
+SELECT w.task_id, w.task_type, w.status, w.due_at, w.attempt, w.replica_id,
+    t.error_code, t.error_reason, t.error_message, t.error_rejected, t.error_metadata,
+    coalesce(%(now)s, now()) >= w.due_at
+FROM (
+    SELECT slot, namespace, process_id, task_id, task_type, 'running'::progressor.task_status AS status,
+        NULL::timestamptz AS due_at, attempt, replica_id, 0 AS rank
+    FROM progressor.running
+    WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+    UNION ALL
+    SELECT slot, namespace, process_id, task_id, task_type, status, due_at, attempt, NULL,
+        CASE WHEN task_type IN ('timeout', 'remove') THEN 2 ELSE 1 END
+    FROM progressor.schedule
+    WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+) w
+JOIN progressor.tasks t USING (slot, namespace, process_id, task_id)
+ORDER BY w.rank, w.task_id
+LIMIT %(limit)s
+
+-- name: get_timer
+-- Reads the timer of a process. Locks: none.
+SELECT task_id, task_type, status, due_at
+FROM progressor.schedule
+WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+    AND task_type IN ('timeout', 'remove')
+
+-- name: list_processes
+-- Pages through the processes of a namespace, newest first. Locks: none.
+SELECT slot, process_id, status, previous_status, detail, ''::bytea, metadata, corrupted_by,
+    created_at, status_changed_at, last_event_id, init_task_id
+FROM progressor.processes
+WHERE namespace = %(namespace)s
+    AND (%(statuses)s::text[] IS NULL
+        OR status = ANY (%(statuses)s::text[]::progressor.process_status[]))
+    AND (%(created_from)s::timestamptz IS NULL OR created_at >= %(created_from)s)
+    AND (%(created_to)s::timestamptz IS NULL OR created_at < %(created_to)s)
+    AND (%(metadata)s::jsonb IS NULL OR metadata @> %(metadata)s::jsonb)
+    AND (%(before_at)s::timestamptz IS NULL
+        OR (created_at, process_id) < (%(before_at)s, %(before_id)s::text))
+ORDER BY namespace, created_at DESC, process_id DESC
+LIMIT %(limit)s
+
+-- name: trace_tasks
+-- Reads tasks of a process in the order of their ids. Locks: none.
+SELECT task_id, task_type, status, created_at, scheduled_at, started_at, finished_at,
+    attempt_count, args, caller_context, idempotency_key, response, error_code, error_reason,
+    error_message, error_rejected, error_metadata, first_event_id, event_count
+FROM progressor.tasks
+WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+    AND task_id > %(after)s
+ORDER BY slot, namespace, process_id, task_id
+LIMIT %(limit)s
+
+-- name: trace_events
+-- Reads the events of some tasks, given each one's first event and how many. Locks: none.
+SELECT e.event_id, e.occurred_at, e.payload, e.format_version, e.metadata, e.task_id
+FROM unnest(%(first)s::bigint[], %(count)s::bigint[]) AS t (first, count)
+JOIN progressor.events e
+    ON (e.slot, e.namespace, e.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+    AND e.event_id BETWEEN t.first AND t.first + t.count - 1
+ORDER BY e.event_id
+
+-- name: history_forward
+-- Reads events after an id, oldest first. Locks: none.
+SELECT event_id, occurred_at, payload, format_version, metadata, task_id
+FROM progressor.events
+WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+    AND event_id > %(after)s AND event_id <= %(last)s
+ORDER BY slot, namespace, process_id, event_id
+LIMIT %(limit)s
+
+-- name: history_backward
+-- Reads events before an id, newest first. Locks: none.
+SELECT event_id, occurred_at, payload, format_version, metadata, task_id
+FROM progressor.events
+WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+    AND event_id < %(after)s AND event_id <= %(last)s
+ORDER BY slot DESC, namespace DESC, process_id DESC, event_id DESC
+LIMIT %(limit)s

@@ -1,0 +1,161 @@
+"""Replicas: who is there, who was heard of when, and the leases of those who are not."""
+
+import dataclasses
+import datetime as dt
+import enum
+from collections.abc import Collection
+from typing import Any
+
+import psycopg
+
+from progressor.clock import Clock
+from progressor.domain.process import ProcessKey
+from progressor.domain.task import TaskType
+from progressor.storage import arrays, rows, statements
+from progressor.storage.pools import Pool, connection_of, translated
+
+_SQL = statements.load("replicas")
+
+
+class ZombieCause(enum.StrEnum):
+    """How a lease was lost."""
+
+    SILENT = "silent"
+    OVERRUN = "overrun"
+    UNKNOWN = "unknown"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Zombie:
+    """A leased task that nobody carries any more. ``found_at`` is by PostgreSQL's clock.
+
+    UNKNOWN is a lease of this very replica which it never learned of.
+    """
+
+    key: ProcessKey
+    task_id: int
+    task_type: TaskType
+    attempt: int
+    token: int
+    first_started_at: dt.datetime
+    found_at: dt.datetime
+    cause: ZombieCause
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRow:
+    """A replica as its row tells it."""
+
+    replica_id: int
+    name: str
+    version: str
+    functions: str
+    started_at: dt.datetime
+    heartbeat_at: dt.datetime
+    draining: bool
+
+
+class Replicas:
+    """The table of replicas."""
+
+    def __init__(self, *, pool: Pool, clock: Clock) -> None:
+        """Open nothing."""
+        self._pool = pool
+        self._clock = clock
+
+    async def register(self, *, name: str, version: str, functions: str) -> int:
+        """Enter a replica and return its id, which is new at every start."""
+        parameters = {
+            "name": name,
+            "version": version,
+            "functions": functions,
+            "now": self._clock.pinned(),
+        }
+        async with connection_of(self._pool) as connection:
+            cursor = await connection.execute(_SQL["register_replica"], parameters)
+            row = await cursor.fetchone()
+        assert row is not None, "an insert returns its row"
+        return int(row[0])
+
+    async def retire(self, replica_id: int) -> None:
+        """Take a replica off the list."""
+        async with connection_of(self._pool) as connection:
+            await connection.execute(_SQL["retire_replica"], {"replica_id": replica_id})
+
+    async def list(self, *, limit: int) -> tuple[ReplicaRow, ...]:
+        """Read `limit` replicas, oldest first."""
+        async with connection_of(self._pool) as connection:
+            cursor = await connection.execute(_SQL["list_replicas"], {"limit": limit})
+            found = await cursor.fetchall()
+        return tuple(
+            ReplicaRow(
+                replica_id=row[0],
+                name=row[1],
+                version=row[2],
+                functions=row[3],
+                started_at=row[4],
+                heartbeat_at=row[5],
+                draining=row[6],
+            )
+            for row in found
+        )
+
+    async def delete_dead(self, *, retention: dt.timedelta) -> int:
+        """Delete the rows of replicas silent for longer than `retention`; return how many."""
+        async with connection_of(self._pool) as connection:
+            cursor = await connection.execute(
+                _SQL["delete_dead_replicas"],
+                {"now": self._clock.pinned(), "retention": retention},
+            )
+            return cursor.rowcount
+
+    async def find_zombies(
+        self,
+        *,
+        replica_id: int,
+        lease_timeout: dt.timedelta,
+        limit: int,
+        known: Collection[int] | None,
+    ) -> tuple[Zombie, ...]:
+        """Find at most `limit` lost leases, oldest first.
+
+        ``known``, where given, are the tokens that this replica carries: its other leases, older
+        than the lease timeout, are strays whose claim's answer was lost.
+        """
+        parameters: dict[str, Any] = {
+            "now": self._clock.pinned(),
+            "replica_id": replica_id,
+            "lease_timeout": lease_timeout,
+            "strays": known is not None,
+            "known": arrays.Int8Column(known or ()),
+            "limit": limit,
+        }
+        async with connection_of(self._pool) as connection:
+            cursor = await connection.execute(_SQL["find_zombies"], parameters)
+            return tuple(_zombie(row) for row in await cursor.fetchall())
+
+
+def beat(
+    connection: psycopg.Connection[tuple[Any, ...]],
+    replica_id: int,
+    *,
+    draining: bool,
+    now: dt.datetime | None,
+) -> bool:
+    """Renew a replica's leases, from the heartbeat's own thread; False: its row is gone."""
+    parameters = {"replica_id": replica_id, "draining": draining, "now": now}
+    with translated():
+        return connection.execute(_SQL["beat"], parameters).fetchone() is not None
+
+
+def _zombie(row: rows.Row) -> Zombie:
+    return Zombie(
+        key=ProcessKey(row[0], row[1], row[2]),
+        task_id=row[3],
+        task_type=rows.TASK_TYPES[row[4]],
+        attempt=row[5],
+        token=row[6],
+        first_started_at=row[7],
+        found_at=row[9],
+        cause=ZombieCause(row[10]),
+    )

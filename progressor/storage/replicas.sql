@@ -1,0 +1,54 @@
+-- name: register_replica
+-- Enters a replica under a new id.
+INSERT INTO progressor.replicas (replica_id, name, version, functions, started_at, heartbeat_at)
+VALUES (nextval('progressor.replica_ids'), %(name)s, %(version)s, %(functions)s,
+    coalesce(%(now)s, clock_timestamp()), coalesce(%(now)s, clock_timestamp()))
+RETURNING replica_id
+
+-- name: beat
+-- Renews all leases of a replica at once. No row: it was given up and its row is deleted.
+UPDATE progressor.replicas
+SET heartbeat_at = coalesce(%(now)s, clock_timestamp()), draining = %(draining)s
+WHERE replica_id = %(replica_id)s
+RETURNING replica_id
+
+-- name: retire_replica
+-- Takes a replica off the list at the end of its drain; what it still leases is a zombie at once.
+DELETE FROM progressor.replicas
+WHERE replica_id = %(replica_id)s
+
+-- name: delete_dead_replicas
+-- Deletes rows of replicas that have been silent for long; what they leased was collected long ago.
+DELETE FROM progressor.replicas
+WHERE heartbeat_at < coalesce(%(now)s, clock_timestamp()) - %(retention)s
+
+-- name: list_replicas
+SELECT replica_id, name, version, functions, started_at, heartbeat_at, draining
+FROM progressor.replicas
+ORDER BY replica_id
+LIMIT %(limit)s
+
+-- name: find_zombies
+-- Finds leases whose replica is silent or gone, whose step overran, or, where asked, which this
+-- replica does not know of (an answer was lost on the way). Reads the whole of running: it holds
+-- only what is in flight.
+-- Locks: none; settling them is fenced by their tokens.
+SELECT r.slot, r.namespace, r.process_id, r.task_id, r.task_type, r.attempt, r.token,
+    t.first_started_at, r.replica_id, coalesce(%(now)s, clock_timestamp()),
+    CASE
+        WHEN p.replica_id IS NULL OR p.heartbeat_at < coalesce(%(now)s, clock_timestamp())
+            - %(lease_timeout)s THEN 'silent'
+        WHEN r.expires_at < coalesce(%(now)s, clock_timestamp()) THEN 'overrun'
+        ELSE 'unknown'
+    END
+FROM progressor.running r
+LEFT JOIN progressor.replicas p USING (replica_id)
+JOIN progressor.tasks t USING (slot, namespace, process_id, task_id)
+WHERE p.replica_id IS NULL
+    OR p.heartbeat_at < coalesce(%(now)s, clock_timestamp()) - %(lease_timeout)s
+    OR r.expires_at < coalesce(%(now)s, clock_timestamp())
+    OR (%(strays)s AND r.replica_id = %(replica_id)s
+        AND r.leased_at < coalesce(%(now)s, clock_timestamp()) - %(lease_timeout)s
+        AND r.token <> ALL (%(known)s::bigint[]))
+ORDER BY r.leased_at
+LIMIT %(limit)s

@@ -1,0 +1,123 @@
+"""Results: how tasks ended, for callers who wait in a replica that did not carry them."""
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+import psycopg
+
+from progressor import errors
+from progressor.clock import Clock
+from progressor.domain.process import ProcessKey
+from progressor.domain.task import TaskResult, TaskStatus, TaskType
+from progressor.storage import arrays, rows, statements
+from progressor.storage.functions import Functions
+from progressor.storage.pools import Pool, connection_of, translated
+
+_SQL = statements.load("results")
+
+NOTIFY_IDS_MAX = 350
+"""Task ids of one notification: a payload holds 8,000 bytes, an id at most 20 and a comma."""
+
+
+class Results:
+    """Reads of ended tasks, and word of them between replicas."""
+
+    def __init__(
+        self, *, pool: Pool, functions: Functions, clock: Clock, replica_id: Callable[[], int]
+    ) -> None:
+        """Open nothing."""
+        self._pool = pool
+        self._clock = clock
+        self._replica_id = replica_id
+        self._await_task = functions.call("await_task", arguments=6)
+
+    async def await_task(self, key: ProcessKey, task: int | str) -> TaskResult | int:
+        """Return how a task ended; or its id if it has not: this replica is then told when it does.
+
+        Args:
+            key: Its process.
+            task: Its id or its idempotency key.
+
+        Raises:
+            ProcessNotFoundError: There is no such process, and no answer left of it.
+            TaskNotFoundError: The process has no such task.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        by_id = task if isinstance(task, int) else None
+        by_key = task if isinstance(task, str) else None
+        async with connection_of(self._pool) as connection:
+            cursor = await connection.execute(
+                self._await_task,
+                [self._replica_id(), key.slot, key.namespace, key.process_id, by_id, by_key],
+                binary=True,
+            )
+            row = await cursor.fetchone()
+        assert row is not None, "await_task returns a row"
+        if row[1] is None:
+            if not row[0]:
+                raise errors.ProcessNotFoundError(key.namespace, key.process_id)
+            raise errors.TaskNotFoundError(key.process_id, task)
+        result = rows.task_result(row[1], row[2:10])
+        if result.status in {TaskStatus.FINISHED, TaskStatus.ERROR, TaskStatus.CANCELLED}:
+            return result
+        return result.task_id
+
+    async def fetch(self, tasks: Mapping[int, ProcessKey]) -> list[TaskResult]:
+        """Return how tasks ended, for those that have; a task without a row is removed."""
+        parameters = {
+            "slot": arrays.Int2Column(key.slot for key in tasks.values()),
+            "namespace": arrays.TextColumn(key.namespace for key in tasks.values()),
+            "process_id": arrays.TextColumn(key.process_id for key in tasks.values()),
+            "task_id": arrays.Int8Column(tasks.keys()),
+        }
+        async with connection_of(self._pool) as connection:
+            cursor = await connection.execute(_SQL["fetch_results"], parameters, binary=True)
+            return [_result(row) for row in await cursor.fetchall()]
+
+    async def notify(self, ended: Mapping[int, Sequence[int]]) -> None:
+        """Tell replicas of tasks that have ended, by replica id."""
+        pieces = [
+            (replica_id, ",".join(map(str, task_ids[start : start + NOTIFY_IDS_MAX])))
+            for replica_id, task_ids in ended.items()
+            for start in range(0, len(task_ids), NOTIFY_IDS_MAX)
+        ]
+        parameters = {
+            "replica_id": arrays.Int8Column(replica_id for replica_id, _ in pieces),
+            "task_ids": arrays.TextColumn(task_ids for _, task_ids in pieces),
+        }
+        async with connection_of(self._pool) as connection:
+            await connection.execute(_SQL["notify_replicas"], parameters)
+
+    async def delete_old_replies(self, *, age: dt.timedelta) -> int:
+        """Delete answers of removed processes older than `age`; return how many."""
+        async with connection_of(self._pool) as connection:
+            cursor = await connection.execute(
+                _SQL["delete_old_replies"], {"age": age, "now": self._clock.pinned()}
+            )
+            return cursor.rowcount
+
+
+async def listen(dsn: str, replica_id: int, *, heard: asyncio.Event) -> AsyncIterator[list[int]]:
+    """Yield the task ids of each notification, on a connection of its own, until it breaks.
+
+    ``heard`` is set once the connection listens.
+
+    Raises:
+        StorageUnavailableError: The connection broke, or there was none.
+    """
+    with translated():
+        connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
+        async with connection:
+            await connection.execute(f"LISTEN progressor_{int(replica_id)}".encode())
+            heard.set()
+            async for notice in connection.notifies():
+                yield [int(task_id) for task_id in notice.payload.split(",")]
+
+
+def _result(row: rows.Row) -> TaskResult:
+    if row[1] is None:
+        return TaskResult(
+            task_id=row[0], task_type=TaskType.CALL, status=TaskStatus.CANCELLED, removed=True
+        )
+    return rows.task_result(row[0], row[1:9])

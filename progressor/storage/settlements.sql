@@ -1,0 +1,25 @@
+-- name: recall_settlement
+-- Finds what a settlement did whose answer was lost: the task has ended under this token, and the
+-- lease that continued from it, if this replica still holds one.
+-- Locks: none. No row: it was not settled under this token.
+SELECT
+    t.finished_at,
+    p.status, p.previous_status, p.detail, p.aux_state, p.metadata, p.corrupted_by, p.created_at,
+    p.status_changed_at, p.last_event_id, p.init_task_id,
+    n.task_id, n.task_type, n.attempt_count, n.token, n.args, n.caller_context, n.trace_context,
+    n.history_after, n.history_limit, n.history_backward,
+    extract(epoch FROM n.step_timeout)::double precision,
+    n.scheduled_at, n.started_at, n.first_started_at
+FROM progressor.tasks t
+JOIN progressor.processes p USING (slot, namespace, process_id)
+LEFT JOIN progressor.running r
+    ON (r.slot, r.namespace, r.process_id) = (t.slot, t.namespace, t.process_id)
+    AND r.previous_token = %(token)s
+    AND r.replica_id = %(replica_id)s
+LEFT JOIN progressor.tasks n
+    ON (n.slot, n.namespace, n.process_id, n.task_id)
+     = (r.slot, r.namespace, r.process_id, r.task_id)
+WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+    = (%(slot)s, %(namespace)s, %(process_id)s, %(task_id)s)
+    AND t.token = %(token)s
+    AND t.status <> 'running'

@@ -1,0 +1,142 @@
+"""A PostgreSQL for one run of the tests, and databases in it.
+
+Each pytest-xdist worker opens its own cluster, so nothing is shared and nothing is locked;
+on a server named by PROGRESSOR_TEST_DSN the names of the databases keep workers apart.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from progressor.storage.embedded import EmbeddedPostgres
+
+DSN_VARIABLE = "PROGRESSOR_TEST_DSN"
+
+
+class Cluster:
+    """A running server in which tests make databases; all of them go when it is closed."""
+
+    def __init__(self, conninfo: str, embedded: EmbeddedPostgres | None, home: Path | None) -> None:
+        """Take a running server; `embedded` and its `home` if it is ours to stop."""
+        self.conninfo = conninfo
+        self._embedded = embedded
+        self._home = home
+        self._prefix = f"progressor_test_{secrets.token_hex(4)}"
+        self._made = 0
+        self._databases: set[str] = set()
+        self._templates: dict[str, str] = {}
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the server is ours, so that `restart` and `kill` are allowed."""
+        return self._embedded is not None
+
+    def create_template(self, name: str, prepare: Callable[[str], None]) -> None:
+        """Make the template `name` by calling `prepare` with the conninfo of an empty database.
+
+        `prepare` closes its connections. A template that exists is kept as it is.
+        """
+        if name not in self._templates:
+            conninfo = self.create_database()
+            prepare(conninfo)
+            self._templates[name] = _name_in(conninfo)
+
+    def create_database(self, template: str | None = None) -> str:
+        """Return the conninfo of a new database: empty, or a copy of a template."""
+        self._made += 1
+        name = f"{self._prefix}_{self._made}"
+        source = "template0" if template is None else self._templates[template]
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        self._execute(statement.format(sql.Identifier(name), sql.Identifier(source)))
+        self._databases.add(name)
+        return make_conninfo(self.conninfo, dbname=name)
+
+    def drop_database(self, conninfo: str) -> None:
+        """Drop a database that `create_database` made, ending its sessions."""
+        name = _name_in(conninfo)
+        assert name in self._databases, f"{name} is not of this cluster"
+        self._execute(
+            sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
+        )
+        self._databases.remove(name)
+
+    def kill(self) -> None:
+        """End the server as kill -9 does; it stays down until `restart`."""
+        embedded, home = self._owned()
+        with contextlib.suppress(FileNotFoundError):
+            lines = (home / "data/postgres/postmaster.pid").read_text("ascii").splitlines()
+            os.kill(int(lines[0]), signal.SIGKILL)
+        embedded.stop()
+
+    def restart(self) -> None:
+        """Stop the server if it runs, and start it; databases and conninfos stay valid."""
+        embedded, _ = self._owned()
+        embedded.stop()
+        started = embedded.start()
+        assert started == self.conninfo, f"{started} was {self.conninfo}"
+
+    def close(self) -> None:
+        """Remove everything that was made here."""
+        if self._embedded is None:
+            for name in tuple(self._databases):
+                self.drop_database(make_conninfo(self.conninfo, dbname=name))
+            return
+        self._embedded.stop()
+        assert self._home is not None, "an embedded server has a home"
+        shutil.rmtree(self._home)
+
+    def _owned(self) -> tuple[EmbeddedPostgres, Path]:
+        assert self._embedded is not None, f"the server of {DSN_VARIABLE} is not ours to stop"
+        assert self._home is not None, "an embedded server has a home"
+        return self._embedded, self._home
+
+    def _execute(self, statement: sql.Composed) -> None:
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            connection.execute(statement)
+
+
+@contextlib.contextmanager
+def open_cluster() -> Iterator[Cluster]:
+    """Yield a cluster on the server of PROGRESSOR_TEST_DSN, else on an embedded one."""
+    if conninfo := os.environ.get(DSN_VARIABLE):
+        cluster = Cluster(conninfo, None, None)
+    else:
+        # /tmp and not TMPDIR: the path of the socket is short, so it never changes.
+        home = Path(tempfile.mkdtemp(prefix="progressor-tests-", dir="/tmp"))
+        embedded = EmbeddedPostgres(data_directory=home / "data")
+        cluster = Cluster(embedded.start(), embedded, home)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def wait_until_no_server(data_directory: Path, *, seconds: float = 30.0) -> None:
+    """Return once no PostgreSQL process works in the directory; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while servers := _servers_in(data_directory):
+        assert time.monotonic() < deadline, f"still running in {data_directory}: {servers}"
+        time.sleep(0.02)
+
+
+def _servers_in(data_directory: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and (entry / "cwd").readlink().parent == data_directory:
+                found.append(int(entry.name))
+    return found
+
+
+def _name_in(conninfo: str) -> str:
+    return str(psycopg.conninfo.conninfo_to_dict(conninfo)["dbname"])
