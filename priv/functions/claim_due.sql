@@ -1,12 +1,14 @@
 -- Claims tasks that have been due for at least p_overdue seconds, oldest first, up to p_room of each
--- namespace. Processes that someone else has locked are passed over: their holder decides.
--- Locks: processes in key order, SKIP LOCKED; then as claim_locked.
+-- namespace. A process that someone else has locked is waited for if p_wait, because nobody else will
+-- look for its task; otherwise it is passed over: the next scan comes.
+-- Locks: processes in key order, SKIP LOCKED unless p_wait; then as claim_locked.
 -- Returns: as claim_locked.
 CREATE FUNCTION claim_due(
     p_now           timestamptz,
     p_replica_id    bigint,
     p_grace         double precision,
     p_overdue       double precision,
+    p_wait          boolean,
     p_namespace     text[],
     p_room          integer[],
     p_expires_after double precision[]
@@ -38,30 +40,48 @@ DECLARE
     v_task_id      bigint[];
     v_expires_after double precision[];
 BEGIN
-    WITH due AS MATERIALIZED (
-        SELECT s.slot, n.namespace, s.process_id, s.task_id, n.expires_after
-        FROM unnest(p_namespace, p_room, p_expires_after) AS n (namespace, room, expires_after)
-        CROSS JOIN LATERAL (
-            SELECT s.slot, s.process_id, s.task_id
-            FROM schedule s
-            WHERE s.namespace = n.namespace
-                AND s.status = 'waiting'
-                AND s.due_at <= v_now - make_interval(secs => p_overdue)
-            ORDER BY s.namespace, s.due_at
-            LIMIT n.room
-        ) s
-    ),
-    locked AS (
-        SELECT d.*
-        FROM due d
-        JOIN processes p USING (slot, namespace, process_id)
-        ORDER BY d.slot, d.namespace, d.process_id
-        FOR NO KEY UPDATE OF p SKIP LOCKED
-    )
-    SELECT array_agg(l.slot), array_agg(l.namespace), array_agg(l.process_id),
-        array_agg(l.task_id), array_agg(l.expires_after)
+    SELECT array_agg(s.slot ORDER BY s.slot, n.namespace, s.process_id),
+        array_agg(n.namespace ORDER BY s.slot, n.namespace, s.process_id),
+        array_agg(s.process_id ORDER BY s.slot, n.namespace, s.process_id),
+        array_agg(s.task_id ORDER BY s.slot, n.namespace, s.process_id),
+        array_agg(n.expires_after ORDER BY s.slot, n.namespace, s.process_id)
     INTO v_slot, v_namespace, v_process_id, v_task_id, v_expires_after
-    FROM locked l;
+    FROM unnest(p_namespace, p_room, p_expires_after) AS n (namespace, room, expires_after)
+    CROSS JOIN LATERAL (
+        SELECT s.slot, s.process_id, s.task_id
+        FROM schedule s
+        WHERE s.namespace = n.namespace
+            AND s.status = 'waiting'
+            AND s.due_at <= v_now - make_interval(secs => p_overdue)
+        ORDER BY s.namespace, s.due_at
+        LIMIT n.room
+    ) s;
+    IF v_slot IS NULL THEN
+        RETURN;
+    END IF;
+
+    IF p_wait THEN
+        PERFORM
+        FROM processes p
+        JOIN unnest(v_slot, v_namespace, v_process_id) AS i (slot, namespace, process_id)
+            USING (slot, namespace, process_id)
+        ORDER BY p.slot, p.namespace, p.process_id
+        FOR NO KEY UPDATE OF p;
+    ELSE
+        WITH locked AS (
+            SELECT i.*
+            FROM processes p
+            JOIN unnest(v_slot, v_namespace, v_process_id, v_task_id, v_expires_after)
+                AS i (slot, namespace, process_id, task_id, expires_after)
+                USING (slot, namespace, process_id)
+            ORDER BY p.slot, p.namespace, p.process_id
+            FOR NO KEY UPDATE OF p SKIP LOCKED
+        )
+        SELECT array_agg(l.slot), array_agg(l.namespace), array_agg(l.process_id),
+            array_agg(l.task_id), array_agg(l.expires_after)
+        INTO v_slot, v_namespace, v_process_id, v_task_id, v_expires_after
+        FROM locked l;
+    END IF;
 
     IF v_slot IS NOT NULL THEN
         RETURN QUERY

@@ -1,7 +1,7 @@
 -- Imports a process in a given state with its history and timer. A finished init task stands for the
 -- import and owns the imported events.
 -- Locks: the process (inserted, or the existing one).
--- Returns: a verdict of domain/admission.py, the init task, and the timer's task and due time.
+-- Returns: a verdict of domain/admission.py, the init task, the timer's task and due time, and now.
 CREATE FUNCTION put_process(
     p_now               timestamptz,
     p_replica_id        bigint,
@@ -32,7 +32,9 @@ CREATE FUNCTION put_process(
     e_metadata          json[],
     e_occurred_at       timestamptz[]
 )
-RETURNS TABLE (verdict text, task_id bigint, timer_task_id bigint, timer_due_at timestamptz)
+RETURNS TABLE (
+    verdict text, task_id bigint, timer_task_id bigint, timer_due_at timestamptz, told_at timestamptz
+)
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
@@ -47,6 +49,7 @@ DECLARE
     v_count   integer := cardinality(e_payload);
     v_known   tasks%ROWTYPE;
 BEGIN
+    told_at := v_now;
     INSERT INTO processes (
         slot, namespace, process_id, status, previous_status, detail, aux_state, metadata,
         corrupted_by, created_at, status_changed_at, last_event_id, init_task_id, result

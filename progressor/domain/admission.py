@@ -30,7 +30,7 @@ from progressor.domain.task import RunningTask, TaskResult, TaskType
 
 
 class Verdict(enum.StrEnum):
-    """What admission says of a request. Members and order equal the SQL enum ``verdict``."""
+    """What admission says of a request: the words that the functions in ``priv`` return."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -65,11 +65,13 @@ class Request:
     def fingerprint(self) -> bytes:
         """Return 16 bytes that are equal for equal requests.
 
-        Two requests are the same when type, args and history range are; the caller's context
-        (trace ids, say) may differ between repetitions.
+        Two requests are the same when type, args, history range and metadata are; the caller's
+        context (trace ids, say) may differ between repetitions.
         """
         digest = hashlib.blake2b(digest_size=16)
         digest.update(f"{self.task_type}\0{self.history_range}\0".encode())
+        if self.metadata:
+            digest.update(repr(_sorted(self.metadata)).encode() + b"\0")
         digest.update(self.args)
         return digest.digest()
 
@@ -98,7 +100,9 @@ class Import:
 
     def fingerprint(self) -> bytes:
         """Return 16 bytes that are equal for equal imports."""
-        return hashlib.blake2b(repr(self).encode(), digest_size=16).digest()
+        plain = dataclasses.replace(self, metadata=None)
+        text = f"{plain!r}\0{_sorted(self.metadata)!r}"
+        return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,3 +134,12 @@ def decide(task_type: TaskType, status: ProcessStatus | None) -> Verdict:
         broken = status is ProcessStatus.ERROR
         return Verdict.ACCEPTED if broken else Verdict.PROCESS_IS_RUNNING
     return Verdict.PROCESS_FAILED if status is ProcessStatus.ERROR else Verdict.ACCEPTED
+
+
+def _sorted(value: object) -> object:
+    """Return a JSON value whose text does not depend on the order of its keys."""
+    if isinstance(value, Mapping):
+        return [(key, _sorted(value[key])) for key in sorted(value)]
+    if isinstance(value, list | tuple):
+        return [_sorted(each) for each in value]
+    return value

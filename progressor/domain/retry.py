@@ -4,7 +4,6 @@ import datetime as dt
 
 from progressor.domain.namespace import RetryPolicy
 
-_LARGEST_EXPONENT = 64
 
 
 def next_delay(  # noqa: PLR0913  every one of these is a fact of its own
@@ -28,14 +27,19 @@ def next_delay(  # noqa: PLR0913  every one of these is a fact of its own
     """
     if attempt >= policy.attempts_max or reason in policy.non_retryable_reasons:
         return None
-    # Beyond 2 ** 64 every interval is over the maximum, and a float would overflow.
-    growth = policy.coefficient ** min(attempt - 1, _LARGEST_EXPONENT)
-    interval = min(
-        policy.initial_interval.total_seconds() * growth, policy.interval_max.total_seconds()
-    )
+    interval = _interval(policy, attempt)
     delay = dt.timedelta(seconds=interval * (1 + policy.jitter * spread))
     if retry_after is not None:
         delay = max(delay, retry_after)
     if policy.elapsed_max is not None and elapsed + delay > policy.elapsed_max:
         return None
     return delay
+
+
+def _interval(policy: RetryPolicy, attempt: int) -> float:
+    longest = policy.interval_max.total_seconds()
+    try:
+        growth = policy.coefficient ** (attempt - 1)
+    except OverflowError:
+        return longest
+    return min(policy.initial_interval.total_seconds() * growth, longest)

@@ -8,9 +8,12 @@ from collections.abc import Callable, Sequence
 from progressor.clock import Clock
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import RunningTask
-from progressor.storage import arrays, rows
+from progressor.storage import arrays, rows, statements
 from progressor.storage.functions import Functions
 from progressor.storage.pools import Pool, connection_of
+from progressor.storage.settlements import Due
+
+_SQL = statements.load("claims")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ class Claims:
         self._step_grace = step_grace.total_seconds()
         self._statement_timeout = statement_timeout.total_seconds()
         self._claim_tasks = functions.call("claim_tasks", arguments=8)
-        self._claim_due = functions.call("claim_due", arguments=7)
+        self._claim_due = functions.call("claim_due", arguments=8)
 
     async def claim_tasks(self, pool: Pool, wanted: Sequence[Wanted]) -> list[Claimed]:
         """Claim tasks by their ids, at most one per process.
@@ -87,9 +90,11 @@ class Claims:
             return [_claimed(row) for row in await cursor.fetchall()]
 
     async def claim_due(
-        self, pool: Pool, rooms: Sequence[Room], *, overdue: dt.timedelta
+        self, pool: Pool, rooms: Sequence[Room], *, overdue: dt.timedelta, wait: bool
     ) -> list[Claimed]:
         """Claim tasks that have been due for at least `overdue`, the oldest of each namespace first.
+
+        ``wait`` for processes that somebody else has locked, instead of passing them over.
 
         Returns:
             At most ``limit`` tasks per room; fewer than due when other replicas were faster.
@@ -104,6 +109,7 @@ class Claims:
             self._replica_id(),
             self._step_grace,
             overdue.total_seconds(),
+            wait,
             arrays.TextColumn(room.namespace for room in rooms),
             arrays.Int4Column(room.limit for room in rooms),
             arrays.Float8Column(room.expires_after.total_seconds() for room in rooms),
@@ -111,6 +117,38 @@ class Claims:
         async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
             cursor = await connection.execute(self._claim_due, arguments, binary=True)
             return [_claimed(row) for row in await cursor.fetchall()]
+
+    async def find_upcoming(
+        self,
+        pool: Pool,
+        rooms: Sequence[Room],
+        *,
+        horizon: dt.timedelta,
+        lease_timeout: dt.timedelta,
+    ) -> tuple[list[Due], dt.datetime | None]:
+        """Find tasks due within `horizon` that are this replica's to claim, or nobody's.
+
+        Those that another living replica has set are left to it.
+
+        Returns:
+            At most ``limit`` tasks per room, and PostgreSQL's instant; None without tasks.
+        """
+        parameters = {
+            "now": self._clock.pinned(),
+            "replica_id": self._replica_id(),
+            "horizon": horizon,
+            "lease_timeout": lease_timeout,
+            "namespace": arrays.TextColumn(room.namespace for room in rooms),
+            "limit": arrays.Int4Column(room.limit for room in rooms),
+        }
+        async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
+            cursor = await connection.execute(_SQL["find_upcoming"], parameters, binary=True)
+            found = await cursor.fetchall()
+        told_at = found[0][5] if found else None
+        return [
+            Due(key=ProcessKey(row[0], row[1], row[2]), task_id=row[3], due_at=row[4])
+            for row in found
+        ], told_at
 
 
 def _claimed(row: rows.Row) -> Claimed:

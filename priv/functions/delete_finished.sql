@@ -1,0 +1,35 @@
+-- Retention: deletes up to p_limit processes of a namespace that finished longer ago than p_age.
+-- Processes that someone else has locked are left for the next round.
+-- Locks: processes, oldest first, SKIP LOCKED: no waiting, so no order is needed.
+-- Returns: how many are gone.
+CREATE FUNCTION delete_finished(
+    p_now timestamptz, p_namespace text, p_age interval, p_limit integer
+)
+RETURNS integer
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_process record;
+    v_count   integer := 0;
+BEGIN
+    FOR v_process IN
+        SELECT p.slot, p.namespace, p.process_id
+        FROM processes p
+        WHERE p.namespace = p_namespace
+            AND p.status = 'finished'
+            AND p.status_changed_at < coalesce(p_now, clock_timestamp()) - p_age
+        ORDER BY p.namespace, p.status_changed_at
+        LIMIT p_limit
+        FOR UPDATE SKIP LOCKED
+    LOOP
+        PERFORM delete_process(v_process.slot, v_process.namespace, v_process.process_id, NULL);
+        v_count := v_count + 1;
+    END LOOP;
+    RETURN v_count;
+END;
+$$;

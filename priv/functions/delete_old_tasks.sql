@@ -1,0 +1,39 @@
+-- Retention: deletes records of tasks in one slot of a namespace that ended longer ago than p_age.
+-- A process keeps its init task, by which it is known, and the task that broke it, which SimpleRepair
+-- may run again. One slot a round: a thousandth of the table, found by the primary key.
+-- Locks: the tasks; ended tasks are changed by nobody else.
+-- Returns: how many are gone.
+CREATE FUNCTION delete_old_tasks(
+    p_now timestamptz, p_slot smallint, p_namespace text, p_age interval, p_limit integer
+)
+RETURNS integer
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_count integer;
+BEGIN
+    WITH old AS (
+        SELECT t.slot, t.namespace, t.process_id, t.task_id
+        FROM tasks t
+        JOIN processes p USING (slot, namespace, process_id)
+        WHERE t.slot = p_slot
+            AND t.namespace = p_namespace
+            AND t.finished_at < coalesce(p_now, clock_timestamp()) - p_age
+            AND t.task_id <> p.init_task_id
+            AND t.task_id IS DISTINCT FROM p.corrupted_by
+        LIMIT p_limit
+        FOR UPDATE OF t SKIP LOCKED
+    )
+    DELETE FROM tasks t
+    USING old o
+    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+        = (o.slot, o.namespace, o.process_id, o.task_id);
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END;
+$$;

@@ -1,0 +1,121 @@
+"""Addresses and certificates of the server: bound as asked, or refused by the key at fault.
+
+gRPC itself is lenient: it takes a port modulo 65,536, is content when one of the addresses of a
+host name is free, and takes a unix socket away from a server that listens there (1.85). Each of
+these would leave two engines with half the requests each, so we look first.
+"""
+
+import asyncio
+import dataclasses
+import errno
+import socket
+from pathlib import Path
+
+import grpc
+
+from progressor import errors
+
+BIND_KEY = "server.bind"
+
+_PORT_MAX = 65_535
+_UNIX = "unix:"
+_Name = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """PEM files of the certificate chain and its private key."""
+
+    certificate: Path
+    key: Path
+
+
+def credentials_of(tls: Tls) -> grpc.ServerCredentials:
+    """Return what gRPC needs of the files.
+
+    Raises:
+        ConfigError: A file cannot be read.
+    """
+    chain = _read("server.tls_certificate", tls.certificate)
+    key = _read("server.tls_key", tls.key)
+    return grpc.ssl_server_credentials([(key, chain)])
+
+
+async def check_free(address: str) -> None:
+    """Pass if nobody listens at an address; what else is wrong with it, binding tells.
+
+    Raises:
+        ConfigError: Somebody does, or it has no port.
+    """
+    if address.startswith(_UNIX):
+        await _check_socket_free(address)
+        return
+    host, _, port = address.rpartition(":")
+    if not (host and port.isascii() and port.isdecimal() and int(port[:6]) <= _PORT_MAX):
+        raise errors.ConfigError(BIND_KEY, f"{address!r} is neither host:port nor unix:/path")
+    if int(port) != 0:
+        await _check_port_free(address, host.strip("[]"), int(port))
+
+
+def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> str:
+    """Bind an address and return it with the port that it got.
+
+    Raises:
+        ConfigError: It cannot be bound, or the certificate cannot be used.
+    """
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        # gRPC says why only in its own log, on stderr.
+        raise errors.ConfigError(BIND_KEY, f"cannot listen on {address!r}") from error
+    if port == 0:
+        raise errors.ConfigError(BIND_KEY, f"cannot listen on {address!r}")
+    if address.startswith(_UNIX):
+        return address
+    return f"{address.rpartition(':')[0]}:{port}"
+
+
+async def _check_socket_free(address: str) -> None:
+    try:
+        _, writer = await asyncio.open_unix_connection(address.removeprefix(_UNIX))
+    except OSError:
+        return
+    writer.close()
+    raise _taken(address)
+
+
+async def _check_port_free(address: str, host: str, port: int) -> None:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise errors.ConfigError(BIND_KEY, f"{address!r}: {error.strerror}") from error
+    for family, kind, protocol, _, name in found:
+        if _is_taken(family, kind, protocol, name):
+            raise _taken(address)
+
+
+def _is_taken(family: int, kind: int, protocol: int, name: _Name) -> bool:
+    try:
+        with socket.socket(family, kind, protocol) as probe:
+            # Without it, connections that a stopped engine left behind would count.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(name)
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
+
+
+def _taken(address: str) -> errors.ConfigError:
+    return errors.ConfigError(BIND_KEY, f"somebody listens on {address!r} already")
+
+
+def _read(setting: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise errors.ConfigError(setting, f"{path}: {error.strerror}") from error

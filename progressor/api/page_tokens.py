@@ -1,0 +1,108 @@
+"""Page tokens: the key of the last item seen, opaque to callers.
+
+A token begins with a letter of its own for each list, so that one list's token is refused by
+another.
+"""
+
+import base64
+import binascii
+import datetime as dt
+
+from progressor.api.validation import (
+    ID_BYTES_MAX,
+    Violations,
+    check_id,
+    check_namespace_name,
+)
+from progressor.domain.process import Process
+
+_FIELD = "page_token"
+_TOKEN_CHARACTERS_MAX = 2 * ID_BYTES_MAX
+_TASK, _PROCESS, _NAMESPACE = "t", "p", "n"
+_TASK_ID_MAX = 2**63 - 1
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+_GARBLED = "is no token of this list"
+
+
+def token_of_task(task_id: int) -> str:
+    """Return the token of the page behind a task."""
+    return _encode(_TASK, str(task_id))
+
+
+def task_of_token(token: str, violations: Violations) -> int:
+    """Return the task that a page begins behind; 0 for the first page."""
+    if not token:
+        return 0
+    text = _decode(_TASK, token)
+    if text is None or not _is_number(text) or int(text) > _TASK_ID_MAX:
+        violations.add(_FIELD, _GARBLED)
+        return 0
+    return int(text)
+
+
+def token_of_process(process: Process) -> str:
+    """Return the token of the page behind a process."""
+    microseconds = (process.created_at - _EPOCH) // _MICROSECOND
+    return _encode(_PROCESS, f"{microseconds}/{process.key.process_id}")
+
+
+def process_of_token(token: str, violations: Violations) -> tuple[dt.datetime, str] | None:
+    """Return when the last process seen was created, and its id; None for the first page."""
+    if not token:
+        return None
+    microseconds, slash, process_id = (_decode(_PROCESS, token) or "").partition("/")
+    created_at = _instant(microseconds)
+    inner = Violations()
+    check_id(process_id, _FIELD, inner)
+    if not slash or created_at is None or inner:
+        violations.add(_FIELD, _GARBLED)
+        return None
+    return created_at, process_id
+
+
+def token_of_namespace(name: str) -> str:
+    """Return the token of the page behind a namespace."""
+    return _encode(_NAMESPACE, name)
+
+
+def namespace_of_token(token: str, violations: Violations) -> str:
+    """Return the name that a page begins behind; empty for the first page."""
+    if not token:
+        return ""
+    name = _decode(_NAMESPACE, token)
+    inner = Violations()
+    check_namespace_name(name or "", _FIELD, inner)
+    if name is None or inner:
+        violations.add(_FIELD, _GARBLED)
+        return ""
+    return name
+
+
+def _encode(kind: str, text: str) -> str:
+    return base64.urlsafe_b64encode(f"{kind}{text}".encode()).decode().rstrip("=")
+
+
+def _decode(kind: str, token: str) -> str | None:
+    if len(token) > _TOKEN_CHARACTERS_MAX or not token.isascii():
+        return None
+    padded = token + "=" * (-len(token) % 4)
+    try:
+        text = base64.b64decode(padded, altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return text[1:] if text.startswith(kind) else None
+
+
+def _is_number(text: str) -> bool:
+    # 20 digits hold any of ours; int() refuses, or takes its time for, thousands of them.
+    return text.isascii() and text.isdecimal() and len(text) < 20  # noqa: PLR2004 - as above
+
+
+def _instant(text: str) -> dt.datetime | None:
+    if not _is_number(text.removeprefix("-")):
+        return None
+    try:
+        return _EPOCH + int(text) * _MICROSECOND
+    except OverflowError:
+        return None

@@ -1,0 +1,148 @@
+"""What this room needs of others, in its own words; `app` hands it in."""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from progressor.domain.admission import Import, Request
+from progressor.domain.answer import Answer, Receipt
+from progressor.domain.event import HistoryRange
+from progressor.domain.namespace import Namespace
+from progressor.domain.process import Process, ProcessKey
+from progressor.domain.view import HistoryPage, ProcessQuery, ProcessView, TaskTrace
+
+
+class Intake(Protocol):
+    """Takes requests in, and hands out their answers.
+
+    All raise `errors.RequestError` and `errors.StorageUnavailableError`. Cancelling a caller never
+    cancels a task. A timeout is an argument here, since what it ends in is an answer of its own:
+    DeadlineExceededError with the task that goes on.
+    """
+
+    async def ask(
+        self,
+        request: Request,
+        *,
+        timeout: float | None,  # noqa: ASYNC109 - see above
+    ) -> Answer:
+        """Return the answer; `timeout` in seconds, after which the task goes on without us."""
+
+    async def accept(self, request: Request) -> Receipt:
+        """Return once the task is durable."""
+
+    async def await_task(
+        self,
+        key: ProcessKey,
+        task: int | str,
+        *,
+        timeout: float | None,  # noqa: ASYNC109 - see above
+    ) -> Answer:
+        """Return the answer of a task known by its id or its idempotency key."""
+
+    async def simple_repair(self, key: ProcessKey) -> int | None:
+        """Bring a broken process back; the timer that runs again, None where there is none."""
+
+    async def put(self, process: Import) -> Receipt:
+        """Import a process."""
+
+    async def remove(self, key: ProcessKey) -> None:
+        """Delete a process with all its rows."""
+
+
+class Processes(Protocol):
+    """Reads processes; all raise `errors.StorageUnavailableError`."""
+
+    async def get(self, key: ProcessKey) -> ProcessView:
+        """Return a process as it is now.
+
+        Raises:
+            ProcessNotFoundError: There is none.
+        """
+
+    async def history(
+        self, key: ProcessKey, wanted: HistoryRange, *, last_event_id: int, bytes_max: int
+    ) -> HistoryPage:
+        """Return the events of a range up to `last_event_id`, as many as fit `bytes_max`.
+
+        A first event that is larger comes alone.
+        """
+
+    async def trace(self, key: ProcessKey, *, after: int, limit: int) -> tuple[TaskTrace, ...]:
+        """Return at most `limit` tasks with ids above `after`, in the order of their ids.
+
+        Raises:
+            ProcessNotFoundError: There is none.
+        """
+
+    async def list(self, query: ProcessQuery) -> tuple[Process, ...]:
+        """Return at most `query.page_size` processes, newest first."""
+
+
+class Namespaces(Protocol):
+    """Keeps the namespaces; all raise `errors.StorageUnavailableError`."""
+
+    async def lookup(self, name: str) -> Namespace:
+        """Return a namespace as this replica remembers it; costs nothing once known.
+
+        Raises:
+            NamespaceNotFoundError: There is none.
+        """
+
+    async def create(self, namespace: Namespace) -> Namespace:
+        """Store a new namespace and return it with what the engine set.
+
+        Raises:
+            NamespaceAlreadyExistsError: The name is taken.
+        """
+
+    async def update(
+        self, name: str, change: Callable[[Namespace], Namespace], *, expected_revision: int
+    ) -> Namespace:
+        """Apply a pure `change` to what is stored, if at `expected_revision` (0: at any).
+
+        Raises:
+            NamespaceNotFoundError: There is none.
+            NamespaceChangedError: It is at another revision.
+        """
+
+    async def get(self, name: str) -> Namespace:
+        """Return a namespace as it is stored.
+
+        Raises:
+            NamespaceNotFoundError: There is none.
+        """
+
+    async def list(self, *, after: str, limit: int) -> tuple[Namespace, ...]:
+        """Return at most `limit` namespaces with names above `after`, in their order."""
+
+    async def delete(self, name: str) -> None:
+        """Delete a namespace without processes.
+
+        Raises:
+            NamespaceNotFoundError: There is none.
+            NamespaceNotEmptyError: It has processes.
+        """
+
+
+class CallContext(Protocol):
+    """What a servicer asks of gRPC about the call that it serves."""
+
+    def time_remaining(self) -> float | None:
+        """Return seconds to the caller's deadline, 0 when past; None: it has none."""
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
+        """Return the caller's metadata, keys in lower case."""
+
+
+class RequestObserver(Protocol):
+    """Watches how requests end badly, for metrics."""
+
+    def refused(self, method: str, reason: str) -> None:
+        """Note that a request to `method` ended with `reason`; both from small sets."""
+
+
+class Unobserved:
+    """An observer that looks away."""
+
+    def refused(self, method: str, reason: str) -> None:
+        """Do nothing."""

@@ -1,0 +1,232 @@
+"""ProcessService: each method decodes, asks a collaborator, encodes."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from progressor import errors, wire
+from progressor.api import answers, codec, put_codec
+from progressor.api.deadlines import seconds_left
+from progressor.api.interceptors import Method
+from progressor.api.ports import CallContext, Intake, Namespaces, Processes
+from progressor.api.trace_context import trace_context_of
+from progressor.api.validation import is_namespace_name
+from progressor.domain.admission import Import, Request
+from progressor.domain.event import HistoryRange
+from progressor.domain.namespace import PAYLOAD_BYTES_CEILING
+from progressor.domain.process import ProcessStatus
+from progressor.domain.task import TaskType
+from progressor.domain.view import HistoryPage, ProcessView
+from progressor.v1 import process_service_pb2 as messages
+
+T = TypeVar("T")
+
+_NO_EVENTS = HistoryPage(events=(), next_after=None)
+
+
+class ProcessServicer:
+    """What clients do with processes.
+
+    Cancelling a method (the caller hung up) never cancels a task. Every method raises the
+    `errors` that the interceptor makes into statuses.
+    """
+
+    def __init__(self, *, intake: Intake, processes: Processes, namespaces: Namespaces) -> None:
+        """Take the collaborators."""
+        self._intake = intake
+        self._processes = processes
+        self._namespaces = namespaces
+
+    def methods(self) -> Mapping[str, Method]:
+        """Return the methods by their names on the wire."""
+        return {
+            "Start": self.start,
+            "Call": self.call,
+            "Notify": self.notify,
+            "Repair": self.repair,
+            "SimpleRepair": self.simple_repair,
+            "Get": self.get,
+            "Put": self.put,
+            "Remove": self.remove,
+            "Trace": self.trace,
+            "List": self.list,
+            "AwaitTask": self.await_task,
+        }
+
+    async def start(
+        self, message: messages.StartRequest, context: CallContext
+    ) -> messages.StartResponse:
+        """Create a process and return the answer of its init task."""
+        timeout = seconds_left(context)
+        request = await self._request_of(message, TaskType.INIT, context)
+        if not request.waits:
+            receipt = await self._intake.accept(request)
+            return messages.StartResponse(
+                task_id=receipt.task_id, deduplicated=receipt.deduplicated
+            )
+        answer = await self._intake.ask(request, timeout=timeout)
+        return messages.StartResponse(
+            task_id=answer.task_id, response=answer.response, deduplicated=answer.deduplicated
+        )
+
+    async def call(
+        self, message: messages.CallRequest, context: CallContext
+    ) -> messages.CallResponse:
+        """Return the answer of a call."""
+        timeout = seconds_left(context)
+        request = await self._request_of(message, TaskType.CALL, context)
+        if not request.waits:
+            receipt = await self._intake.accept(request)
+            return messages.CallResponse(task_id=receipt.task_id, deduplicated=receipt.deduplicated)
+        answer = await self._intake.ask(request, timeout=timeout)
+        return messages.CallResponse(
+            task_id=answer.task_id, response=answer.response, deduplicated=answer.deduplicated
+        )
+
+    async def notify(
+        self, message: messages.NotifyRequest, context: CallContext
+    ) -> messages.NotifyResponse:
+        """Return once a notify is durable."""
+        seconds_left(context)
+        request = await self._request_of(message, TaskType.NOTIFY, context)
+        receipt = await self._intake.accept(request)
+        return messages.NotifyResponse(task_id=receipt.task_id, deduplicated=receipt.deduplicated)
+
+    async def repair(
+        self, message: messages.RepairRequest, context: CallContext
+    ) -> messages.RepairResponse:
+        """Return the answer of a repair."""
+        timeout = seconds_left(context)
+        request = await self._request_of(message, TaskType.REPAIR, context)
+        if not request.waits:
+            receipt = await self._intake.accept(request)
+            return messages.RepairResponse(
+                task_id=receipt.task_id, deduplicated=receipt.deduplicated
+            )
+        answer = await self._intake.ask(request, timeout=timeout)
+        return messages.RepairResponse(
+            task_id=answer.task_id, response=answer.response, deduplicated=answer.deduplicated
+        )
+
+    async def simple_repair(
+        self, message: messages.SimpleRepairRequest, context: CallContext
+    ) -> messages.SimpleRepairResponse:
+        """Bring a broken process back without asking its processor."""
+        seconds_left(context)
+        key = codec.key_of_request(message)
+        await self._namespaces.lookup(key.namespace)
+        return messages.SimpleRepairResponse(task_id=await self._intake.simple_repair(key))
+
+    async def get(self, message: messages.GetRequest, context: CallContext) -> messages.GetResponse:
+        """Return a process with a part of its history."""
+        timeout = seconds_left(context)
+        reading = codec.get_from_wire(message)
+        await self._namespaces.lookup(reading.key.namespace)
+        view = await self._processes.get(reading.key)
+        if reading.await_init and view.process.status is ProcessStatus.INIT:
+            await self._await_init(view, timeout)
+            view = await self._processes.get(reading.key)
+        return answers.get_to_wire(view, await self._history_of(view, reading.history_range))
+
+    async def put(self, message: messages.PutRequest, context: CallContext) -> messages.PutResponse:
+        """Import a process."""
+        seconds_left(context)
+
+        def decode(limit: int) -> Import:
+            return put_codec.put_from_wire(message, payload_bytes_max=limit)
+
+        receipt = await self._intake.put(await self._decoded(message.namespace, decode))
+        return messages.PutResponse(task_id=receipt.task_id, deduplicated=receipt.deduplicated)
+
+    async def remove(
+        self, message: messages.RemoveRequest, context: CallContext
+    ) -> messages.RemoveResponse:
+        """Delete a process."""
+        seconds_left(context)
+        key = codec.key_of_request(message)
+        await self._namespaces.lookup(key.namespace)
+        await self._intake.remove(key)
+        return messages.RemoveResponse()
+
+    async def trace(
+        self, message: messages.TraceRequest, context: CallContext
+    ) -> messages.TraceResponse:
+        """Return a page of the tasks of a process."""
+        seconds_left(context)
+        tracing = codec.trace_from_wire(message)
+        await self._namespaces.lookup(tracing.key.namespace)
+        # One more than asked for tells whether there is a next page.
+        traces = await self._processes.trace(
+            tracing.key, after=tracing.after, limit=tracing.limit + 1
+        )
+        return answers.trace_to_wire(traces, page_size=tracing.limit)
+
+    async def list(
+        self, message: messages.ListRequest, context: CallContext
+    ) -> messages.ListResponse:
+        """Return a page of the processes of a namespace."""
+        seconds_left(context)
+        query = codec.list_from_wire(message)
+        await self._namespaces.lookup(query.namespace)
+        page_size = query.page_size
+        query = dataclasses.replace(query, page_size=page_size + 1)
+        return answers.list_to_wire(await self._processes.list(query), page_size=page_size)
+
+    async def await_task(
+        self, message: messages.AwaitTaskRequest, context: CallContext
+    ) -> messages.AwaitTaskResponse:
+        """Return the answer of a task that an earlier request made."""
+        timeout = seconds_left(context)
+        awaiting = codec.await_from_wire(message)
+        await self._namespaces.lookup(awaiting.key.namespace)
+        answer = await self._intake.await_task(awaiting.key, awaiting.task, timeout=timeout)
+        return messages.AwaitTaskResponse(
+            task_id=answer.task_id,
+            type=wire.TASK_TYPE_TO_WIRE[answer.task_type],
+            response=answer.response,
+        )
+
+    async def _request_of(
+        self, message: codec.Admitted, task_type: TaskType, context: CallContext
+    ) -> Request:
+        def decode(limit: int) -> Request:
+            return codec.request_from_wire(
+                message, task_type, trace_context_of(context), payload_bytes_max=limit
+            )
+
+        return await self._decoded(message.namespace, decode)
+
+    async def _decoded(self, namespace: str, decode: Callable[[int], T]) -> T:
+        """Return a request, decoded with the payload limit of its namespace.
+
+        What is wrong with the request itself goes before a namespace that is not there.
+        """
+        if not is_namespace_name(namespace):
+            return decode(PAYLOAD_BYTES_CEILING)
+        try:
+            found = await self._namespaces.lookup(namespace)
+        except errors.NamespaceNotFoundError:
+            decode(PAYLOAD_BYTES_CEILING)
+            raise
+        return decode(found.payload_bytes_max)
+
+    async def _await_init(self, view: ProcessView, seconds: float | None) -> None:
+        """Return when the init task has ended, however it has."""
+        key, task_id = view.process.key, view.process.init_task_id
+        try:
+            await self._intake.await_task(key, task_id, timeout=seconds)
+        except (errors.DeadlineExceededError, errors.OverloadedError, errors.ShuttingDownError):
+            # These say that the wait is over, not the task.
+            raise
+        except errors.RequestError:
+            return
+
+    async def _history_of(self, view: ProcessView, wanted: HistoryRange) -> HistoryPage:
+        key, last_event_id = view.process.key, view.process.last_event_id
+        if wanted.after > last_event_id:
+            raise errors.EventNotFoundError(key.process_id, wanted.after)
+        if wanted.limit == 0 or last_event_id == 0:
+            return _NO_EVENTS
+        return await self._processes.history(
+            key, wanted, last_event_id=last_event_id, bytes_max=answers.PAGE_BYTES_MAX
+        )

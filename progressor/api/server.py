@@ -1,0 +1,164 @@
+"""The gRPC server: bind, health, reflection, drain."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from progressor import errors
+from progressor.api.binding import BIND_KEY, Tls, bind, check_free, credentials_of
+from progressor.api.interceptors import Interceptor
+from progressor.api.namespace_servicer import NamespaceServicer
+from progressor.api.ports import Intake, Namespaces, Processes, RequestObserver, Unobserved
+from progressor.api.process_servicer import ProcessServicer
+from progressor.clock import Clock
+from progressor.domain.namespace import PAYLOAD_BYTES_CEILING
+from progressor.v1 import namespace_service_pb2, process_service_pb2
+
+PROCESS_SERVICE = process_service_pb2.DESCRIPTOR.services_by_name["ProcessService"]
+NAMESPACE_SERVICE = namespace_service_pb2.DESCRIPTOR.services_by_name["NamespaceService"]
+
+_HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+_WATCHED = ("", PROCESS_SERVICE.full_name, NAMESPACE_SERVICE.full_name)
+_NO_ADDRESS = "must name at least one address, not ''"
+_MESSAGE_KEY = "server.message_bytes_max"
+
+# What the last answers take to leave the machine once their methods have returned.
+_FLUSH_SECONDS = 0.25
+
+# Clients may ping often, also without a call, to notice a dead replica; we ping them, so that a
+# caller whose machine vanished does not hold its place for gRPC's default of two hours.
+_KEEPALIVE_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where the server listens and what it bounds.
+
+    ``bind``: ``host:port`` (port 0: any free one) or ``unix:/path``. ``message_bytes_max`` is of a
+    request; a larger one is RESOURCE_EXHAUSTED by gRPC's own words, so the largest payload and what
+    goes with it must fit. ``streams_max``: requests at once over one connection. ``port_shared``:
+    other engines may listen on the same port of this machine; without, the second one fails.
+    """
+
+    bind: tuple[str, ...]
+    message_bytes_max: int = 64 * 1024 * 1024
+    streams_max: int = 10_000
+    port_shared: bool = False
+    tls: Tls | None = None
+
+    def __post_init__(self) -> None:
+        """Hold the addresses and the bound on messages to what the server can do."""
+        if not self.bind:
+            raise errors.ConfigError(BIND_KEY, _NO_ADDRESS)
+        if self.message_bytes_max <= PAYLOAD_BYTES_CEILING:
+            description = f"{self.message_bytes_max} must exceed a payload, {PAYLOAD_BYTES_CEILING}"
+            raise errors.ConfigError(_MESSAGE_KEY, description)
+
+
+class ApiServer:
+    """The services of progressor on a gRPC server; start it once, drain it once."""
+
+    def __init__(  # noqa: PLR0913 - six, all keyword-only (STYLE, 16)
+        self,
+        *,
+        intake: Intake,
+        processes: Processes,
+        namespaces: Namespaces,
+        clock: Clock,
+        listening: Listening,
+        observer: RequestObserver | None = None,
+    ) -> None:
+        """Take the collaborators; nothing is opened before `start`."""
+        self._processes = ProcessServicer(intake=intake, processes=processes, namespaces=namespaces)
+        self._namespaces = NamespaceServicer(namespaces=namespaces)
+        self._clock = clock
+        self._listening = listening
+        self._interceptor = Interceptor(clock=clock, observer=observer or Unobserved())
+        self._health = health.aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> list[str]:
+        """Listen, NOT_SERVING until `set_serving`, and return the addresses bound, ports told.
+
+        Requests are served at once; health is what keeps balancers away. May be tried again where
+        it failed.
+
+        Raises:
+            ConfigError: An address cannot be bound, or a TLS file cannot be used.
+        """
+        assert self._server is None, "a server starts once"
+        await self.set_serving(serving=False)
+        server = grpc.aio.server(options=self._options())
+        server.add_generic_rpc_handlers(
+            (
+                self._interceptor.handler(PROCESS_SERVICE, self._processes.methods()),
+                self._interceptor.handler(NAMESPACE_SERVICE, self._namespaces.methods()),
+            )
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = (*_WATCHED[1:], _HEALTH_SERVICE, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(server.stop, None)
+            addresses = [await self._bind(server, address) for address in self._listening.bind]
+            await server.start()
+            undo.pop_all()
+        self._server = server
+        return addresses
+
+    async def set_serving(self, *, serving: bool) -> None:
+        """Tell health checks of all services; without effect once draining."""
+        status = (
+            health_pb2.HealthCheckResponse.SERVING
+            if serving
+            else health_pb2.HealthCheckResponse.NOT_SERVING
+        )
+        for name in _WATCHED:
+            await self._health.set(name, status)
+
+    async def drain(self, grace: dt.timedelta) -> None:
+        """Turn new work away, wait up to `grace` for what is in flight, then stop.
+
+        Health goes to NOT_SERVING first. Reads are served until the work is done. Those still
+        waiting after `grace` get SHUTTING_DOWN; their tasks are durable and go on elsewhere.
+        Cancelled, it leaves the server listening and refusing work; drain again.
+        """
+        assert self._server is not None, "a server that has started"
+        await self._health.enter_graceful_shutdown()
+        self._interceptor.refuse_work()
+        try:
+            async with asyncio.timeout(grace.total_seconds()):
+                await self._interceptor.work_done()
+                self._interceptor.refuse_all()
+                await self._interceptor.all_done()
+        except TimeoutError:
+            self._interceptor.refuse_all()
+            self._interceptor.cut_off()
+        # Watchers of health never end by themselves: no sense in waiting for them.
+        await self._server.stop(_FLUSH_SECONDS)
+
+    async def _bind(self, server: grpc.aio.Server, address: str) -> str:
+        listening = self._listening
+        if not listening.port_shared:
+            await check_free(address)
+        credentials = None if listening.tls is None else credentials_of(listening.tls)
+        return bind(server, address, credentials)
+
+    def _options(self) -> list[tuple[str, int]]:
+        return [
+            ("grpc.so_reuseport", int(self._listening.port_shared)),
+            ("grpc.max_receive_message_length", self._listening.message_bytes_max),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_concurrent_streams", self._listening.streams_max),
+            *_KEEPALIVE_OPTIONS,
+        ]

@@ -1,0 +1,213 @@
+"""Errors as gRPC tells them: one table from class to code, and google.rpc details.
+
+What a client gets of an internal error is a constant text and an id that is in the log; of
+unavailable storage a constant text, since what the driver said may name hosts and users.
+"""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from urllib.parse import quote
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import Message
+from google.rpc import (  # type: ignore[import-untyped]  # it ships no stubs
+    error_details_pb2,
+    status_pb2,
+)
+
+from progressor import errors
+
+DOMAIN = "progressor"
+PROCESSOR_DOMAIN = "processor"
+DETAILS_KEY = "grpc-status-details-bin"
+STORAGE_UNAVAILABLE_MESSAGE = "storage is unavailable, try again"
+INTERNAL_MESSAGE = "internal error"
+
+CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = MappingProxyType(
+    {
+        errors.ProgressorError: grpc.StatusCode.INTERNAL,
+        errors.RequestError: grpc.StatusCode.INVALID_ARGUMENT,
+        errors.InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
+        errors.NotFoundError: grpc.StatusCode.NOT_FOUND,
+        errors.NamespaceNotFoundError: grpc.StatusCode.NOT_FOUND,
+        errors.ProcessNotFoundError: grpc.StatusCode.NOT_FOUND,
+        errors.EventNotFoundError: grpc.StatusCode.NOT_FOUND,
+        errors.TaskNotFoundError: grpc.StatusCode.NOT_FOUND,
+        errors.StateError: grpc.StatusCode.FAILED_PRECONDITION,
+        errors.ProcessAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
+        errors.NamespaceAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
+        errors.NamespaceNotEmptyError: grpc.StatusCode.FAILED_PRECONDITION,
+        errors.NamespaceChangedError: grpc.StatusCode.ABORTED,
+        errors.IdempotencyKeyReusedError: grpc.StatusCode.INVALID_ARGUMENT,
+        errors.ProcessFailedError: grpc.StatusCode.FAILED_PRECONDITION,
+        errors.ProcessIsRunningError: grpc.StatusCode.FAILED_PRECONDITION,
+        errors.ProcessFinishedError: grpc.StatusCode.FAILED_PRECONDITION,
+        errors.RepairFailedError: grpc.StatusCode.FAILED_PRECONDITION,
+        errors.TaskFailedError: grpc.StatusCode.FAILED_PRECONDITION,
+        errors.ProcessRemovedError: grpc.StatusCode.ABORTED,
+        errors.TaskCancelledError: grpc.StatusCode.ABORTED,
+        # Stands in where the processor's own code is none that gRPC knows.
+        errors.RejectedError: grpc.StatusCode.UNKNOWN,
+        errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+        errors.ShuttingDownError: grpc.StatusCode.UNAVAILABLE,
+        errors.DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
+        errors.ProcessorError: grpc.StatusCode.INTERNAL,
+        errors.InvalidAnswerError: grpc.StatusCode.INTERNAL,
+        errors.StorageError: grpc.StatusCode.INTERNAL,
+        errors.StorageUnavailableError: grpc.StatusCode.UNAVAILABLE,
+        errors.StorageConflictError: grpc.StatusCode.UNAVAILABLE,
+        errors.StorageRefusedError: grpc.StatusCode.INTERNAL,
+        errors.MigrationError: grpc.StatusCode.INTERNAL,
+        errors.EmbeddedPostgresError: grpc.StatusCode.INTERNAL,
+        errors.ConfigError: grpc.StatusCode.INTERNAL,
+    }
+)
+
+# Fields of errors that are told under their own names in ErrorInfo.metadata.
+_TOLD_FIELDS = (
+    "namespace",
+    "process_id",
+    "task_id",
+    "detail",
+    "idempotency_key",
+    "event_id",
+    "expected",
+    "actual",
+    "what",
+)
+_CODES_BY_NUMBER: Mapping[int, grpc.StatusCode] = MappingProxyType(
+    {code.value[0]: code for code in grpc.StatusCode if code is not grpc.StatusCode.OK}
+)
+
+# gRPC clients refuse trailing metadata above 8 KiB, with an error that says nothing of ours.
+_TRAILER_BYTES_MAX = 7 * 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RichStatus:
+    """The end of a call: what gRPC's abort takes."""
+
+    code: grpc.StatusCode
+    message: str
+    trailing_metadata: tuple[tuple[str, str | bytes], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Clip:
+    """How much of the texts is told, in characters, and how many pairs and violations."""
+
+    text_max: int
+    count_max: int
+
+
+# The first cuts off only what would not fit anyway.
+_CLIPS = (_Clip(4096, 100), _Clip(1024, 64), _Clip(512, 16), _Clip(128, 8), _Clip(64, 0))
+
+
+def code_of(error: errors.ProgressorError) -> grpc.StatusCode:
+    """Return the code that an error's class, or the nearest one above it, has in the table."""
+    if isinstance(error, errors.RejectedError):
+        return _CODES_BY_NUMBER.get(error.code, CODES[errors.RejectedError])
+    return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
+
+
+def is_internal(error: errors.ProgressorError) -> bool:
+    """Tell whether an error is a fault of ours, of which a client gets only an id."""
+    is_rejected = isinstance(error, errors.RejectedError)
+    return not is_rejected and code_of(error) is grpc.StatusCode.INTERNAL
+
+
+def status_of(error: errors.ProgressorError, *, subject: Mapping[str, str]) -> RichStatus:
+    """Return how an error ends a call; not for internal ones.
+
+    Args:
+        error: Any for which `is_internal` is False.
+        subject: What the request was about, told where the error itself does not say.
+    """
+    if isinstance(error, errors.RejectedError):
+        info = error_details_pb2.ErrorInfo(
+            reason=error.processor_reason, domain=PROCESSOR_DOMAIN, metadata=error.metadata
+        )
+        return _bounded(code_of(error), error.message, info)
+    message = str(error)
+    if isinstance(error, errors.StorageUnavailableError):
+        message = STORAGE_UNAVAILABLE_MESSAGE
+    metadata = {**subject, **dict(_told(error))}
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)
+    return _bounded(code_of(error), message, info, error)
+
+
+def internal_status(error_id: str) -> RichStatus:
+    """Return how a bug ends a call: without a word of what it was."""
+    info = error_details_pb2.ErrorInfo(
+        reason=errors.ProgressorError.reason, domain=DOMAIN, metadata={"error_id": error_id}
+    )
+    return _bounded(grpc.StatusCode.INTERNAL, f"{INTERNAL_MESSAGE} [{error_id}]", info)
+
+
+def _told(error: errors.ProgressorError) -> Iterator[tuple[str, str]]:
+    for field in _TOLD_FIELDS:
+        value = getattr(error, field, None)
+        if value is not None:
+            yield field, str(value)
+    if isinstance(error, errors.TaskNotFoundError):
+        field = "task_id" if isinstance(error.task, int) else "idempotency_key"
+        yield field, str(error.task)
+
+
+def _bounded(
+    code: grpc.StatusCode,
+    message: str,
+    info: error_details_pb2.ErrorInfo,
+    error: errors.ProgressorError | None = None,
+) -> RichStatus:
+    """Return the fullest status that a client's limit on metadata lets through."""
+    for clip in _CLIPS:
+        text = _cut(message, clip.text_max)
+        details = [_clipped_info(info, clip), *_further_details(error, clip)]
+        status = status_pb2.Status(code=code.value[0], message=text, details=map(_packed, details))
+        data = status.SerializeToString()
+        # The message travels percent-encoded, the details in base64.
+        if len(quote(text)) + len(data) * 4 // 3 <= _TRAILER_BYTES_MAX:
+            break
+    return RichStatus(code, text, ((DETAILS_KEY, data),))
+
+
+def _further_details(error: errors.ProgressorError | None, clip: _Clip) -> Iterator[Message]:
+    if isinstance(error, errors.InvalidRequestError):
+        yield error_details_pb2.BadRequest(
+            field_violations=[
+                error_details_pb2.BadRequest.FieldViolation(
+                    field=_cut(violation.field, clip.text_max),
+                    description=_cut(violation.description, clip.text_max),
+                )
+                for violation in error.violations[: max(1, clip.count_max)]
+            ]
+        )
+    retry_after = getattr(error, "retry_after", None)
+    if isinstance(retry_after, dt.timedelta):
+        delay = duration_pb2.Duration()
+        delay.FromTimedelta(retry_after)
+        yield error_details_pb2.RetryInfo(retry_delay=delay)
+
+
+def _clipped_info(info: error_details_pb2.ErrorInfo, clip: _Clip) -> error_details_pb2.ErrorInfo:
+    pairs = list(info.metadata.items())[: clip.count_max]
+    return error_details_pb2.ErrorInfo(
+        reason=_cut(info.reason, clip.text_max),
+        domain=info.domain,
+        metadata={_cut(k, clip.text_max): _cut(v, clip.text_max) for k, v in pairs},
+    )
+
+
+def _cut(text: str, length_max: int) -> str:
+    return text if len(text) <= length_max else text[: length_max - 1] + "…"
+
+
+def _packed(message: Message) -> any_pb2.Any:
+    packed = any_pb2.Any()
+    packed.Pack(message)
+    return packed

@@ -1,0 +1,78 @@
+"""Values as JSON documents: what ``--json`` prints.
+
+Keys are the fields' names. A payload stands as the JSON that it is, else, as base64, under
+``<key>_base64``; an empty one is null. A duration is seconds under ``<key>_seconds``.
+"""
+
+import base64
+import dataclasses
+import datetime as dt
+import enum
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import grpc
+import msgspec
+
+
+def render(document: object) -> str:
+    """Return a value of ours as one JSON document, indented, as text."""
+    return msgspec.json.format(msgspec.json.encode(plain(document)), indent=2).decode()
+
+
+def plain(value: object) -> object:
+    """Return a value of ours as what JSON knows."""
+    match value:
+        case Mapping():
+            pairs = ((str(key), inner) for key, inner in value.items())
+            found: object = dict(pair for key, inner in pairs for pair in _pairs(key, inner))
+        case tuple() | list():
+            found = [plain(inner) for inner in value]
+        case _ if dataclasses.is_dataclass(value):
+            names = (field.name for field in dataclasses.fields(value))
+            found = dict(pair for name in names for pair in _pairs(name, getattr(value, name)))
+        case _:
+            found = _scalar(value)
+    return found
+
+
+def _scalar(value: object) -> object:
+    match value:
+        case grpc.StatusCode():
+            return value.name
+        case enum.Enum():
+            return value.value
+        case dt.datetime():
+            return value.isoformat()
+        case Path():
+            return str(value)
+        case _:
+            assert value is None or isinstance(value, bool | int | float | str), (
+                f"nothing says how {type(value)} is shown"
+            )
+            return value
+
+
+def is_json(payload: bytes) -> bool:
+    """Return whether a payload is one JSON text."""
+    try:
+        msgspec.json.decode(payload, type=msgspec.Raw)
+        payload.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _pairs(key: str, value: object) -> Iterator[tuple[str, object]]:
+    match value:
+        case b"":
+            yield key, None
+        case bytes() if is_json(value):
+            # Raw: not a digit of somebody's number changes on the way.
+            yield key, msgspec.Raw(value)
+        case bytes():
+            yield f"{key}_base64", base64.b64encode(value).decode("ascii")
+        case dt.timedelta():
+            yield f"{key}_seconds", value.total_seconds()
+        case _:
+            yield key, plain(value)

@@ -1,0 +1,57 @@
+"""How a command ends, as a number that scripts can branch on."""
+
+import enum
+
+from progressor import errors
+from progressor.sdk.failures import EngineUnavailableError
+
+EPILOGUE = """\
+Exit codes:
+  0  done
+  1  failed for a reason of its own (the message tells)
+  2  the command line, the configuration or the request is wrong
+  3  no such namespace, process, event or task
+  4  not in this state: exists already, failed, finished, removed, another request's key
+  5  unavailable: engine or PostgreSQL away, overloaded, shutting down; try again
+  6  the deadline passed; the task, if it was accepted, goes on
+  7  the processor rejected the request
+
+Every command prints one JSON document with --json; errors go to stderr in either form."""
+
+
+class ExitCode(enum.IntEnum):
+    """The exit codes of every command."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    STATE = 4
+    UNAVAILABLE = 5
+    DEADLINE = 6
+    REJECTED = 7
+    INTERRUPTED = 130
+    """By Ctrl-C, as shells count it."""
+
+
+# The first class that fits; so subclasses stand before theirs.
+_BY_CLASS: tuple[tuple[type[errors.ProgressorError], ExitCode], ...] = (
+    (errors.ConfigError, ExitCode.USAGE),
+    (errors.InvalidRequestError, ExitCode.USAGE),
+    (errors.NotFoundError, ExitCode.NOT_FOUND),
+    (errors.StateError, ExitCode.STATE),
+    (errors.RejectedError, ExitCode.REJECTED),
+    (errors.DeadlineExceededError, ExitCode.DEADLINE),
+    (errors.OverloadedError, ExitCode.UNAVAILABLE),
+    (errors.ShuttingDownError, ExitCode.UNAVAILABLE),
+    (errors.StorageUnavailableError, ExitCode.UNAVAILABLE),
+    (EngineUnavailableError, ExitCode.UNAVAILABLE),
+)
+
+
+def exit_code_for(error: errors.ProgressorError) -> ExitCode:
+    """Return how a command ends that met `error`."""
+    for kind, code in _BY_CLASS:
+        if isinstance(error, kind):
+            return code
+    return ExitCode.FAILED

@@ -1,0 +1,64 @@
+"""An error as it leaves the command line: one sentence, its reason, its fields, on stderr."""
+
+import sys
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.text import Text
+
+from progressor import errors
+from progressor.cli.documents import render
+from progressor.cli.exit_codes import ExitCode, exit_code_for
+
+
+def report(error: errors.ProgressorError, *, as_json: bool) -> ExitCode:
+    """Print `error` to stderr, as a JSON object or for people, and return the exit code."""
+    code = exit_code_for(error)
+    report_words(str(error), _reason(error), _fields(error), code=code, as_json=as_json)
+    return code
+
+
+def report_words(
+    message: str, reason: str, fields: Mapping[str, object], *, code: ExitCode, as_json: bool
+) -> None:
+    """Print an error that is known by its words."""
+    if as_json:
+        error = {"message": message, "reason": reason, "exit_code": code, "fields": fields}
+        sys.stderr.write(render({"error": error}) + "\n")
+        return
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(Text.assemble(("error: ", "bold red"), message))
+    console.print(Text(f"  reason: {reason}", style="dim"))
+    for name, value in fields.items():
+        text = _in_a_line(value)
+        if text and text not in message:
+            console.print(Text(f"  {name}: {text}", style="dim"))
+
+
+def _reason(error: errors.ProgressorError) -> str:
+    match error:
+        # These never cross the wire, and INTERNAL would send the reader looking for a bug.
+        case errors.ConfigError():
+            return "CONFIGURATION"
+        case errors.EmbeddedPostgresError():
+            return "EMBEDDED_POSTGRES"
+        case errors.MigrationError():
+            return "MIGRATION"
+        case _:
+            return error.reason
+
+
+def _fields(error: errors.ProgressorError) -> Mapping[str, object]:
+    return {name: it for name, it in vars(error).items() if name[0] != "_" and it is not None}
+
+
+def _in_a_line(value: object) -> str:
+    match value:
+        case tuple():
+            return "; ".join(map(_in_a_line, value))
+        case errors.FieldViolation():
+            return f"{value.field}: {value.description}"
+        case Mapping():
+            return ", ".join(f"{key}={inner}" for key, inner in value.items())
+        case _:
+            return str(value)

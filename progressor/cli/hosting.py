@@ -1,0 +1,122 @@
+"""Running an engine in this process: signals, drain, and what is done meanwhile."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from progressor.config import Config
+from progressor.telemetry.logs import set_up_logs
+
+try:
+    from uvloop import new_event_loop
+except ImportError:  # pragma: no cover  # asyncio's own loop does as well
+    from asyncio import new_event_loop  # type: ignore[assignment]
+
+_log = logging.getLogger(__name__)
+
+
+class Engine(Protocol):
+    """What a command asks of a running engine."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where it listens, with the ports that were bound."""
+
+    @property
+    def database(self) -> str:
+        """Which PostgreSQL it uses, without a password."""
+
+    @property
+    def serving(self) -> asyncio.Event:
+        """Set once PostgreSQL is reached and health is SERVING."""
+
+    async def failed(self) -> None:
+        """Wait for the engine to break, and raise why."""
+
+
+OpenEngine = Callable[[Config], AbstractAsyncContextManager[Engine]]
+Work = Callable[[Engine], Awaitable[None]]
+
+
+def run_loop(main: Coroutine[Any, Any, None]) -> None:
+    """Run `main` in an event loop of its own, uvloop where installed."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main)
+
+
+async def host(config: Config, *, open_engine: OpenEngine, work: Work) -> None:
+    """Run an engine while `work` is at it, until a signal or the end of `work`, then drain.
+
+    A second signal ends this process at once: what it leaves behind is collected, as after
+    any crash.
+
+    Raises:
+        ExceptionGroup: `work` failed, or the engine broke.
+    """
+    set_up_logs(level=config.log.level, log_format=config.log.format)
+    leaving = asyncio.Event()
+    with _signals(leaving):
+        async with open_engine(config) as engine:
+            await _until_left(leaving, work(engine), engine.failed())
+            _log.info("engine drains", extra={"addresses": engine.addresses})
+    _log.info("engine stopped")
+
+
+async def until_signal(work: Awaitable[None]) -> None:
+    """Run `work` until it ends or a signal comes, which cancels it; a second one ends us.
+
+    Raises:
+        ExceptionGroup: `work` failed.
+    """
+    leaving = asyncio.Event()
+    with _signals(leaving):
+        await _until_left(leaving, work)
+
+
+async def forever() -> None:
+    """Wait until cancelled."""
+    await asyncio.get_running_loop().create_future()
+
+
+async def _until_left(
+    leaving: asyncio.Event, work: Awaitable[None], *watch: Awaitable[None]
+) -> None:
+    async def done() -> None:
+        await work
+        leaving.set()
+
+    async def watched(what: Awaitable[None]) -> None:
+        await what
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(done(), name="work")]
+        tasks += [group.create_task(watched(it), name="watch") for it in watch]
+        await leaving.wait()
+        for task in tasks:
+            task.cancel()
+
+
+@contextlib.contextmanager
+def _signals(leaving: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+
+    def heed(number: signal.Signals) -> None:
+        if leaving.is_set():
+            _log.warning("second signal: ending at once", extra={"signal": number.name})
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        leaving.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, heed, number)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,162 @@
+"""What the user typed, checked and turned into what a request needs."""
+
+import dataclasses
+import datetime as dt
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import Group, Parameter
+
+from progressor import errors
+from progressor.sdk.values import Direction, HistoryRange
+
+_REQUEST = Group("Request", sort_key=5)
+
+
+def option(meaning: str) -> Parameter:
+    """Return what cyclopts is told of an option: its help; a flag or list has no negative form."""
+    return Parameter(help=meaning, negative="")
+
+
+def bad_input(option: str, description: str) -> errors.InvalidRequestError:
+    """Return the error for a wrong value of an option."""
+    return errors.InvalidRequestError(errors.FieldViolation(option, description))
+
+
+@Parameter(name="*", group=_REQUEST)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadInput:
+    """The args of a request, in one of three forms."""
+
+    args: Annotated[str | None, Parameter(name="--args", allow_leading_hyphen=True)] = None
+    """A JSON text for the processor, sent as it is."""
+    args_file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
+    """A file whose bytes are sent as they are; - is standard input."""
+    text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
+    """A plain text, sent as UTF-8."""
+
+    def payload(self) -> bytes:
+        """Return the bytes to send; none of the three: no bytes.
+
+        Raises:
+            InvalidRequestError: More than one is given, it is not JSON, or cannot be read.
+        """
+        if sum(form is not None for form in (self.args, self.args_file, self.text)) > 1:
+            raise bad_input("--args", "only one of --args, --args-file and --text can be given")
+        if self.args is not None:
+            return json_bytes("--args", self.args)
+        if self.args_file is not None:
+            return file_bytes("--args-file", self.args_file)
+        return (self.text or "").encode()
+
+
+@Parameter(name="*", group=_REQUEST)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RequestInput(PayloadInput):
+    """What goes with every request to a processor."""
+
+    idempotency_key: str = ""
+    """Makes the request safe to repeat: same key and request, one execution and one answer."""
+    context: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """A pair KEY=VALUE handed through to the processor; may be repeated."""
+    history_last: int | None = None
+    """How many of the last events go to the processor; otherwise the namespace's choice."""
+
+    def caller_context(self) -> dict[str, str]:
+        """Return the pairs of --context."""
+        return pairs("--context", self.context)
+
+    def history(self) -> HistoryRange | None:
+        """Return the range of history that the request asks for."""
+        return None if self.history_last is None else HistoryRange.last(self.history_last)
+
+
+@Parameter(name="*", group=Group("History", sort_key=5))
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryInput:
+    """Which part of a history to read."""
+
+    after: int = 0
+    """Leave out everything up to and including this event id."""
+    limit: int | None = None
+    """At most so many events."""
+    backward: Annotated[bool, Parameter(negative="")] = False
+    """Newest first."""
+
+    def range(self) -> HistoryRange:
+        """Return the range."""
+        direction = Direction.BACKWARD if self.backward else Direction.FORWARD
+        return HistoryRange(after=self.after, limit=self.limit, direction=direction)
+
+
+def json_bytes(option: str, text: str) -> bytes:
+    """Return a JSON text as the bytes that it is.
+
+    Raises:
+        InvalidRequestError: It is not JSON; the message shows where.
+    """
+    try:
+        json.loads(text)
+    except ValueError as error:
+        raise bad_input(option, f"is not JSON: {error}") from error
+    return text.encode()
+
+
+def json_object(option: str, text: str | None) -> dict[str, object] | None:
+    """Return a JSON object; None where none is given.
+
+    Raises:
+        InvalidRequestError: It is not JSON, or not an object.
+    """
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise bad_input(option, f"is not a JSON object: {error}") from error
+
+
+def instant(option: str, text: str | None) -> dt.datetime | None:
+    """Return an ISO 8601 instant, UTC where it names no zone; None where none is given.
+
+    Raises:
+        InvalidRequestError: It is not an instant.
+    """
+    if text is None:
+        return None
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise bad_input(option, f"{text!r} is not an instant as 2026-01-31T12:00:00Z") from error
+    return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
+
+
+def file_bytes(option: str, path: str) -> bytes:
+    """Return the bytes of a file, or of standard input for ``-``.
+
+    Raises:
+        InvalidRequestError: It cannot be read.
+    """
+    try:
+        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise bad_input(option, f"cannot read {path}: {error.strerror}") from error
+
+
+def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
+    """Return ``KEY=VALUE`` texts as a mapping; the last one of a key wins.
+
+    Raises:
+        InvalidRequestError: A text has no ``=`` or no key.
+    """
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key.strip() and equals):
+            raise bad_input(option, f"{text!r} is not KEY=VALUE")
+        found[key.strip()] = value
+    return found

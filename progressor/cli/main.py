@@ -1,0 +1,125 @@
+"""Which commands there are, and how all of them end: the entry point of ``progressor``."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+
+from cyclopts import App, CycloptsError, Parameter
+
+import progressor
+from progressor import errors
+from progressor.cli.exit_codes import EPILOGUE, ExitCode
+from progressor.cli.failure import report, report_words
+
+_ROOM = "progressor.cli"
+_SUMMARY = "A durable process engine on PostgreSQL, called over gRPC."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        arguments: Without the program's name; None: those of this process.
+    """
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in tokens
+    try:
+        _check_text(tokens)
+        result = build_app()(
+            tokens, exit_on_error=False, print_error=False, result_action="return_value"
+        )
+    except CycloptsError as error:
+        code = ExitCode.USAGE
+        report_words(str(error), "USAGE", {}, code=code, as_json=as_json)
+        return code
+    except errors.ProgressorError as error:
+        return report(error, as_json=as_json)
+    except ExceptionGroup as group:
+        ours, others = group.split(errors.ProgressorError)
+        if ours is None or others is not None:
+            raise
+        return report(next(_leaves(ours)), as_json=as_json)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read us has read enough; the interpreter's last flush must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILED
+    return result if isinstance(result, ExitCode) else ExitCode.DONE
+
+
+def build_app() -> App:
+    """Return the commands; each one's module is imported when it is asked for."""
+    app = App(
+        "progressor",
+        help=_SUMMARY,
+        help_format="plaintext",
+        help_epilogue=EPILOGUE,
+        version=progressor.__version__,
+        default_parameter=Parameter(show_default=_shown_default),
+    )
+    for group, commands in _COMMANDS.items():
+        for name, place, summary in commands:
+            app.command(f"{_ROOM}.{place}", name=name, group=group, help=summary)
+    namespace = App("namespace", help="Create, change and read namespaces.", group="Namespaces")
+    for name, place, summary in _NAMESPACE_COMMANDS:
+        namespace.command(f"{_ROOM}.{place}", name=name, help=summary)
+    app.command(namespace)
+    return app
+
+
+_COMMANDS = {
+    "Engine": (
+        ("serve", "serve:serve", "Run an engine."),
+        ("dev", "dev:dev", "Run an engine with an example, and play it."),
+        ("migrate", "migrate:migrate", "Bring a database to this release's schema."),
+        ("config", "settings:show_config", "Print the configuration in force."),
+        ("health", "health:health", "Ask an engine for its health."),
+        ("example-processor", "example:example_processor", "Serve the example's processor."),
+        ("version", "version:version", "Print the version."),
+    ),
+    "Processes": (
+        ("start", "requests:start", "Create a process."),
+        ("call", "requests:call", "Run a call on a process."),
+        ("notify", "requests:notify", "Leave a call without an answer."),
+        ("repair", "requests:repair", "Ask the processor to bring a broken process back."),
+        ("simple-repair", "requests:simple_repair", "Bring it back without asking."),
+        ("await", "requests:await_task", "Wait for a task."),
+        ("get", "reads:get", "Print a process."),
+        ("trace", "reads:trace", "Print the tasks of a process as a timeline."),
+        ("list", "reads:list_processes", "Print the processes of a namespace."),
+        ("put", "writes:put", "Import a process."),
+        ("remove", "writes:remove", "Delete a process."),
+    ),
+}
+_NAMESPACE_COMMANDS = (
+    ("create", "namespaces:create", "Create a namespace."),
+    ("update", "namespaces:update", "Change a namespace."),
+    ("get", "namespaces:get", "Print a namespace."),
+    ("list", "namespaces:list_namespaces", "Print all namespaces."),
+    ("delete", "namespaces:delete", "Delete an empty namespace."),
+)
+
+
+def _shown_default(value: object) -> str:
+    """Return the default for the help; that something is off or empty needs no word."""
+    return "" if value in (None, False, "", ()) else str(value)
+
+
+def _check_text(tokens: Sequence[str]) -> None:
+    """Refuse what the shell passed as bytes that are no UTF-8: the wire takes none."""
+    for position, token in enumerate(tokens, start=1):
+        try:
+            token.encode()
+        except UnicodeEncodeError as error:
+            raise errors.InvalidRequestError(
+                errors.FieldViolation(f"argument {position}", f"{token!r} is not UTF-8")
+            ) from error
+
+
+def _leaves(group: ExceptionGroup[errors.ProgressorError]) -> Iterator[errors.ProgressorError]:
+    for error in group.exceptions:
+        if isinstance(error, ExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

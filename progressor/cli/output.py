@@ -1,0 +1,89 @@
+"""Where commands print: a document for programs, or tables and sentences for people."""
+
+import datetime as dt
+import sys
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from progressor.cli.documents import is_json, render
+
+_PAYLOAD_SHOWN = 2000
+
+
+class Output:
+    """One command's standard output, in the form that was asked for."""
+
+    def __init__(self, *, as_json: bool, console: Console | None = None) -> None:
+        """Print to `console`, or to standard output."""
+        self._as_json = as_json
+        self._console = console or Console(highlight=False, soft_wrap=False)
+
+    def show(self, document: object, *people: RenderableType) -> None:
+        """Print `document` as JSON, or what is meant for `people` in its place."""
+        if self._as_json:
+            # Not through rich, which would wrap it.
+            sys.stdout.write(render(document) + "\n")
+            return
+        for renderable in people:
+            self._console.print(renderable)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> Table:
+    """Return rows under headings; text is taken as it is, without markup."""
+    found = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        found.add_column(column, overflow="fold")
+    for row in rows:
+        found.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    return found
+
+
+def facts(pairs: Mapping[str, str | Text]) -> Table:
+    """Return names with values, one a line, leaving out those without."""
+    found = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    found.add_column(style="dim", no_wrap=True)
+    found.add_column(overflow="fold")
+    for name, value in pairs.items():
+        if value:
+            found.add_row(name, value if isinstance(value, Text) else Text(value))
+    return found
+
+
+def payload_text(payload: object) -> str:
+    """Return a payload for people: text as it is, bytes by their number, cut where it is long."""
+    if not payload:
+        return ""
+    assert isinstance(payload, bytes), "the command line reads payloads as bytes"
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return f"<{len(payload):,} bytes>"
+    if not is_json(payload) and not text.isprintable():
+        text = repr(text)
+    return text if len(text) <= _PAYLOAD_SHOWN else f"{text[:_PAYLOAD_SHOWN]} … ({len(text):,})"
+
+
+def instant_text(instant: dt.datetime | None) -> str:
+    """Return an instant for people, UTC, to the millisecond."""
+    if instant is None:
+        return ""
+    return f"{instant.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S}.{instant.microsecond // 1000:03d}Z"
+
+
+STATUS_STYLES: Mapping[str, str] = {
+    "init": "cyan",
+    "waiting": "cyan",
+    "blocked": "cyan",
+    "running": "green",
+    "finished": "blue",
+    "error": "bold red",
+    "cancelled": "dim",
+}
+
+
+def status_text(status: str) -> Text:
+    """Return a status of a process or task in its colour."""
+    return Text(status, style=STATUS_STYLES.get(status, ""))

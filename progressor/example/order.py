@@ -1,0 +1,118 @@
+"""An order, from its placing to its shipping; or to the end of our patience.
+
+    placed ── pay ──► paid ── ship ──► shipped
+      │  └ remind, expire: by the timer  └ the warehouse is down: in error, until a repair
+
+A processor decides one step at a time and keeps nothing itself. What a handler sets, emits
+and returns is saved in one transaction, or, where it raises, none of it.
+"""
+
+import grpc
+import msgspec
+
+from progressor.sdk import NamespaceConfig, Processor, Reject, Retry, RetryPolicy, Step
+
+CLOSED_WAREHOUSES = frozenset({"north"})
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The state of an order, and what starts one. A real one would wait for days."""
+
+    item: str
+    price: int
+    remind_after: float = 0.4
+    expire_after: float = 60.0
+    paid: bool = False
+    warehouse: str = "north"
+
+
+class Pay(msgspec.Struct, frozen=True, tag="pay"):
+    """A call: here is the money."""
+
+    amount: int
+
+
+class Ship(msgspec.Struct, frozen=True, tag="ship"):
+    """A call: send it on its way."""
+
+
+class Reroute(msgspec.Struct, frozen=True, tag="reroute"):
+    """A repair: another warehouse shall do it."""
+
+    warehouse: str
+
+
+orders = Processor("orders", state=Order)
+
+
+@orders.init
+async def place(step: Step[Order]) -> dict[str, int]:
+    """Take the order, and remember to ask for the money."""
+    order: Order = step.args_as(Order)
+    if order.price <= 0:
+        raise Reject("an order has a price", code=grpc.StatusCode.INVALID_ARGUMENT)
+    step.state = order
+    step.emit({"placed": order.item})
+    step.set_timer(after=order.remind_after, args="remind")
+    return {"to_pay": order.price}
+
+
+@orders.call
+async def serve_customer(step: Step[Order]) -> dict[str, str]:
+    """Answer a call; what is neither Pay nor Ship is refused by `args_as`."""
+    match step.args_as(Pay | Ship):
+        case Pay(amount=amount):
+            return pay(step, amount)
+        case _:
+            return ship(step)
+
+
+def pay(step: Step[Order], amount: int) -> dict[str, str]:
+    """Take the money and stop the timer. A refusal leaves the order as it was, timer and all."""
+    if amount != step.state.price:
+        raise Reject(f"the price is {step.state.price}, not {amount}", reason="WRONG_AMOUNT")
+    step.state = msgspec.structs.replace(step.state, paid=True)
+    step.emit({"paid": amount})
+    step.unset_timer()
+    return {"receipt": f"{step.process_id}/{step.task_id}"}
+
+
+def ship(step: Step[Order]) -> dict[str, str]:
+    """Send it and finish; while the warehouse is down, ask the engine to try again later."""
+    order = step.state
+    if not order.paid:
+        raise Reject("it is not paid yet", reason="NOT_PAID")
+    if order.warehouse in CLOSED_WAREHOUSES:
+        raise Retry(f"warehouse {order.warehouse} is down", reason="WAREHOUSE_DOWN")
+    step.emit({"shipped": order.item, "from": order.warehouse})
+    step.complete({"shipped": True})
+    return {"shipped_from": order.warehouse}
+
+
+@orders.repair
+async def reroute(step: Step[Order]) -> dict[str, str]:
+    """Bring the order back from its error, with another warehouse."""
+    warehouse = step.args_as(Reroute).warehouse
+    step.state = msgspec.structs.replace(step.state, warehouse=warehouse)
+    step.emit({"rerouted": warehouse})
+    return {"warehouse": warehouse}
+
+
+@orders.timeout
+async def nobody_paid(step: Step[Order]) -> None:
+    """Remind once, then give up."""
+    if step.args == "remind":
+        step.emit({"reminded": step.state.price})
+        step.set_timer(after=step.state.expire_after, args="expire")
+    else:
+        step.emit({"expired": step.state.item})
+        step.complete({"shipped": False})
+
+
+def namespace(processor_target: str) -> NamespaceConfig:
+    """Return the namespace of the orders: a warehouse gets three chances."""
+    return NamespaceConfig(
+        name=orders.name,
+        processor_targets=(processor_target,),
+        retry_policies={"call": RetryPolicy(attempts_max=3)},
+    )

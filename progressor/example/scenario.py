@@ -1,0 +1,166 @@
+"""What a client does with two orders: everything that an order can meet, over real gRPC.
+
+The first is paid, after a wrong amount and a reminder; its warehouse is down, it is repaired,
+and shipped. Nobody pays the second one. Timers are waited for by awaiting their tasks.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from progressor import errors
+from progressor.example.order import Order, Pay, Reroute, Ship, namespace, orders
+from progressor.sdk import (
+    Client,
+    NamespaceAlreadyExistsError,
+    ProcessFailedError,
+    ProcessStatus,
+    ProgressorError,
+    RejectedError,
+    TaskType,
+)
+
+_PRICE = 42
+
+
+class ScenarioError(errors.ProgressorError):
+    """The scenario went another way than it must."""
+
+    reason = "SCENARIO_FAILED"
+
+    def __init__(self, step: str, why: str) -> None:
+        """Name the step, and what happened instead."""
+        self.step, self.why = step, why
+        super().__init__(f"the example failed to {step}: {why}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """The ids of the orders that a scenario leaves behind."""
+
+    shipped: str
+    expired: str
+
+
+class Scenario:
+    """One run, told as it happens; `run` makes the ids of its orders its own."""
+
+    def __init__(self, client: Client, *, console: Console, run: str) -> None:
+        """Take a client of the namespace `orders`."""
+        self._client, self._console = client, console
+        self._orders = Played(shipped=f"order-{run}", expired=f"order-{run}-unpaid")
+
+    async def play(self) -> Played:
+        """Play it to its end, a few seconds later.
+
+        Raises:
+            ScenarioError: It went another way; the message says where and how.
+        """
+        await self._pay_late()
+        await self._break_and_repair()
+        await self._let_expire()
+        return self._orders
+
+    async def _pay_late(self) -> None:
+        order_id = self._orders.shipped
+        order = Order(item="tea", price=_PRICE)
+        with self._step("start", order_id, order):
+            answer = await self._client.start(order_id, order, idempotency_key="place")
+            self._answered(answer.response)
+        with self._step("call", order_id, Pay(amount=1)):
+            try:
+                await self._client.call(order_id, Pay(amount=1))
+            except RejectedError as error:
+                self._refused(f"rejected, and the order is as it was: {error.message}")
+            else:
+                raise ScenarioError("refuse a wrong amount", "it was taken")
+        await self._await_timer(order_id, 1, "reminded")
+        with self._step("call", order_id, Pay(amount=_PRICE)):
+            # However often this is sent, the order is paid once.
+            answer = await self._client.call(order_id, Pay(amount=_PRICE), idempotency_key="pay")
+            self._answered(answer.response)
+
+    async def _break_and_repair(self) -> None:
+        order_id = self._orders.shipped
+        with self._step("call", order_id, Ship()):
+            try:
+                await self._client.call(order_id, Ship())
+            except ProcessFailedError as error:
+                self._refused(f"three attempts, then the order broke: {error.detail}")
+            else:
+                raise ScenarioError("break at a warehouse that is down", "it shipped")
+        with self._step("repair", order_id, Reroute(warehouse="south")):
+            answer = await self._client.repair(order_id, Reroute(warehouse="south"))
+            self._answered(answer.response)
+        with self._step("call", order_id, Ship()):
+            answer = await self._client.call(order_id, Ship(), idempotency_key="ship")
+            self._answered(answer.response)
+        await self._expect_finished(order_id, {"shipped": True})
+
+    async def _let_expire(self) -> None:
+        order_id = self._orders.expired
+        order = Order(item="cake", price=_PRICE, expire_after=0.4)
+        with self._step("start", order_id, order):
+            answer = await self._client.start(order_id, order, idempotency_key="place")
+            self._answered(answer.response)
+        await self._await_timer(order_id, 1, "reminded")
+        await self._await_timer(order_id, 2, "expired")
+        await self._expect_finished(order_id, {"shipped": False})
+
+    async def _await_timer(self, order_id: str, position: int, event: str) -> None:
+        """Wait until the order's timer of this position, from 1, has run, and see its event."""
+        with self._step("timer", order_id, None):
+            tasks = (await self._client.trace(order_id)).tasks
+            timers = [task.task_id for task in tasks if task.type is TaskType.TIMEOUT]
+            if len(timers) < position:
+                raise ScenarioError(f"have timer {position}", f"there are {len(timers)}")
+            await self._client.await_task(order_id, task_id=timers[position - 1])
+            history = (await self._client.get(order_id)).history
+            if not any(event in it.payload for it in history):
+                raise ScenarioError(f"have the order {event}", f"{len(history)} other events")
+            self._answered(event)
+
+    async def _expect_finished(self, order_id: str, result: dict[str, bool]) -> None:
+        with self._step("get", order_id, None):
+            process = (await self._client.get(order_id)).process
+            if process.status is not ProcessStatus.FINISHED or process.result != result:
+                raise ScenarioError("finish", f"it is {process.status}: {process.result}")
+            self._answered(f"{process.status} {_json(result)}")
+
+    @contextlib.contextmanager
+    def _step(self, verb: str, order_id: str, args: object) -> Iterator[None]:
+        words = Text.assemble((f"{verb:>7} ", "bold cyan"), order_id)
+        self._console.print(words if args is None else words.append(f"  {_json(args)}", "dim"))
+        try:
+            yield
+        except ScenarioError:
+            raise
+        except ProgressorError as error:
+            raise ScenarioError(f"{verb} {order_id}", f"{error} ({error.reason})") from error
+
+    def _answered(self, answer: object) -> None:
+        text = answer if isinstance(answer, str) else _json(answer)
+        self._console.print(Text.assemble(("      ✓ ", "green"), text))
+
+    def _refused(self, words: str) -> None:
+        self._console.print(Text.assemble(("      ✗ ", "yellow"), words))
+
+
+async def register(client: Client, processor_target: str) -> None:
+    """Create the namespace of the orders, or bring the one that is there up to date."""
+    config = namespace(processor_target)
+    try:
+        await client.create_namespace(config)
+    except NamespaceAlreadyExistsError:
+        await client.update_namespace(config, fields=("processor_targets", "retry_policies"))
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+NAMESPACE = orders.name

@@ -1,0 +1,164 @@
+"""The ways to the processors: a gRPC channel per target, shared by the namespaces that name it."""
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+
+import grpc
+from grpc import aio
+
+from progressor.domain.namespace import Namespace
+from progressor.processor import failures
+
+PROCESS_METHOD = "/progressor.v1.ProcessorService/Process"
+
+_OPTIONS: Sequence[tuple[str, int]] = (
+    ("grpc.max_send_message_length", failures.MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", failures.MESSAGE_BYTES_MAX),
+    # A processor that comes back is found within two seconds, also at another address.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 2_000),
+    # How long one attempt to connect may take, whatever the name says.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
+    # Servers hang up on clients that ping more often than every five minutes (too_many_pings), in
+    # the middle of a long step. The timeout is also TCP_USER_TIMEOUT: a host that does not
+    # acknowledge a request is given up after it, so that a rare ping costs nothing.
+    ("grpc.keepalive_time_ms", 310_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # One channel is one connection; without this, channels of several engines in one operating
+    # system process (as in tests) would share theirs, and each other's backoff.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+_FAILING = frozenset(
+    {grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN}
+)
+
+
+class Connection:
+    """A channel to one target, and who holds on to it."""
+
+    __slots__ = ("call_count", "channel", "namespace_count", "process", "target")
+
+    def __init__(self, target: str) -> None:
+        """Prepare to connect; the first call does. Needs a running event loop."""
+        self.target = target
+        self.channel = aio.insecure_channel(target, options=_OPTIONS)
+        # Bytes in, bytes out: what a processor answers is judged by `codec`, not by gRPC.
+        self.process: aio.UnaryUnaryMultiCallable[bytes, bytes] = self.channel.unary_unary(
+            PROCESS_METHOD
+        )
+        self.namespace_count = 0
+        self.call_count = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody needs it any more."""
+        return self.namespace_count == 0 and self.call_count == 0
+
+
+@dataclasses.dataclass(slots=True)
+class _Round:
+    """The targets of one namespace, and whose turn it is."""
+
+    targets: tuple[str, ...]
+    connections: tuple[Connection, ...]
+    turn: int = 0
+
+
+class Channels:
+    """Opens channels when they are first needed, and closes those that no namespace names.
+
+    A channel with calls in flight is closed after the last of them, since closing it would cancel
+    them. Not safe for use by several threads or event loops.
+    """
+
+    def __init__(self) -> None:
+        """Open nothing."""
+        self._connections: dict[str, Connection] = {}
+        self._rounds: dict[str, _Round] = {}
+        self._closed = False
+
+    async def take(self, namespace: Namespace) -> Connection:
+        """Return the next connection in turn for a call, to be given back after it.
+
+        A target that cannot be reached is passed over while there is another. New targets of the
+        namespace count from this call on.
+        """
+        assert not self._closed, "a processor was asked after the channels were closed"
+        current, outdated = self._rounds.get(namespace.name), None
+        if current is None or current.targets != namespace.processor_targets:
+            current, outdated = self._renew(namespace), current
+        connection = _next_in_turn(current)
+        connection.call_count += 1
+        if outdated is not None:
+            # Only now, when nobody else's change of targets can close what was just taken.
+            try:
+                await self._release(outdated)
+            except asyncio.CancelledError:
+                connection.call_count -= 1
+                raise
+        return connection
+
+    async def give_back(self, connection: Connection) -> None:
+        """End the call for which the connection was taken."""
+        connection.call_count -= 1
+        if connection.is_idle:
+            await self._close_connection(connection)
+
+    async def forget(self, namespace_name: str) -> None:
+        """Let go of the targets of a namespace that was deleted; unknown ones are fine."""
+        forgotten = self._rounds.pop(namespace_name, None)
+        if forgotten is not None:
+            await self._release(forgotten)
+
+    async def close(self) -> None:
+        """Close all channels; calls in flight end as if their processors were unavailable."""
+        self._closed = True
+        self._rounds.clear()
+        while self._connections:
+            _, connection = self._connections.popitem()
+            await connection.channel.close()
+
+    def _renew(self, namespace: Namespace) -> _Round:
+        assert namespace.processor_targets, f"namespace {namespace.name!r} has no targets"
+        connections = tuple(self._connect(target) for target in namespace.processor_targets)
+        renewed = _Round(namespace.processor_targets, connections)
+        self._rounds[namespace.name] = renewed
+        return renewed
+
+    def _connect(self, target: str) -> Connection:
+        connection = self._connections.get(target)
+        if connection is None:
+            connection = self._connections[target] = Connection(target)
+        connection.namespace_count += 1
+        return connection
+
+    async def _release(self, old: _Round) -> None:
+        for connection in old.connections:
+            connection.namespace_count -= 1
+        # A target may be named twice, so idleness is looked at after all are counted.
+        for connection in old.connections:
+            if connection.is_idle:
+                await self._close_connection(connection)
+
+    async def _close_connection(self, connection: Connection) -> None:
+        if self._connections.get(connection.target) is connection:
+            del self._connections[connection.target]
+            await connection.channel.close()
+
+
+def _next_in_turn(current: _Round) -> Connection:
+    connections, first = current.connections, current.turn
+    count = len(connections)
+    if count == 1:
+        return connections[0]
+    for step in range(count):
+        index = (first + step) % count
+        if connections[index].channel.get_state() not in _FAILING:
+            current.turn = (index + 1) % count
+            return connections[index]
+    # All of them fail: the call says so at once, and each keeps trying to connect by itself.
+    current.turn = (first + 1) % count
+    return connections[first]

@@ -1,0 +1,190 @@
+"""Tasks to the words of ProcessorService, and its answers to outcomes. Protobuf ends here.
+
+An answer is taken whole or not at all: the first thing wrong with it makes the step a failure with
+reason INVALID_ANSWER that names the field, since half an answer would be a lie about the step.
+"""
+
+import datetime as dt
+from collections.abc import Mapping
+
+from google.protobuf import message, unknown_fields
+from google.rpc import code_pb2
+
+from progressor import errors, wire
+from progressor.domain.event import Event, NewEvent
+from progressor.domain.intent import (
+    Action,
+    Complete,
+    Failed,
+    Intent,
+    KeepTimer,
+    Rejected,
+    RemoveProcess,
+    Succeeded,
+    UnsetTimer,
+)
+from progressor.domain.task import RunningTask, TaskType
+from progressor.processor import failures
+from progressor.v1 import processor_service_pb2
+
+Answer = Succeeded | Rejected | Failed
+"""What a processor can make of a step."""
+
+EVENTS_MAX = 10_000
+"""Events that one step may record."""
+
+REJECT_METADATA_PAIRS_MAX = 64
+REJECT_METADATA_BYTES_MAX = 2048
+"""Both travel to the caller in a gRPC trailer, for which clients set aside about 8 KiB."""
+
+_CODE_MAX = 16
+
+
+def encode_request(task: RunningTask, history: tuple[Event, ...], deadline: dt.datetime) -> bytes:
+    """Return the serialized ProcessRequest for one attempt of a task."""
+    request = processor_service_pb2.ProcessRequest(
+        process=wire.process_to_wire(task.process),
+        history=[wire.event_to_wire(event) for event in history],
+        task=processor_service_pb2.ProcessorTask(
+            task_id=task.task_id,
+            type=wire.TASK_TYPE_TO_WIRE[task.task_type],
+            args=task.args,
+            attempt=task.attempt,
+            token=task.token,
+            scheduled_at=wire.datetime_to_timestamp(task.scheduled_at),
+            caller_context=task.caller_context,
+            trace_context=task.trace_context,
+        ),
+        deadline=wire.datetime_to_timestamp(deadline),
+    )
+    return request.SerializeToString()
+
+
+def decode_answer(answer: bytes, *, task_type: TaskType, payload_bytes_max: int) -> Answer:
+    """Return what a serialized ProcessResponse says; never raises for what is in it."""
+    try:
+        response = processor_service_pb2.ProcessResponse.FromString(answer)
+    except message.DecodeError:
+        return failures.invalid_answer("response: is not a ProcessResponse")
+    try:
+        _refuse_unknown_fields(response)
+        match response.WhichOneof("action"):
+            case "reject":
+                return _rejected(response.reject, task_type)
+            case "failure":
+                return _failed(response.failure)
+            case action:
+                return Succeeded(_intent(response, action, payload_bytes_max))
+    except errors.InvalidRequestError as error:
+        return failures.invalid_answer(str(error))
+
+
+def _refuse_unknown_fields(response: processor_service_pb2.ProcessResponse) -> None:
+    # Against the custom of protobuf: an action that this release does not know would otherwise be
+    # no action, and bytes that are no answer at all would be an empty one. Both lose a step.
+    unknown = unknown_fields.UnknownFieldSet(response)
+    if len(unknown):
+        wire.refuse("response", f"has a field {unknown[0].field_number}, unknown to this release")
+
+
+def _intent(
+    response: processor_service_pb2.ProcessResponse, action: str | None, payload_bytes_max: int
+) -> Intent:
+    wire.check_payload(response.response, "response", payload_bytes_max)
+    aux_state, metadata = None, None
+    if response.HasField("aux_state"):
+        aux_state = response.aux_state
+        wire.check_payload(aux_state, "aux_state", payload_bytes_max)
+    if response.HasField("metadata"):
+        metadata = wire.struct_to_mapping(response.metadata, "metadata")
+    return Intent(
+        events=_events(response, payload_bytes_max),
+        aux_state=aux_state,
+        metadata=metadata,
+        response=response.response,
+        action=_action(response, action, payload_bytes_max),
+    )
+
+
+def _events(
+    response: processor_service_pb2.ProcessResponse, payload_bytes_max: int
+) -> tuple[NewEvent, ...]:
+    events = response.events
+    if not events:
+        return ()
+    if len(events) > EVENTS_MAX:
+        wire.refuse("events", f"{len(events)} are more than {EVENTS_MAX}")
+    for index, event in enumerate(events):
+        if event.HasField("occurred_at"):
+            wire.refuse(
+                f"events[{index}].occurred_at", "is for Put only; the engine tells the time"
+            )
+    return tuple(
+        wire.new_event_from_wire(event, f"events[{index}]", payload_bytes_max)
+        for index, event in enumerate(events)
+    )
+
+
+def _action(
+    response: processor_service_pb2.ProcessResponse, action: str | None, payload_bytes_max: int
+) -> Action:
+    match action:
+        case None:
+            return KeepTimer()
+        case "set_timer":
+            return wire.set_timer_from_wire(response.set_timer, "set_timer", payload_bytes_max)
+        case "unset_timer":
+            return UnsetTimer()
+        case "remove":
+            return RemoveProcess()
+        case "complete":
+            result = response.complete.result
+            wire.check_payload(result, "complete.result", payload_bytes_max)
+            return Complete(result)
+        case _:
+            message_of_a_bug = f"the proto has an action {action!r} that the codec forgot"
+            raise AssertionError(message_of_a_bug)
+
+
+def _rejected(reject: processor_service_pb2.Reject, task_type: TaskType) -> Rejected:
+    if task_type is TaskType.TIMEOUT:
+        wire.refuse("reject", "a timeout has no caller to refuse")
+    if not 1 <= reject.code <= _CODE_MAX:
+        wire.refuse("reject.code", f"{reject.code} is not in 1 .. {_CODE_MAX}")
+    return Rejected(
+        code=reject.code,
+        message=failures.clean_text(reject.message),
+        reason=failures.clean_reason(reject.reason),
+        metadata=_reject_metadata(reject.metadata) if reject.metadata else {},
+    )
+
+
+def _reject_metadata(pairs: Mapping[str, str]) -> dict[str, str]:
+    if len(pairs) > REJECT_METADATA_PAIRS_MAX:
+        wire.refuse(
+            "reject.metadata", f"{len(pairs)} pairs are more than {REJECT_METADATA_PAIRS_MAX}"
+        )
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in pairs.items())
+    if size > REJECT_METADATA_BYTES_MAX:
+        wire.refuse("reject.metadata", f"{size} bytes are more than {REJECT_METADATA_BYTES_MAX}")
+    return {failures.clean_text(key): failures.clean_text(value) for key, value in pairs.items()}
+
+
+def _failed(failure: processor_service_pb2.Failure) -> Failed:
+    # A failure that names no code is still a failure, and its words matter more than its form.
+    code = failure.code or code_pb2.UNKNOWN
+    if not 1 <= code <= _CODE_MAX:
+        wire.refuse("failure.code", f"{code} is not in 1 .. {_CODE_MAX}")
+    retry_after = None
+    if failure.HasField("retry_after"):
+        retry_after = wire.duration_to_timedelta(failure.retry_after, "failure.retry_after")
+        if not dt.timedelta(0) <= retry_after <= failures.RETRY_AFTER_MAX:
+            days = failures.RETRY_AFTER_MAX.days
+            wire.refuse("failure.retry_after", f"{retry_after} is not in 0 .. {days} days")
+    return Failed(
+        code=code,
+        reason=failures.clean_reason(failure.reason) or failures.code_name(code),
+        message=failures.clean_text(failure.message),
+        retryable=code in failures.RETRYABLE_CODES,
+        retry_after=retry_after,
+    )

@@ -1,0 +1,162 @@
+"""What a gRPC status of a processor means for the step.
+
+=============================  =======================  =========  ==============================
+status                         reason                   retryable  because
+=============================  =======================  =========  ==============================
+UNAVAILABLE                    PROCESSOR_UNAVAILABLE *  yes        not reached, or cut off
+CANCELLED                      PROCESSOR_UNAVAILABLE    yes        the other side hung up
+DEADLINE_EXCEEDED              STEP_TIMEOUT             yes        the step ran past its timeout
+RESOURCE_EXHAUSTED, too large  MESSAGE_TOO_LARGE        no         it will be as large next time
+RESOURCE_EXHAUSTED, ABORTED    the code's name *        yes        the processor asks for patience
+any other                      the code's name *        no         the processor means it
+=============================  =======================  =========  ==============================
+
+(*) or ErrorInfo.reason, where the status has one. RetryInfo becomes ``retry_after``.
+"""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping
+
+import grpc
+from google.protobuf import duration_pb2, message
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc import aio
+
+from progressor.domain.intent import Failed
+
+INVALID_ANSWER = "INVALID_ANSWER"
+MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
+PROCESSOR_UNAVAILABLE = "PROCESSOR_UNAVAILABLE"
+STEP_TIMEOUT = "STEP_TIMEOUT"
+
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+"""The size of one request or answer on the wire."""
+
+TEXT_BYTES_MAX = 4096
+REASON_BYTES_MAX = 256
+
+RETRY_AFTER_MAX = dt.timedelta(days=30)
+"""How long a processor may ask not to be asked again."""
+
+RETRYABLE_CODES = frozenset({code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED, code_pb2.ABORTED})
+"""What a processor says when another attempt may help."""
+
+_CODE_NAMES: Mapping[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
+_STATUS_DETAILS_KEY = "grpc-status-details-bin"
+
+# The only sign that it is the size: gRPC has no code of its own for it. C++, Python and Go say the
+# first, Java the second; whichever side noticed.
+_TOO_LARGE_TEXTS = ("larger than max", "exceeds maximum size")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Details:
+    """What the rich part of a status says; both may be missing."""
+
+    reason: str = ""
+    retry_after: dt.timedelta | None = None
+
+
+def code_name(code: int) -> str:
+    """Return the name of a gRPC status code, 0 .. 16."""
+    return _CODE_NAMES[code]
+
+
+def clean_text(text: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
+    """Return a text that PostgreSQL takes: without NUL, at most `bytes_max` bytes of UTF-8."""
+    if len(text) * 4 > bytes_max or "\0" in text:
+        # Cutting may split a character, of which the rest is dropped.
+        clean = text.replace("\0", "").encode(errors="replace")
+        return clean[:bytes_max].decode(errors="ignore")
+    return text
+
+
+def clean_reason(reason: str) -> str:
+    """Return a reason as `clean_text` does, of at most 256 bytes."""
+    return clean_text(reason, REASON_BYTES_MAX)
+
+
+def invalid_answer(why: str) -> Failed:
+    """Return the failure of a step whose answer nothing can be saved from."""
+    return Failed(
+        code=code_pb2.INTERNAL, reason=INVALID_ANSWER, message=clean_text(why), retryable=False
+    )
+
+
+def message_too_large(why: str) -> Failed:
+    """Return the failure of a step whose request or answer gRPC would not carry."""
+    return Failed(
+        code=code_pb2.RESOURCE_EXHAUSTED,
+        reason=MESSAGE_TOO_LARGE,
+        message=clean_text(why),
+        retryable=False,
+    )
+
+
+def processor_unavailable(why: str) -> Failed:
+    """Return the failure of a step that did not reach its processor, or was cut off from it."""
+    return Failed(
+        code=code_pb2.UNAVAILABLE,
+        reason=PROCESSOR_UNAVAILABLE,
+        message=clean_text(why),
+        retryable=True,
+    )
+
+
+def failure_of(error: aio.AioRpcError) -> Failed:
+    """Return what a status other than OK means for the step: the table above."""
+    code: int = error.code().value[0]
+    text = error.details() or code_name(code)
+    if code == code_pb2.CANCELLED:
+        return processor_unavailable(text)
+    details = _details_of(error)
+    if code == code_pb2.RESOURCE_EXHAUSTED and not details.reason and _is_too_large(text):
+        return message_too_large(text)
+    return Failed(
+        code=code,
+        reason=_reason_of(code, details),
+        message=clean_text(text),
+        retryable=code in RETRYABLE_CODES or code == code_pb2.DEADLINE_EXCEEDED,
+        retry_after=details.retry_after,
+    )
+
+
+def _reason_of(code: int, details: _Details) -> str:
+    if code == code_pb2.DEADLINE_EXCEEDED:
+        return STEP_TIMEOUT
+    if details.reason:
+        return details.reason
+    return PROCESSOR_UNAVAILABLE if code == code_pb2.UNAVAILABLE else code_name(code)
+
+
+def _is_too_large(text: str) -> bool:
+    return any(sign in text for sign in _TOO_LARGE_TEXTS)
+
+
+def _details_of(error: aio.AioRpcError) -> _Details:
+    packed = error.trailing_metadata().get(_STATUS_DETAILS_KEY)
+    if not isinstance(packed, bytes):
+        return _Details()
+    error_info, retry_info = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    try:
+        for detail in status_pb2.Status.FromString(packed).details:
+            # Unpack leaves the message as it is where the type is another.
+            detail.Unpack(error_info)
+            detail.Unpack(retry_info)
+    except message.DecodeError:
+        # The status itself still tells enough; a step shall not end otherwise for its trimmings.
+        return _Details()
+    has_delay = retry_info.HasField("retry_delay")
+    return _Details(
+        reason=clean_reason(error_info.reason),
+        retry_after=_delay_of(retry_info.retry_delay) if has_delay else None,
+    )
+
+
+def _delay_of(duration: duration_pb2.Duration) -> dt.timedelta:
+    """Return a delay that may come from any proxy on the way: bounded, never refused."""
+    seconds_max = int(RETRY_AFTER_MAX.total_seconds())
+    seconds = min(max(duration.seconds, 0), seconds_max)
+    delay = dt.timedelta(seconds=seconds, microseconds=max(duration.nanos, 0) // 1000)
+    return min(delay, RETRY_AFTER_MAX)

@@ -1,0 +1,71 @@
+"""The backlog: tasks that were due while no worker was free, taken as places become free."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+import logging
+
+from progressor import errors
+from progressor.domain.namespace import Namespace
+from progressor.scanner.places import Places
+from progressor.storage.claims import Claims
+from progressor.storage.namespaces import Namespaces
+from progressor.storage.pools import Pool
+from progressor.worker.observer import Observers
+
+_log = logging.getLogger(__name__)
+_BACKOFF_SECONDS = 0.5
+_NOT_AT_ALL = dt.timedelta()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """Fills free places with what is due, oldest first."""
+
+    claims: Claims
+    namespaces: Namespaces
+    places: Places
+    pool: Pool
+    batch_max: int
+    observers: Observers
+
+    async def run(self) -> None:
+        """Claim whenever a namespace has both a backlog and room; ends only by cancellation."""
+        workers = self.places.workers
+        while True:
+            await workers.room_made.wait()
+            workers.room_made.clear()
+            while backlogs := workers.backlogs():
+                try:
+                    if not await self._claim(backlogs):
+                        break
+                except errors.StorageUnavailableError as error:
+                    _log.warning("backlog not claimed", extra={"why": error.why})
+                    await asyncio.sleep(_BACKOFF_SECONDS)
+
+    async def _claim(self, backlogs: dict[str, int]) -> bool:
+        """Claim once for all namespaces; False if no place could be had."""
+        namespaces: list[Namespace] = []
+        for name, mark in backlogs.items():
+            try:
+                namespaces.append(await self.namespaces.lookup(name))
+            except errors.NamespaceNotFoundError:
+                self.places.workers.clear_backlog(name, mark)
+        rooms = self.places.rooms(namespaces, limit=self.batch_max)
+        if not rooms:
+            return False
+        try:
+            claimed = await self.claims.claim_due(
+                self.pool, rooms, overdue=_NOT_AT_ALL, wait=True
+            )
+        except errors.StorageError:
+            self.places.give_back(rooms)
+            raise
+        found = {each.task.key.namespace for each in claimed}
+        for room in rooms:
+            # Whatever was marked after `backlogs` was read keeps the backlog open.
+            if room.namespace not in found:
+                self.places.workers.clear_backlog(room.namespace, backlogs[room.namespace])
+        self.places.fill(rooms, claimed)
+        self.observers.tell("backlog_claimed", count=len(claimed))
+        return True

@@ -1,0 +1,40 @@
+"""The loop of a scanner: interval, jitter, and what happens when a scan fails."""
+
+import asyncio
+import datetime as dt
+import logging
+import random
+from collections.abc import Awaitable, Callable
+
+from progressor import errors
+from progressor.worker.observer import Observers
+
+_log = logging.getLogger(__name__)
+_JITTER = 0.1
+
+
+async def repeat(
+    scan: Callable[[], Awaitable[None]],
+    *,
+    name: str,
+    interval: dt.timedelta,
+    spread: random.Random,
+    observers: Observers,
+) -> None:
+    """Scan for ever, about every `interval`; ends only by cancellation.
+
+    A scan that fails is repeated with the next interval: it sees the same rows again. Replicas that
+    started together drift apart by the jitter.
+    """
+    while True:
+        try:
+            await scan()
+        except errors.StorageUnavailableError as error:
+            _log.warning("scan failed", extra={"scan": name, "why": error.why})
+            observers.tell("scan_failed", scan=name)
+        except Exception:
+            # Limping is better than stopping here: other scans, and the steps, do go on.
+            _log.exception("scan failed", extra={"scan": name})
+            observers.tell("scan_failed", scan=name)
+        observers.tell("scanned", scan=name)
+        await asyncio.sleep(interval.total_seconds() * (1 + spread.uniform(-_JITTER, _JITTER)))

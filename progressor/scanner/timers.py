@@ -1,0 +1,91 @@
+"""Timers and retries of this replica: claimed the moment they are due."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+import logging
+from collections.abc import Sequence
+
+from progressor import errors
+from progressor.scanner.places import Places
+from progressor.storage.claims import Claims, Wanted
+from progressor.storage.namespaces import Namespaces
+from progressor.storage.pools import Pool
+from progressor.storage.settlements import Due
+from progressor.worker.agenda import Agenda
+from progressor.worker.observer import Observers
+
+_log = logging.getLogger(__name__)
+_BACKOFF_SECONDS = 0.5
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Timers:
+    """Works through the agenda."""
+
+    agenda: Agenda
+    claims: Claims
+    namespaces: Namespaces
+    places: Places
+    pool: Pool
+    batch_max: int
+    observers: Observers
+
+    async def run(self) -> None:
+        """Claim what is due, when it is due; ends only by cancellation."""
+        while True:
+            due = self.agenda.take_due(self.batch_max)
+            if not due:
+                await self._next()
+                continue
+            try:
+                await self._claim(due)
+            except errors.StorageUnavailableError as error:
+                _log.warning("timers not claimed", extra={"why": error.why, "count": len(due)})
+                await asyncio.sleep(_BACKOFF_SECONDS)
+                for each in due:
+                    self.agenda.add(each, told_at=each.due_at)
+
+    async def _next(self) -> None:
+        self.agenda.changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.agenda.wait_seconds()):
+                await self.agenda.changed.wait()
+
+    async def _claim(self, due: Sequence[Due]) -> None:
+        wanted: list[Wanted] = []
+        reserved: dict[str, int] = {}
+        try:
+            for each in due:
+                await self._reserve(each, wanted, reserved)
+            claimed = await self.claims.claim_tasks(self.pool, wanted) if wanted else []
+        except errors.StorageError:
+            for name, count in reserved.items():
+                self.places.workers.give_back(name, count)
+            raise
+        for each_claimed in claimed:
+            reserved[each_claimed.task.key.namespace] -= 1
+            self.places.workers.start(each_claimed.task)
+        for name, count in reserved.items():
+            if count:
+                self.places.workers.give_back(name, count)
+        if claimed:
+            self.observers.tell("timers_claimed", count=len(claimed))
+
+    async def _reserve(
+        self, due: Due, wanted: list[Wanted], reserved: dict[str, int]
+    ) -> None:
+        name = due.key.namespace
+        try:
+            namespace = await self.namespaces.lookup(name)
+        except errors.NamespaceNotFoundError:
+            return
+        # Those with a backlog stand in line there: the oldest go first.
+        backlog = self.places.workers.has_backlog(name)
+        if backlog or not self.places.workers.reserve_up_to(namespace, 1):
+            self.places.workers.mark_backlog(name)
+            return
+        reserved[name] = reserved.get(name, 0) + 1
+        expires_after: dt.timedelta = namespace.step_timeout + self.places.step_grace
+        wanted.append(Wanted(key=due.key, task_id=due.task_id, expires_after=expires_after))

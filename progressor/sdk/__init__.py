@@ -1,0 +1,167 @@
+"""What users of progressor import: clients for those who call processes, processors for authors.
+
+Imports only the wire contract and ``progressor.errors``. A processor, served: a basket that takes
+items by calls, and gives up after a day without one::
+
+    from progressor.sdk import Processor, Reject, Step
+
+    orders = Processor("orders", state=list[str])
+
+    @orders.init
+    @orders.call
+    async def add(step: Step[list[str]]) -> int:
+        if not step.args:
+            raise Reject("name an item")
+        step.state = [*(step.state or []), step.args]
+        step.set_timer(after=86_400)
+        return len(step.state)
+
+    @orders.timeout
+    def give_up(step: Step[list[str]]) -> None:
+        step.complete({"abandoned": step.state})
+
+    orders.serve(bind="127.0.0.1:7421")
+
+And a client::
+
+    async with Client("127.0.0.1:7420", namespace="orders") as client:
+        await client.start("order-1", "tea", idempotency_key="start")
+        answer = await client.call("order-1", "milk", idempotency_key="milk")
+
+Start reading at ``client.py`` or at ``processor.py``.
+"""
+
+from progressor.errors import (
+    DeadlineExceededError,
+    EventNotFoundError,
+    FieldViolation,
+    IdempotencyKeyReusedError,
+    InvalidRequestError,
+    NamespaceAlreadyExistsError,
+    NamespaceChangedError,
+    NamespaceNotEmptyError,
+    NamespaceNotFoundError,
+    NotFoundError,
+    OverloadedError,
+    ProcessAlreadyExistsError,
+    ProcessFailedError,
+    ProcessFinishedError,
+    ProcessIsRunningError,
+    ProcessNotFoundError,
+    ProcessRemovedError,
+    ProgressorError,
+    RejectedError,
+    RepairFailedError,
+    RequestError,
+    ShuttingDownError,
+    StateError,
+    StorageUnavailableError,
+    TaskCancelledError,
+    TaskFailedError,
+    TaskNotFoundError,
+)
+from progressor.sdk.client import Client
+from progressor.sdk.codecs import BYTES, JSON, BytesCodec, Codec, JsonCodec, Payload
+from progressor.sdk.failures import EngineUnavailableError, UnexpectedStatusError
+from progressor.sdk.namespaces import NamespaceConfig, RetryPolicy, ZombiePolicy
+from progressor.sdk.processor import Processor
+from progressor.sdk.server import Limits, running, serve, serve_async
+from progressor.sdk.step import Step
+from progressor.sdk.sync_client import SyncClient
+from progressor.sdk.values import (
+    NO_HISTORY,
+    Accepted,
+    Answer,
+    Direction,
+    Event,
+    HistoryRange,
+    NewEvent,
+    NewTimer,
+    Process,
+    ProcessStatus,
+    SimpleRepaired,
+    Snapshot,
+    TaskAnswer,
+    TaskError,
+    TaskStatus,
+    TaskTrace,
+    TaskType,
+    Timer,
+    Trace,
+    Wait,
+    WaitCause,
+)
+from progressor.sdk.verdicts import Fail, Reject, Retry
+
+__all__ = (
+    "BYTES",
+    "JSON",
+    "NO_HISTORY",
+    "Accepted",
+    "Answer",
+    "BytesCodec",
+    "Client",
+    "Codec",
+    "DeadlineExceededError",
+    "Direction",
+    "EngineUnavailableError",
+    "Event",
+    "EventNotFoundError",
+    "Fail",
+    "FieldViolation",
+    "HistoryRange",
+    "IdempotencyKeyReusedError",
+    "InvalidRequestError",
+    "JsonCodec",
+    "Limits",
+    "NamespaceAlreadyExistsError",
+    "NamespaceChangedError",
+    "NamespaceConfig",
+    "NamespaceNotEmptyError",
+    "NamespaceNotFoundError",
+    "NewEvent",
+    "NewTimer",
+    "NotFoundError",
+    "OverloadedError",
+    "Payload",
+    "Process",
+    "ProcessAlreadyExistsError",
+    "ProcessFailedError",
+    "ProcessFinishedError",
+    "ProcessIsRunningError",
+    "ProcessNotFoundError",
+    "ProcessRemovedError",
+    "ProcessStatus",
+    "Processor",
+    "ProgressorError",
+    "Reject",
+    "RejectedError",
+    "RepairFailedError",
+    "RequestError",
+    "Retry",
+    "RetryPolicy",
+    "ShuttingDownError",
+    "SimpleRepaired",
+    "Snapshot",
+    "StateError",
+    "Step",
+    "StorageUnavailableError",
+    "SyncClient",
+    "TaskAnswer",
+    "TaskCancelledError",
+    "TaskError",
+    "TaskFailedError",
+    "TaskNotFoundError",
+    "TaskStatus",
+    "TaskTrace",
+    "TaskType",
+    "Timer",
+    "Trace",
+    "UnexpectedStatusError",
+    "Wait",
+    "WaitCause",
+    "ZombiePolicy",
+    "running",
+    "serve",
+    "serve_async",
+)

@@ -1,0 +1,178 @@
+"""The way to the engine, asynchronous and blocking: one channel, deadlines, safe repeats."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import grpc
+
+from progressor.sdk.exchange import Attempts, Exchange, Result, Service
+from progressor.sdk.failures import error_for, read_status
+from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceStub
+from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
+
+try:
+    from opentelemetry import propagate, trace
+except ImportError:  # pragma: no cover  # the SDK works without it, and then there is no span
+    _TRACEABLE = False
+else:
+    _TRACEABLE = True
+
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # A caller may wait long without a byte on the wire: find out within a minute that the peer
+    # is gone. The engine's server allows such pings; another one may answer too_many_pings.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A replica that restarts is back within seconds; gRPC's own two minutes would outlast every
+    # repeat below.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+
+Stubs: TypeAlias = dict[Service, ProcessServiceStub | NamespaceServiceStub]
+TraceMetadata: TypeAlias = tuple[tuple[str, str], ...] | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where the engine is and how patiently it is asked.
+
+    ``jitter`` gives numbers from 0 up to 1; ``credentials`` None: no TLS.
+    """
+
+    target: str
+    timeout: dt.timedelta
+    credentials: grpc.ChannelCredentials | None
+    jitter: Callable[[], float]
+
+    def attempts(self, exchange: Exchange[Any]) -> Attempts:
+        """Return the attempts that `exchange` has, its clock running."""
+        return Attempts(exchange, timeout=self.timeout, jitter=self.jitter)
+
+
+class Connection:
+    """Sends exchanges from one event loop; opens its channel with the first of them."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Open nothing yet."""
+        self._endpoint = endpoint
+        self._channel: grpc.aio.Channel | None = None
+        self._stubs: Stubs = {}
+
+    async def send(self, exchange: Exchange[Result]) -> Result:
+        """Return what `exchange` brings, repeating it where that is safe.
+
+        Cancelled, it stops waiting; what was accepted goes on.
+
+        Raises:
+            ProgressorError: The class of `progressor.errors` that the engine's answer stands for.
+        """
+        rpc = getattr(self._opened()[exchange.service], exchange.rpc)
+        attempts = self._endpoint.attempts(exchange)
+        while True:  # ends with the exchange's timeout at the latest
+            try:
+                message = await rpc(
+                    exchange.request, timeout=attempts.remaining(), metadata=_trace_metadata()
+                )
+            except grpc.aio.AioRpcError as error:
+                status = read_status(error, self._endpoint.target)
+                pause = attempts.pause_after(status)
+                if pause is None:
+                    raise error_for(status) from error
+                await asyncio.sleep(pause)
+            else:
+                return exchange.parse(message)
+
+    async def close(self) -> None:
+        """Close the channel; requests in flight end with an error. Safe to repeat."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    def _opened(self) -> Stubs:
+        if self._channel is None:
+            endpoint = self._endpoint
+            if endpoint.credentials is None:
+                channel = grpc.aio.insecure_channel(endpoint.target, options=_CHANNEL_OPTIONS)
+            else:
+                channel = grpc.aio.secure_channel(
+                    endpoint.target, endpoint.credentials, options=_CHANNEL_OPTIONS
+                )
+            self._channel = channel
+            self._stubs = _stubs(channel)
+        return self._stubs
+
+
+class BlockingConnection:
+    """Sends exchanges from any thread; opens its channel with the first of them."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Open nothing yet."""
+        self._endpoint = endpoint
+        self._lock = threading.Lock()
+        self._channel: grpc.Channel | None = None
+        self._stubs: Stubs = {}
+
+    def send(self, exchange: Exchange[Result]) -> Result:
+        """Return what `exchange` brings, repeating it where that is safe; as `Connection.send`."""
+        rpc = getattr(self._opened()[exchange.service], exchange.rpc)
+        attempts = self._endpoint.attempts(exchange)
+        while True:  # ends with the exchange's timeout at the latest
+            try:
+                message = rpc(
+                    exchange.request, timeout=attempts.remaining(), metadata=_trace_metadata()
+                )
+            except grpc.RpcError as error:
+                status = read_status(error, self._endpoint.target)
+                pause = attempts.pause_after(status)
+                if pause is None:
+                    raise error_for(status) from error
+                time.sleep(pause)
+            else:
+                return exchange.parse(message)
+
+    def close(self) -> None:
+        """Close the channel; requests in flight end with an error. Safe to repeat."""
+        with self._lock:
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def _opened(self) -> Stubs:
+        with self._lock:
+            if self._channel is None:
+                endpoint = self._endpoint
+                if endpoint.credentials is None:
+                    channel = grpc.insecure_channel(endpoint.target, options=_CHANNEL_OPTIONS)
+                else:
+                    channel = grpc.secure_channel(
+                        endpoint.target, endpoint.credentials, options=_CHANNEL_OPTIONS
+                    )
+                self._channel = channel
+                self._stubs = _stubs(channel)
+            return self._stubs
+
+
+def _stubs(channel: grpc.aio.Channel | grpc.Channel) -> Stubs:
+    return {
+        Service.PROCESSES: ProcessServiceStub(channel),
+        Service.NAMESPACES: NamespaceServiceStub(channel),
+    }
+
+
+def _trace_metadata() -> TraceMetadata:
+    # Asking for the span first costs 0.3 us; injecting nothing would cost ten times as much.
+    if not _TRACEABLE or not trace.get_current_span().get_span_context().is_valid:
+        return None
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return tuple(carrier.items())

@@ -1,0 +1,187 @@
+"""A processor: the user's handlers, one per type of task, and the answers they make."""
+
+import asyncio
+import contextvars
+import dataclasses
+import inspect
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, TypeVar, overload
+
+import grpc
+
+from progressor.sdk import server
+from progressor.sdk.codecs import JSON, Codec, Payload
+from progressor.sdk.step import State, Step
+from progressor.sdk.values import TaskType
+from progressor.sdk.verdicts import Verdict, failure
+from progressor.v1 import processor_service_pb2 as pb
+
+Returned = TypeVar("Returned")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Handler:
+    """A function of the user's; a plain one may block, so it gets a thread."""
+
+    function: Callable[[Any], Payload]
+    is_async: bool
+
+
+class Processor(Generic[State]):
+    """Answers the steps of the processes of a namespace by functions of the user's.
+
+    A handler takes a `Step` and returns the response, None for none. It is ``async def``, or a
+    plain function, which runs in a thread and may block. It raises `Reject`, `Fail` or `Retry`
+    to end the step otherwise; any other exception breaks the process, and is logged.
+
+    A step that the engine gave up is cancelled, if its handler is async; a plain one runs on to
+    its end, which nobody hears.
+    """
+
+    @overload
+    def __init__(self: "Processor[Any]", name: str, *, codec: Codec = JSON) -> None: ...
+
+    @overload
+    def __init__(self, name: str, *, state: type[State], codec: Codec = JSON) -> None: ...
+
+    def __init__(self, name: str, *, state: Payload = Any, codec: Codec = JSON) -> None:
+        """Take no handler yet.
+
+        Args:
+            name: Its namespace, by which steps are routed where several processors are served
+                together; a processor served alone answers for whatever namespace asks it.
+            state: The type that `Step.state` is decoded to: a dataclass, a msgspec.Struct ...
+            codec: For all payloads.
+        """
+        self._name = name
+        self._state_type = state
+        self._codec = codec
+        self._handlers: dict[int, _Handler] = {}
+
+    @property
+    def name(self) -> str:
+        """The namespace that this processor answers for."""
+        return self._name
+
+    def init(self, handler: Callable[[Step[State]], Returned]) -> Callable[[Step[State]], Returned]:
+        """Take `handler` for the first step of each process."""
+        return self._register(TaskType.INIT, handler)
+
+    def call(self, handler: Callable[[Step[State]], Returned]) -> Callable[[Step[State]], Returned]:
+        """Take `handler` for requests with an answer."""
+        return self._register(TaskType.CALL, handler)
+
+    def notify(
+        self, handler: Callable[[Step[State]], Returned]
+    ) -> Callable[[Step[State]], Returned]:
+        """Take `handler` for requests without an answer."""
+        return self._register(TaskType.NOTIFY, handler)
+
+    def repair(
+        self, handler: Callable[[Step[State]], Returned]
+    ) -> Callable[[Step[State]], Returned]:
+        """Take `handler` for attempts to bring a broken process back."""
+        return self._register(TaskType.REPAIR, handler)
+
+    def timeout(
+        self, handler: Callable[[Step[State]], Returned]
+    ) -> Callable[[Step[State]], Returned]:
+        """Take `handler` for timers that are due."""
+        return self._register(TaskType.TIMEOUT, handler)
+
+    async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
+        """Return what the handler of the task decides; plain handlers run in `threads`.
+
+        This is the whole processor without a socket: handy in tests.
+        """
+        handler = self._handlers.get(request.task.type)
+        if handler is None:
+            return self._unimplemented(request)
+        response = pb.ProcessResponse()
+        step: Step[State] = Step(request, response, codec=self._codec, state_type=self._state_type)
+        try:
+            value = await _run(handler, step, threads)
+            response.response = self._codec.encode(value)
+        except Verdict as verdict:
+            return verdict.to_wire()
+        except Exception as error:  # noqa: BLE001  # whatever the user's code raises is this step's end, and no neighbour's
+            return self._failed(request, error)
+        return response
+
+    def serve(
+        self,
+        bind: str = server.BIND_DEFAULT,
+        *,
+        limits: server.Limits = server.LIMITS_DEFAULT,
+    ) -> None:
+        """Serve until SIGTERM or SIGINT, then end the steps in hand and return."""
+        server.serve(self, bind=bind, limits=limits)
+
+    async def serve_async(
+        self,
+        bind: str = server.BIND_DEFAULT,
+        *,
+        limits: server.Limits = server.LIMITS_DEFAULT,
+    ) -> None:
+        """Serve in the running event loop until cancelled, then end the steps in hand."""
+        await server.serve_async(self, bind=bind, limits=limits)
+
+    def running(
+        self,
+        bind: str = server.BIND_DEFAULT,
+        *,
+        limits: server.Limits = server.LIMITS_DEFAULT,
+    ) -> AbstractAsyncContextManager[str]:
+        """Serve inside an ``async with``, which gives the bound address (port 0: any free one)."""
+        return server.running(self, bind=bind, limits=limits)
+
+    def _register(
+        self, task_type: TaskType, handler: Callable[[Step[State]], Returned]
+    ) -> Callable[[Step[State]], Returned]:
+        if task_type.number in self._handlers:
+            message = f"processor {self._name!r} has its {task_type} handler already"
+            raise ValueError(message)
+        self._handlers[task_type.number] = _Handler(handler, _is_async(handler))
+        return handler
+
+    def _unimplemented(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
+        task_type = TaskType.from_number(request.task.type)
+        message = (
+            f"processor {self._name!r} has no {task_type} handler: "
+            f"add one with @processor.{task_type}"
+        )
+        return failure(grpc.StatusCode.UNIMPLEMENTED, message, "NO_HANDLER")
+
+    def _failed(self, request: pb.ProcessRequest, error: Exception) -> pb.ProcessResponse:
+        _log.error(
+            "handler raised",
+            exc_info=error,
+            extra={
+                "processor": self._name,
+                "process_id": request.process.process_id,
+                "task_id": request.task.task_id,
+                "task_type": str(TaskType.from_number(request.task.type)),
+                "attempt": request.task.attempt,
+            },
+        )
+        return failure(grpc.StatusCode.UNKNOWN, str(error), type(error).__name__)
+
+
+async def _run(handler: _Handler, step: Step[Any], threads: Executor) -> Payload:
+    if handler.is_async:
+        return await handler.function(step)
+    # The handler sees the context variables (the current span among them) that a coroutine would.
+    context = contextvars.copy_context()
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(threads, context.run, handler.function, step)
+
+
+def _is_async(handler: Callable[..., object]) -> bool:
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004  # an instance whose call is async
+    )

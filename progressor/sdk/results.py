@@ -1,0 +1,152 @@
+"""Messages become values: pure functions, one per message."""
+
+import datetime as dt
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from progressor.sdk.codecs import Codec, Payload
+from progressor.sdk.values import (
+    Accepted,
+    Answer,
+    Event,
+    Process,
+    ProcessStatus,
+    Snapshot,
+    TaskAnswer,
+    TaskError,
+    TaskStatus,
+    TaskTrace,
+    TaskType,
+    Timer,
+    Trace,
+    Wait,
+    WaitCause,
+)
+from progressor.sdk.wire import instant_from_wire, object_from_wire
+from progressor.v1 import process_service_pb2 as pb
+from progressor.v1 import types_pb2 as types
+
+
+def read_answer(
+    message: pb.StartResponse | pb.CallResponse | pb.RepairResponse, codec: Codec, kind: Payload
+) -> Answer:
+    """Return the answer, its response decoded as a `kind`."""
+    return Answer(
+        task_id=message.task_id,
+        response=codec.decode(message.response, kind),
+        deduplicated=message.deduplicated,
+    )
+
+
+def read_accepted(message: pb.NotifyResponse | pb.PutResponse) -> Accepted:
+    """Return the accepted task."""
+    return Accepted(task_id=message.task_id, deduplicated=message.deduplicated)
+
+
+def read_task_answer(message: pb.AwaitTaskResponse, codec: Codec, kind: Payload) -> TaskAnswer:
+    """Return how the task ended, its response decoded as a `kind`."""
+    return TaskAnswer(
+        task_id=message.task_id,
+        type=TaskType.from_number(message.type),
+        response=codec.decode(message.response, kind),
+    )
+
+
+def read_snapshot(message: pb.GetResponse, codec: Codec, kind: Payload) -> Snapshot:
+    """Return the process with all that Get says of it, its state decoded as a `kind`."""
+    return Snapshot(
+        process=read_process(message.process, codec, kind),
+        history=tuple(read_event(event, codec) for event in message.history),
+        timer=_read_timer(message.timer) if message.HasField("timer") else None,
+        waits=tuple(_read_wait(wait) for wait in message.waits),
+        next_after=message.next_after if message.HasField("next_after") else None,
+    )
+
+
+def read_process(message: types.Process, codec: Codec, kind: Payload = Any) -> Process:
+    """Return a process, its state decoded as a `kind`."""
+    return Process(
+        namespace=message.namespace,
+        process_id=message.process_id,
+        status=ProcessStatus.from_number(message.status),
+        detail=message.detail,
+        state=codec.decode(message.aux_state, kind),
+        metadata=object_from_wire(message.metadata),
+        corrupted_by=message.corrupted_by if message.HasField("corrupted_by") else None,
+        previous_status=ProcessStatus.from_number(message.previous_status),
+        created_at=instant_from_wire(message.created_at),
+        status_changed_at=instant_from_wire(message.status_changed_at),
+        last_event_id=message.last_event_id,
+        result=codec.decode(message.result),
+    )
+
+
+def read_event(message: types.Event, codec: Codec) -> Event:
+    """Return an event, its payload decoded."""
+    return Event(
+        event_id=message.event_id,
+        occurred_at=instant_from_wire(message.occurred_at),
+        payload=codec.decode(message.payload),
+        format_version=message.format_version,
+        metadata=object_from_wire(message.metadata),
+        task_id=message.task_id,
+    )
+
+
+def read_trace(message: pb.TraceResponse, codec: Codec) -> Trace:
+    """Return a page of tasks."""
+    return Trace(
+        tasks=tuple(_read_task_trace(task, codec) for task in message.tasks),
+        next_page_token=message.next_page_token,
+    )
+
+
+def _read_task_trace(message: pb.TaskTrace, codec: Codec) -> TaskTrace:
+    return TaskTrace(
+        task_id=message.task_id,
+        type=TaskType.from_number(message.type),
+        status=TaskStatus.from_number(message.status),
+        created_at=instant_from_wire(message.created_at),
+        scheduled_at=_optional_instant(message.HasField("scheduled_at"), message.scheduled_at),
+        started_at=_optional_instant(message.HasField("started_at"), message.started_at),
+        finished_at=_optional_instant(message.HasField("finished_at"), message.finished_at),
+        attempt_count=message.attempt_count,
+        args=codec.decode(message.args),
+        context=dict(message.caller_context),
+        idempotency_key=message.idempotency_key,
+        response=codec.decode(message.response),
+        error=_read_task_error(message.error) if message.HasField("error") else None,
+        events=tuple(read_event(event, codec) for event in message.events),
+    )
+
+
+def _read_timer(message: types.Timer) -> Timer:
+    return Timer(
+        task_id=message.task_id,
+        type=TaskType.from_number(message.type),
+        status=TaskStatus.from_number(message.status),
+        due_at=instant_from_wire(message.due_at),
+    )
+
+
+def _read_wait(message: types.Wait) -> Wait:
+    return Wait(
+        task_id=message.task_id,
+        type=TaskType.from_number(message.type),
+        status=TaskStatus.from_number(message.status),
+        cause=WaitCause.from_number(message.cause),
+        until=_optional_instant(message.HasField("until"), message.until),
+        behind_task_id=message.behind_task_id if message.HasField("behind_task_id") else None,
+        attempt=message.attempt,
+        last_error=_read_task_error(message.last_error) if message.HasField("last_error") else None,
+        replica_id=message.replica_id if message.HasField("replica_id") else None,
+    )
+
+
+def _read_task_error(message: types.TaskError) -> TaskError:
+    return TaskError(code=message.code, reason=message.reason, message=message.message)
+
+
+def _optional_instant(present: bool, timestamp: Timestamp) -> dt.datetime | None:  # noqa: FBT001  # protobuf tells presence apart from the value
+    return instant_from_wire(timestamp) if present else None

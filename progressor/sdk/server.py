@@ -1,0 +1,203 @@
+"""Processors on a socket: ProcessorService, health and reflection, and a drain on the way out."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+import logging
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Protocol, TypeAlias
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from progressor.sdk.connection import MESSAGE_BYTES_MAX
+from progressor.sdk.verdicts import failure
+from progressor.v1 import processor_service_pb2 as pb
+from progressor.v1 import processor_service_pb2_grpc as pb_grpc
+
+try:
+    import uvloop
+except ImportError:  # pragma: no cover  # asyncio's own loop does as well
+    _LOOP_FACTORY: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+else:
+    _LOOP_FACTORY = uvloop.new_event_loop
+
+BIND_DEFAULT = "127.0.0.1:7421"
+
+_SERVICE_NAME = pb.DESCRIPTOR.services_by_name["ProcessorService"].full_name
+
+_SERVER_OPTIONS = (
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # Two processors that share a port by mistake would each get half of the steps.
+    ("grpc.so_reuseport", 0),
+    # The engine pings idle channels, to learn early that a processor is gone.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+)
+
+_log = logging.getLogger(__name__)
+
+Ask: TypeAlias = Callable[[pb.ProcessRequest, Executor], Awaitable[pb.ProcessResponse]]
+
+
+class Answering(Protocol):
+    """What is served: a processor."""
+
+    @property
+    def name(self) -> str:
+        """The namespace that it answers for."""
+
+    async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
+        """Return the answer to one step."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a server takes on at once, and how long it takes to leave.
+
+    Over ``steps_max`` steps it answers RESOURCE_EXHAUSTED, which the engine retries;
+    ``threads_max`` plain handlers run at once, others wait; steps that outlast ``drain_timeout``
+    are cut off, and asked again elsewhere.
+    """
+
+    steps_max: int = 10_000
+    threads_max: int = 32
+    drain_timeout: dt.timedelta = dt.timedelta(seconds=30)
+
+
+LIMITS_DEFAULT = Limits()
+
+
+def serve(
+    *processors: Answering, bind: str = BIND_DEFAULT, limits: Limits = LIMITS_DEFAULT
+) -> None:
+    """Serve until SIGTERM or SIGINT, then end the steps in hand and return.
+
+    For the main thread of a program: it runs an event loop of its own, uvloop where installed.
+
+    Args:
+        processors: One, which answers for every namespace, or several, each for its name.
+        bind: "host:port" or "unix:/path". There is no authentication: keep to trusted networks.
+        limits: What is taken on at once.
+    """
+    with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
+        runner.run(_serve_until_signal(processors, bind, limits))
+
+
+async def serve_async(
+    *processors: Answering, bind: str = BIND_DEFAULT, limits: Limits = LIMITS_DEFAULT
+) -> None:
+    """Serve in the running event loop until cancelled, then end the steps in hand."""
+    async with running(*processors, bind=bind, limits=limits):
+        await asyncio.get_running_loop().create_future()
+
+
+@contextlib.asynccontextmanager
+async def running(
+    *processors: Answering, bind: str = BIND_DEFAULT, limits: Limits = LIMITS_DEFAULT
+) -> AsyncIterator[str]:
+    """Serve inside an ``async with``, which gives the bound address (port 0: any free one).
+
+    On the way out no step is accepted any more, and those in hand are ended.
+
+    Raises:
+        RuntimeError: `bind` is taken, or no address.
+        ValueError: Two processors have the same name, or there is none.
+    """
+    server = grpc.aio.server(options=_SERVER_OPTIONS, maximum_concurrent_rpcs=limits.steps_max)
+    threads = ThreadPoolExecutor(limits.threads_max, thread_name_prefix="progressor-handler")
+    pb_grpc.add_ProcessorServiceServicer_to_server(_Servicer(_router(processors), threads), server)
+    health_servicer = _Health()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    await health_servicer.set(_SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
+    reflection.enable_server_reflection(
+        (_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+    )
+    port = server.add_insecure_port(bind)
+    await server.start()
+    try:
+        yield bind if bind.startswith("unix:") else f"{bind.rpartition(':')[0]}:{port}"
+    finally:
+        await health_servicer.leave()
+        await server.stop(limits.drain_timeout.total_seconds())
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _Servicer(pb_grpc.ProcessorServiceServicer):
+    """The hot path: one look-up and one await between the socket and the handler."""
+
+    def __init__(self, ask: Ask, threads: Executor) -> None:
+        self._ask, self._threads = ask, threads
+
+    async def Process(  # noqa: N802  # the name of the RPC
+        self, request: pb.ProcessRequest, context: object
+    ) -> pb.ProcessResponse:
+        del context
+        return await self._ask(request, self._threads)
+
+
+class _Health(health.aio.HealthServicer):
+    """gRPC health whose watchers are let go on leaving: they would hold up the drain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watches: set[asyncio.Timeout] = set()
+
+    async def Watch(  # noqa: N802  # the RPC's name
+        self,
+        request: health_pb2.HealthCheckRequest,
+        context: grpc.aio.ServicerContext[
+            health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
+        ],
+    ) -> None:
+        # A timeout that is due on leaving ends the stream with OK; of a cancelled task gRPC would
+        # tell its watcher nothing.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None) as watch:
+                self._watches.add(watch)
+                try:
+                    await super().Watch(request, context)
+                finally:
+                    self._watches.discard(watch)
+
+    async def leave(self) -> None:
+        """Say NOT_SERVING from now on, and end the watches."""
+        await self.enter_graceful_shutdown()
+        now = asyncio.get_running_loop().time()
+        for watch in self._watches:
+            watch.reschedule(now)
+
+
+async def _serve_until_signal(processors: tuple[Answering, ...], bind: str, limits: Limits) -> None:
+    leaving = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leaving.set)
+    async with running(*processors, bind=bind, limits=limits) as address:
+        _log.info("processor serves", extra={"address": address})
+        await leaving.wait()
+        _log.info("processor drains", extra={"address": address})
+
+
+def _router(processors: tuple[Answering, ...]) -> Ask:
+    by_name = {processor.name: processor for processor in processors}
+    if not processors or len(by_name) < len(processors):
+        names = ", ".join(repr(processor.name) for processor in processors)
+        message = f"processors to serve need different names, one at least; given: {names or '-'}"
+        raise ValueError(message)
+    if len(processors) == 1:
+        return processors[0].answer
+
+    async def ask(request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
+        processor = by_name.get(request.process.namespace)
+        if processor is not None:
+            return await processor.answer(request, threads)
+        message = f"no processor for namespace {request.process.namespace!r}: only {list(by_name)}"
+        return failure(grpc.StatusCode.UNIMPLEMENTED, message, "NO_PROCESSOR")
+
+    return ask

@@ -1,0 +1,221 @@
+"""The one argument of a handler: a process, its task, and what the handler decides about them."""
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+import grpc
+
+from progressor.sdk.codecs import Codec, Payload
+from progressor.sdk.requests import timer_to_wire
+from progressor.sdk.results import read_event
+from progressor.sdk.values import Event, HistoryRange, NewTimer, ProcessStatus, TaskType
+from progressor.sdk.verdicts import Reject
+from progressor.sdk.wire import Seconds, instant_from_wire, object_from_wire
+from progressor.v1 import processor_service_pb2 as pb
+
+State = TypeVar("State")
+
+_UNREAD: Payload = object()
+
+
+class Step(Generic[State]):
+    """One task on one process. What is read is decoded then; what is decided is saved as one.
+
+    Of `set_timer`, `unset_timer`, `remove` and `complete` the last one stands; with none of them
+    the timer that a call pushed aside goes on. Nothing is saved if the handler raises.
+    """
+
+    __slots__ = ("_args", "_codec", "_history", "_request", "_response", "_state", "_state_type")
+
+    def __init__(
+        self,
+        request: pb.ProcessRequest,
+        response: pb.ProcessResponse,
+        *,
+        codec: Codec,
+        state_type: Payload = Any,
+    ) -> None:
+        """Read from `request`, write to `response`."""
+        self._request, self._response = request, response
+        self._codec, self._state_type = codec, state_type
+        self._args = self._state = self._history = _UNREAD
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the process."""
+        return self._request.process.namespace
+
+    @property
+    def process_id(self) -> str:
+        """The id that the client chose for the process."""
+        return self._request.process.process_id
+
+    @property
+    def status(self) -> ProcessStatus:
+        """The status before this step: init, running, or, in a repair, error."""
+        return ProcessStatus.from_number(self._request.process.status)
+
+    @property
+    def detail(self) -> str:
+        """Why the process is in error; "" otherwise."""
+        return self._request.process.detail
+
+    @property
+    def last_event_id(self) -> int:
+        """How many events the process has, whether or not they came with this step."""
+        return self._request.process.last_event_id
+
+    @property
+    def task_id(self) -> int:
+        """The id of the task: the same in each attempt, so the key to fence side effects by."""
+        return self._request.task.task_id
+
+    @property
+    def type(self) -> TaskType:
+        """Why this step is taken."""
+        return TaskType.from_number(self._request.task.type)
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self._request.task.attempt
+
+    @property
+    def token(self) -> int:
+        """A number that grows with each lease of the process: a store can refuse a smaller one."""
+        return self._request.task.token
+
+    @property
+    def scheduled_at(self) -> dt.datetime:
+        """When the task was due."""
+        return instant_from_wire(self._request.task.scheduled_at)
+
+    @property
+    def deadline(self) -> dt.datetime:
+        """When the engine stops waiting for this step."""
+        return instant_from_wire(self._request.deadline)
+
+    @property
+    def context(self) -> Mapping[str, str]:
+        """The pairs that the caller passed along."""
+        return self._request.task.caller_context
+
+    @property
+    def trace_context(self) -> Mapping[str, str]:
+        """The W3C trace context of this step."""
+        return self._request.task.trace_context
+
+    @property
+    def args(self) -> Payload:
+        """What the caller, or `set_timer`, gave along; None if nothing. See `args_as`."""
+        if self._args is _UNREAD:
+            self._args = self.args_as(Any)
+        return self._args
+
+    def args_as(self, kind: Payload) -> Payload:
+        """Return the args, checked to be a `kind`, as in ``order = step.args_as(Order)``.
+
+        Raises:
+            Reject: They are not, and it is a caller's doing: INVALID_ARGUMENT, nothing breaks.
+            ValueError: They are not, and no caller is there to be told.
+        """
+        try:
+            return self._codec.decode(self._request.task.args, kind)
+        except ValueError as error:
+            if self.type is TaskType.TIMEOUT:
+                raise
+            message = f"args cannot be read: {error}"
+            raise Reject(
+                message, code=grpc.StatusCode.INVALID_ARGUMENT, reason="INVALID_ARGS"
+            ) from error
+
+    @property
+    def state(self) -> State:
+        """The state that the process keeps; None, whatever State says, until a step sets one.
+
+        Assign to save it: ``step.state = state``. A change inside of it is not noticed.
+        """
+        if self._state is _UNREAD:
+            self._state = self._codec.decode(self._request.process.aux_state, self._state_type)
+        state: State = self._state
+        return state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._response.aux_state = self._codec.encode(state)
+        self._state = state
+
+    @property
+    def metadata(self) -> dict[str, Payload]:
+        """The JSON object by which List can filter. Assign to save it."""
+        decided = self._response.HasField("metadata")
+        return object_from_wire((self._response if decided else self._request.process).metadata)
+
+    @metadata.setter
+    def metadata(self, metadata: Mapping[str, Payload]) -> None:
+        self._response.metadata.Clear()
+        self._response.metadata.SetInParent()
+        self._response.metadata.update(metadata)
+
+    @property
+    def history(self) -> tuple[Event, ...]:
+        """The events that came with this step: the namespace, or the request, says how many."""
+        if self._history is _UNREAD:
+            self._history = tuple(read_event(event, self._codec) for event in self._request.history)
+        history: tuple[Event, ...] = self._history
+        return history
+
+    def emit(
+        self,
+        event: Payload,
+        *,
+        format_version: int = 0,
+        metadata: Mapping[str, Payload] | None = None,
+    ) -> None:
+        """Append `event` to the history, behind those emitted before."""
+        message = self._response.events.add(
+            payload=self._codec.encode(event), format_version=format_version
+        )
+        if metadata is not None:
+            message.metadata.update(metadata)
+
+    def set_timer(  # noqa: PLR0913  # the wire's own options, keyword-only
+        self,
+        *,
+        after: Seconds | None = None,
+        at: dt.datetime | None = None,
+        remove: bool = False,
+        args: Payload = None,
+        history: HistoryRange | None = None,
+        step_timeout: Seconds | None = None,
+    ) -> None:
+        """Set the timer of the process, in place of any other; it asks the timeout handler.
+
+        Args:
+            after: Seconds or a timedelta from the end of this step. Neither this nor `at`: now.
+            at: An aware datetime.
+            remove: Remove the process instead, without asking.
+            args: For the timeout handler.
+            history: How much history it gets; None: the namespace's choice.
+            step_timeout: How long it may take; None: the namespace's.
+
+        Raises:
+            ValueError: Both `after` and `at`, or a naive `at`.
+        """
+        timer = NewTimer(
+            after=after, at=at, remove=remove, args=args, history=history, step_timeout=step_timeout
+        )
+        self._response.set_timer.CopyFrom(timer_to_wire(timer, self._codec))
+
+    def unset_timer(self) -> None:
+        """Cancel the timer of the process."""
+        self._response.unset_timer.SetInParent()
+
+    def remove(self) -> None:
+        """Remove the process with all that belongs to it; the caller still gets the answer."""
+        self._response.remove.SetInParent()
+
+    def complete(self, result: Payload = None) -> None:
+        """Finish the process; it keeps `result`, and takes no more calls."""
+        self._response.complete.CopyFrom(pb.Complete(result=self._codec.encode(result)))

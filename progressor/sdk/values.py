@@ -1,0 +1,267 @@
+"""What requests take and answers bring: processes, events, tasks, as frozen values.
+
+Instants are aware datetimes in UTC. Payloads (state, response, event ...) are decoded.
+"""
+
+import dataclasses
+import datetime as dt
+import enum
+from collections.abc import Mapping
+from typing import Self
+
+from progressor.sdk.codecs import Payload
+from progressor.sdk.wire import Seconds
+
+
+class WireEnum(enum.StrEnum):
+    """An enum whose members stand in the order of their numbers on the wire, from 0."""
+
+    @property
+    def number(self) -> int:
+        """The number of this member on the wire."""
+        return tuple(type(self)).index(self)
+
+    @classmethod
+    def from_number(cls, number: int) -> Self:
+        """Return the member of `number`, the first where this release knows of none."""
+        members = tuple(cls)
+        return members[number] if 0 <= number < len(members) else members[0]
+
+
+class ProcessStatus(WireEnum):
+    """Where a process is in its life. UNSPECIFIED: none, or one that only a newer SDK knows."""
+
+    UNSPECIFIED = "unspecified"
+    INIT = "init"
+    RUNNING = "running"
+    ERROR = "error"
+    FINISHED = "finished"
+
+
+class TaskType(WireEnum):
+    """Why a task exists. UNSPECIFIED: none, or one that only a newer SDK knows."""
+
+    UNSPECIFIED = "unspecified"
+    INIT = "init"
+    CALL = "call"
+    NOTIFY = "notify"
+    REPAIR = "repair"
+    TIMEOUT = "timeout"
+    REMOVE = "remove"
+
+
+class TaskStatus(WireEnum):
+    """Where a task is. UNSPECIFIED: one that only a newer SDK knows."""
+
+    UNSPECIFIED = "unspecified"
+    WAITING = "waiting"
+    RUNNING = "running"
+    BLOCKED = "blocked"
+    FINISHED = "finished"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+
+
+class WaitCause(WireEnum):
+    """Why a task that could run does not. UNSPECIFIED: a cause that only a newer SDK knows."""
+
+    UNSPECIFIED = "unspecified"
+    RUNNING = "running"
+    TIMER = "timer"
+    BEHIND_TASK = "behind_task"
+    NO_FREE_WORKER = "no_free_worker"
+    RETRY = "retry"
+
+
+class Direction(WireEnum):
+    """Which way a range of history runs."""
+
+    UNSPECIFIED = "unspecified"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryRange:
+    """A piece of a history; by default all of it, oldest first.
+
+    ``after`` leaves out everything up to and including that event id, in the direction; 0: from
+    the first, or, backward, from the last. ``limit`` is at most 100,000; None: no limit, 0: no
+    events at all.
+    """
+
+    after: int = 0
+    limit: int | None = None
+    direction: Direction = Direction.FORWARD
+
+    @classmethod
+    def last(cls, count: int) -> Self:
+        """Return the range of the last `count` events, newest first."""
+        return cls(limit=count, direction=Direction.BACKWARD)
+
+
+NO_HISTORY = HistoryRange(limit=0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process without its history. ``state`` and ``result`` are None where List made it."""
+
+    namespace: str
+    process_id: str
+    status: ProcessStatus
+    detail: str
+    state: Payload
+    metadata: Mapping[str, Payload]
+    corrupted_by: int | None
+    previous_status: ProcessStatus
+    created_at: dt.datetime
+    status_changed_at: dt.datetime
+    last_event_id: int
+    result: Payload
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One recorded fact; ``event_id`` counts from 1 without gaps within its process."""
+
+    event_id: int
+    occurred_at: dt.datetime
+    payload: Payload
+    format_version: int
+    metadata: Mapping[str, Payload]
+    task_id: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """An event to import with Put. ``occurred_at`` None: now."""
+
+    payload: Payload
+    format_version: int = 0
+    metadata: Mapping[str, Payload] | None = None
+    occurred_at: dt.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NewTimer:
+    """A timer to import with Put; see `Step.set_timer` for each field."""
+
+    after: Seconds | None = None
+    at: dt.datetime | None = None
+    remove: bool = False
+    args: Payload = None
+    history: HistoryRange | None = None
+    step_timeout: Seconds | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Timer:
+    """The timer of a process: a timeout or remove task, waiting or blocked by calls."""
+
+    task_id: int
+    type: TaskType
+    status: TaskStatus
+    due_at: dt.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskError:
+    """How a failed or rejected task ended; ``code`` is a gRPC status code."""
+
+    code: int
+    reason: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """One task that has not ended, and what it waits for."""
+
+    task_id: int
+    type: TaskType
+    status: TaskStatus
+    cause: WaitCause
+    until: dt.datetime | None
+    behind_task_id: int | None
+    attempt: int
+    last_error: TaskError | None
+    replica_id: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A process with its history, its timer and what its unfinished tasks wait for.
+
+    ``next_after`` is set where the range has more events than a message holds: ask again with it.
+    """
+
+    process: Process
+    history: tuple[Event, ...]
+    timer: Timer | None
+    waits: tuple[Wait, ...]
+    next_after: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The processor's answer; ``response`` is None with `accept_only`.
+
+    ``deduplicated``: an earlier request with the same idempotency key did the work.
+    """
+
+    task_id: int
+    response: Payload
+    deduplicated: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """The task that is durably accepted, or that stands for an import."""
+
+    task_id: int
+    deduplicated: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SimpleRepaired:
+    """The timer that runs again; None where the process is simply running."""
+
+    task_id: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskAnswer:
+    """How an awaited task ended."""
+
+    task_id: int
+    type: TaskType
+    response: Payload
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTrace:
+    """The life of one task, and the events that its step recorded (at most 1,000)."""
+
+    task_id: int
+    type: TaskType
+    status: TaskStatus
+    created_at: dt.datetime
+    scheduled_at: dt.datetime | None
+    started_at: dt.datetime | None
+    finished_at: dt.datetime | None
+    attempt_count: int
+    args: Payload
+    context: Mapping[str, str]
+    idempotency_key: str
+    response: Payload
+    error: TaskError | None
+    events: tuple[Event, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """One page of the tasks of a process, by ascending id. ``next_page_token`` "": the last."""
+
+    tasks: tuple[TaskTrace, ...]
+    next_page_token: str

@@ -1,0 +1,96 @@
+"""Instants, durations and JSON objects between Python and protobuf."""
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.struct_pb2 import ListValue, Struct, Value
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from progressor.sdk.codecs import Payload
+
+Seconds: TypeAlias = float | dt.timedelta
+"""A duration as users write it: seconds, or a timedelta."""
+
+
+def timedelta_of(duration: Seconds) -> dt.timedelta:
+    """Return `duration`, a number being seconds, as a timedelta."""
+    return duration if isinstance(duration, dt.timedelta) else dt.timedelta(seconds=duration)
+
+
+def optional_timedelta(duration: Seconds | None) -> dt.timedelta | None:
+    """Return `duration` as a timedelta, None as None."""
+    return None if duration is None else timedelta_of(duration)
+
+
+def duration_to_wire(duration: Seconds) -> Duration:
+    """Return `duration` as a protobuf Duration, to the microsecond."""
+    message = Duration()
+    message.FromTimedelta(timedelta_of(duration))
+    return message
+
+
+def duration_from_wire(message: Duration) -> dt.timedelta:
+    """Return a protobuf Duration as a timedelta."""
+    return message.ToTimedelta()
+
+
+def instant_to_wire(instant: dt.datetime) -> Timestamp:
+    """Return `instant` as a protobuf Timestamp.
+
+    Raises:
+        ValueError: `instant` has no time zone, so that nobody can say when it is.
+    """
+    if instant.tzinfo is None:
+        message = f"{instant!r} has no time zone; progressor takes aware datetimes"
+        raise ValueError(message)
+    timestamp = Timestamp()
+    timestamp.FromDatetime(instant)
+    return timestamp
+
+
+def optional_instant_to_wire(instant: dt.datetime | None) -> Timestamp | None:
+    """Return `instant` as a protobuf Timestamp, None as None."""
+    return None if instant is None else instant_to_wire(instant)
+
+
+def instant_from_wire(timestamp: Timestamp) -> dt.datetime:
+    """Return a protobuf Timestamp as an aware datetime, UTC."""
+    return timestamp.ToDatetime(tzinfo=dt.UTC)
+
+
+def object_to_wire(value: Mapping[str, Payload]) -> Struct:
+    """Return a JSON object as a protobuf Struct."""
+    struct = Struct()
+    struct.update(value)
+    return struct
+
+
+def object_from_wire(struct: Struct) -> dict[str, Payload]:
+    """Return a protobuf Struct as a JSON object, whole numbers as int.
+
+    Struct knows only doubles: integers beyond 2**53 have lost their last digits on the way.
+    """
+    return {name: _value_from_wire(value) for name, value in struct.fields.items()}
+
+
+def _value_from_wire(value: Value) -> Payload:
+    match value.WhichOneof("kind"):
+        case "number_value":
+            number = value.number_value
+            return int(number) if number.is_integer() else number
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return value.bool_value
+        case "struct_value":
+            return object_from_wire(value.struct_value)
+        case "list_value":
+            return _list_from_wire(value.list_value)
+        case _:
+            return None
+
+
+def _list_from_wire(values: ListValue) -> list[Payload]:
+    return [_value_from_wire(value) for value in values.values]

@@ -1,0 +1,21 @@
+-- name: find_upcoming
+-- Finds tasks due soon that this replica has set, or that a replica has set which is gone.
+-- Locks: none; a claim decides.
+SELECT s.slot, n.namespace, s.process_id, s.task_id, s.due_at, clock.now
+FROM (SELECT coalesce(%(now)s, clock_timestamp()) AS now) clock
+CROSS JOIN unnest(%(namespace)s::text[], %(limit)s::integer[]) AS n (namespace, room)
+CROSS JOIN LATERAL (
+    SELECT s.slot, s.process_id, s.task_id, s.due_at
+    FROM progressor.schedule s
+    WHERE s.namespace = n.namespace
+        AND s.status = 'waiting'
+        AND s.due_at > clock.now
+        AND s.due_at <= clock.now + %(horizon)s
+        AND (s.replica_id = %(replica_id)s OR NOT EXISTS (
+            SELECT FROM progressor.replicas r
+            WHERE r.replica_id = s.replica_id
+                AND r.heartbeat_at >= clock.now - %(lease_timeout)s
+        ))
+    ORDER BY s.namespace, s.due_at
+    LIMIT n.room
+) s

@@ -1,0 +1,311 @@
+"""Words that both codecs (of `api` and of `processor`) put on the wire and take from it.
+
+Pure conversions between protobuf messages and `domain`. What is wrong with a message is raised as
+`errors.InvalidRequestError`, naming the field by the path that the caller gave; the codecs decide
+whose fault that is. What is taken from the wire here can be stored by PostgreSQL, read back by
+Python and sent again to anybody.
+"""
+
+import datetime as dt
+import math
+from collections.abc import Mapping
+from typing import NoReturn
+
+from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
+
+from progressor import errors
+from progressor.domain.event import Direction, Event, HistoryRange, NewEvent
+from progressor.domain.intent import SetTimer
+from progressor.domain.process import Process, ProcessStatus
+from progressor.domain.task import TaskStatus, TaskType
+from progressor.v1 import types_pb2
+
+HISTORY_LIMIT_MAX = 100_000
+"""Events that one range may ask for."""
+
+METADATA_BYTES_MAX = 64 * 1024
+"""The size of one metadata on the wire: a page of 1,000 processes still fits a message."""
+
+METADATA_DEPTH_MAX = 30
+"""Objects and lists inside one another. Protobuf's parsers stop at 100 nested messages; an object
+takes three of them, and Trace holds an event's metadata three messages deep."""
+
+STEP_TIMEOUT_MIN = dt.timedelta(milliseconds=1)
+STEP_TIMEOUT_MAX = dt.timedelta(days=1)
+
+TIMER_AFTER_MAX = dt.timedelta(days=365_000)
+"""How far ahead a timer may be set by a duration: the instant must be one that Python can tell."""
+
+_FIELD_LENGTH_MAX = 256
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_DAY_SECONDS = 86_400
+# A day inside of what datetime can hold: psycopg reads instants in the session's time zone, where
+# the first and the last day of UTC may lie in the years 0 and 10,000.
+_SECONDS_MIN = int((dt.datetime(1, 1, 2, tzinfo=dt.UTC) - _EPOCH).total_seconds())
+_SECONDS_MAX = int((dt.datetime(9999, 12, 31, tzinfo=dt.UTC) - _EPOCH).total_seconds()) - 1
+# Durations as google.protobuf.Duration bounds them: about 10,000 years, either way.
+_DURATION_SECONDS_MAX = 315_576_000_000
+_NANOS = 1_000_000_000
+# Above it a double no longer tells neighbouring whole numbers apart.
+_EXACT_INTEGER_MAX = 2.0**53
+
+PROCESS_STATUS_TO_WIRE: Mapping[ProcessStatus, types_pb2.ProcessStatus.ValueType] = {
+    ProcessStatus.INIT: types_pb2.PROCESS_STATUS_INIT,
+    ProcessStatus.RUNNING: types_pb2.PROCESS_STATUS_RUNNING,
+    ProcessStatus.ERROR: types_pb2.PROCESS_STATUS_ERROR,
+    ProcessStatus.FINISHED: types_pb2.PROCESS_STATUS_FINISHED,
+}
+_NO_PROCESS_STATUS = types_pb2.PROCESS_STATUS_UNSPECIFIED
+PROCESS_STATUS_FROM_WIRE: Mapping[int, ProcessStatus] = {
+    number: status for status, number in PROCESS_STATUS_TO_WIRE.items()
+}
+TASK_TYPE_TO_WIRE: Mapping[TaskType, types_pb2.TaskType.ValueType] = {
+    TaskType.INIT: types_pb2.TASK_TYPE_INIT,
+    TaskType.CALL: types_pb2.TASK_TYPE_CALL,
+    TaskType.NOTIFY: types_pb2.TASK_TYPE_NOTIFY,
+    TaskType.REPAIR: types_pb2.TASK_TYPE_REPAIR,
+    TaskType.TIMEOUT: types_pb2.TASK_TYPE_TIMEOUT,
+    TaskType.REMOVE: types_pb2.TASK_TYPE_REMOVE,
+}
+TASK_TYPE_FROM_WIRE: Mapping[int, TaskType] = {
+    number: task_type for task_type, number in TASK_TYPE_TO_WIRE.items()
+}
+TASK_STATUS_TO_WIRE: Mapping[TaskStatus, types_pb2.TaskStatus.ValueType] = {
+    TaskStatus.WAITING: types_pb2.TASK_STATUS_WAITING,
+    TaskStatus.RUNNING: types_pb2.TASK_STATUS_RUNNING,
+    TaskStatus.BLOCKED: types_pb2.TASK_STATUS_BLOCKED,
+    TaskStatus.FINISHED: types_pb2.TASK_STATUS_FINISHED,
+    TaskStatus.ERROR: types_pb2.TASK_STATUS_ERROR,
+    TaskStatus.CANCELLED: types_pb2.TASK_STATUS_CANCELLED,
+}
+_DIRECTION_FROM_WIRE: Mapping[int, Direction] = {
+    types_pb2.DIRECTION_UNSPECIFIED: Direction.FORWARD,
+    types_pb2.DIRECTION_FORWARD: Direction.FORWARD,
+    types_pb2.DIRECTION_BACKWARD: Direction.BACKWARD,
+}
+
+
+def refuse(field: str, description: str) -> NoReturn:
+    """Raise `errors.InvalidRequestError` for one field; a path of untold length is cut."""
+    raise errors.InvalidRequestError(errors.FieldViolation(field[:_FIELD_LENGTH_MAX], description))
+
+
+def check_payload(payload: bytes, field: str, payload_bytes_max: int) -> None:
+    """Raise `errors.InvalidRequestError` for a payload that is too large."""
+    if len(payload) > payload_bytes_max:
+        refuse(field, f"{len(payload)} bytes are more than {payload_bytes_max}")
+
+
+def timestamp_to_datetime(ts: timestamp_pb2.Timestamp, field: str) -> dt.datetime:
+    """Return the instant, aware, UTC, in whole microseconds (the rest is cut off).
+
+    Raises:
+        InvalidRequestError: Malformed, or not between 0001-01-02 and 9999-12-30.
+    """
+    seconds, nanos = ts.seconds, ts.nanos
+    if not 0 <= nanos < _NANOS:
+        refuse(field, f"nanos {nanos} are not in 0 .. 999,999,999")
+    if not _SECONDS_MIN <= seconds <= _SECONDS_MAX:
+        refuse(field, f"{seconds} s is not between 0001-01-02 and 9999-12-30")
+    return _EPOCH + dt.timedelta(0, seconds, nanos // 1000)
+
+
+def datetime_to_timestamp(value: dt.datetime) -> timestamp_pb2.Timestamp:
+    """Return an aware instant as a message, exactly."""
+    since = value - _EPOCH
+    return timestamp_pb2.Timestamp(
+        seconds=since.days * _DAY_SECONDS + since.seconds, nanos=since.microseconds * 1000
+    )
+
+
+def duration_to_timedelta(d: duration_pb2.Duration, field: str) -> dt.timedelta:
+    """Return the duration, of either sign, in whole microseconds (the rest is cut off).
+
+    Raises:
+        InvalidRequestError: Malformed, or longer than 10,000 years.
+    """
+    seconds, nanos = d.seconds, d.nanos
+    if not -_NANOS < nanos < _NANOS or (seconds > 0 > nanos) or (seconds < 0 < nanos):
+        refuse(field, f"nanos {nanos} do not fit {seconds} s")
+    if not -_DURATION_SECONDS_MAX <= seconds <= _DURATION_SECONDS_MAX:
+        refuse(field, f"{seconds} s is longer than 10,000 years")
+    return dt.timedelta(0, seconds, nanos // 1000 if nanos >= 0 else -(-nanos // 1000))
+
+
+def timedelta_to_duration(value: dt.timedelta) -> duration_pb2.Duration:
+    """Return a duration as a message, exactly; seconds and nanos have the same sign."""
+    seconds, microseconds = value.days * _DAY_SECONDS + value.seconds, value.microseconds
+    if seconds < 0 < microseconds:
+        seconds, microseconds = seconds + 1, microseconds - 1_000_000
+    return duration_pb2.Duration(seconds=seconds, nanos=microseconds * 1000)
+
+
+def struct_to_mapping(struct: struct_pb2.Struct, field: str) -> dict[str, object]:
+    """Return a JSON object that jsonb can hold; whole numbers as int, so that 1 is stored as 1.
+
+    Raises:
+        InvalidRequestError: Too large, too deep, a NUL character, NaN or an infinity.
+    """
+    if not struct.fields:
+        return {}
+    size = struct.ByteSize()
+    if size > METADATA_BYTES_MAX:
+        refuse(field, f"{size} bytes are more than {METADATA_BYTES_MAX}")
+    return _object_of(struct, field, 1)
+
+
+def _object_of(struct: struct_pb2.Struct, field: str, depth: int) -> dict[str, object]:
+    if depth > METADATA_DEPTH_MAX:
+        refuse(field, f"is nested deeper than {METADATA_DEPTH_MAX}")
+    result: dict[str, object] = {}
+    for name, value in struct.fields.items():
+        if "\0" in name:
+            refuse(f"{field}.{name!r}", "has a NUL character")
+        result[name] = _json_of(value, f"{field}.{name}", depth)
+    return result
+
+
+def _json_of(value: struct_pb2.Value, field: str, depth: int) -> object:
+    match value.WhichOneof("kind"):
+        case "string_value":
+            if "\0" in value.string_value:
+                refuse(field, "has a NUL character")
+            return value.string_value
+        case "number_value":
+            return _number_of(value.number_value, field)
+        case "bool_value":
+            return value.bool_value
+        case "struct_value":
+            return _object_of(value.struct_value, field, depth + 1)
+        case "list_value":
+            return _list_of(value.list_value, field, depth + 1)
+        # A Value without a kind is malformed by its own contract; null is what was meant.
+        case _:
+            return None
+
+
+def _list_of(values: struct_pb2.ListValue, field: str, depth: int) -> list[object]:
+    if depth > METADATA_DEPTH_MAX:
+        refuse(field, f"is nested deeper than {METADATA_DEPTH_MAX}")
+    return [_json_of(value, f"{field}[{i}]", depth) for i, value in enumerate(values.values)]
+
+
+def _number_of(number: float, field: str) -> int | float:
+    if not math.isfinite(number):
+        refuse(field, f"{number} is no number of JSON")
+    is_exact_integer = number.is_integer() and abs(number) <= _EXACT_INTEGER_MAX
+    return int(number) if is_exact_integer else number
+
+
+def mapping_to_struct(mapping: Mapping[str, object]) -> struct_pb2.Struct:
+    """Return a JSON object, as `struct_to_mapping` or jsonb gave it, as a message."""
+    struct = struct_pb2.Struct()
+    if mapping:
+        struct.update(mapping)  # type: ignore[arg-type]
+    return struct
+
+
+def history_range_from_wire(message: types_pb2.HistoryRange, field: str) -> HistoryRange:
+    """Return a range of history.
+
+    Raises:
+        InvalidRequestError: after below 0, limit outside 0 .. 100,000, or an unknown direction.
+    """
+    limit = message.limit if message.HasField("limit") else None
+    direction = _DIRECTION_FROM_WIRE.get(message.direction)
+    if message.after < 0:
+        refuse(f"{field}.after", f"{message.after} is below 0")
+    if limit is not None and not 0 <= limit <= HISTORY_LIMIT_MAX:
+        refuse(f"{field}.limit", f"{limit} is not in 0 .. {HISTORY_LIMIT_MAX}")
+    if direction is None:
+        refuse(f"{field}.direction", f"{message.direction} is no direction")
+    return HistoryRange(after=message.after, limit=limit, direction=direction)
+
+
+def new_event_from_wire(
+    message: types_pb2.NewEvent, field: str, payload_bytes_max: int
+) -> NewEvent:
+    """Return an event about to be recorded.
+
+    Raises:
+        InvalidRequestError: The payload is too large, or metadata or occurred_at are refused.
+    """
+    payload = message.payload
+    if len(payload) > payload_bytes_max:
+        check_payload(payload, f"{field}.payload", payload_bytes_max)
+    metadata, occurred_at = None, None
+    if message.HasField("metadata"):
+        metadata = struct_to_mapping(message.metadata, f"{field}.metadata")
+    if message.HasField("occurred_at"):
+        occurred_at = timestamp_to_datetime(message.occurred_at, f"{field}.occurred_at")
+    return NewEvent(
+        payload=payload,
+        format_version=message.format_version,
+        metadata=metadata,
+        occurred_at=occurred_at,
+    )
+
+
+def event_to_wire(event: Event) -> types_pb2.Event:
+    """Return a recorded event as a message."""
+    return types_pb2.Event(
+        event_id=event.event_id,
+        occurred_at=datetime_to_timestamp(event.occurred_at),
+        payload=event.payload,
+        format_version=event.format_version,
+        metadata=None if event.metadata is None else mapping_to_struct(event.metadata),
+        task_id=event.task_id,
+    )
+
+
+def set_timer_from_wire(
+    message: types_pb2.SetTimer, field: str, payload_bytes_max: int
+) -> SetTimer:
+    """Return a timer to be set; without an instant or a duration it is due at once.
+
+    Raises:
+        InvalidRequestError: An instant or duration out of range, too large args, a bad range of
+            history, or a step timeout outside 1 ms .. 1 day.
+    """
+    check_payload(message.args, f"{field}.args", payload_bytes_max)
+    at, after = None, None
+    if message.HasField("at"):
+        at = timestamp_to_datetime(message.at, f"{field}.at")
+    else:
+        after = duration_to_timedelta(message.after, f"{field}.after")
+        if not dt.timedelta(0) <= after <= TIMER_AFTER_MAX:
+            refuse(f"{field}.after", f"{after} is not in 0 .. {TIMER_AFTER_MAX.days} days")
+    history_range, step_timeout = None, None
+    if message.HasField("history_range"):
+        history_range = history_range_from_wire(message.history_range, f"{field}.history_range")
+    if message.HasField("step_timeout"):
+        step_timeout = duration_to_timedelta(message.step_timeout, f"{field}.step_timeout")
+        if not STEP_TIMEOUT_MIN <= step_timeout <= STEP_TIMEOUT_MAX:
+            refuse(f"{field}.step_timeout", f"{step_timeout} is not in 1 ms .. 1 day")
+    return SetTimer(
+        at=at,
+        after=after,
+        remove=message.remove,
+        args=message.args,
+        history_range=history_range,
+        step_timeout=step_timeout,
+    )
+
+
+def process_to_wire(process: Process) -> types_pb2.Process:
+    """Return a process without its history as a message."""
+    previous = process.previous_status
+    return types_pb2.Process(
+        namespace=process.key.namespace,
+        process_id=process.key.process_id,
+        status=PROCESS_STATUS_TO_WIRE[process.status],
+        detail=process.detail or "",
+        aux_state=process.aux_state,
+        metadata=None if process.metadata is None else mapping_to_struct(process.metadata),
+        corrupted_by=process.corrupted_by,
+        previous_status=PROCESS_STATUS_TO_WIRE[previous] if previous else _NO_PROCESS_STATUS,
+        created_at=datetime_to_timestamp(process.created_at),
+        status_changed_at=datetime_to_timestamp(process.status_changed_at),
+        last_event_id=process.last_event_id,
+        result=process.result or b"",
+    )

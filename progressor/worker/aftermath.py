@@ -1,0 +1,98 @@
+"""Aftermath: who has to hear of a settlement once it is durable."""
+
+from collections.abc import Callable
+from typing import assert_never
+
+from progressor.domain import answer
+from progressor.domain.intent import Complete
+from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement
+from progressor.domain.task import TaskError, TaskResult, TaskStatus, TaskType
+from progressor.storage.settlements import Cancelled, Entry, Written
+from progressor.worker.agenda import Agenda
+from progressor.worker.replies import Replies
+
+AWAITED_TYPES = frozenset(
+    {TaskType.INIT, TaskType.CALL, TaskType.NOTIFY, TaskType.REPAIR}
+)
+"""Tasks that somebody may wait for: requests. Nobody waits for a timer."""
+
+_FAILED_PRECONDITION = 9
+
+
+class Aftermath:
+    """Tells callers, here and in other replicas, and the agenda."""
+
+    def __init__(self, *, replies: Replies, agenda: Agenda, replica_id: Callable[[], int]) -> None:
+        """Take those who are told."""
+        self._replies = replies
+        self._agenda = agenda
+        self._replica_id = replica_id
+
+    def of(self, entry: Entry, written: Written) -> None:
+        """Tell everybody concerned by a settlement, at once and without waiting."""
+        own = self._replica_id()
+        result = _result(entry)
+        if result is not None and entry.task_type in AWAITED_TYPES:
+            self._replies.deliver(result, reply_to=written.reply_to, own=own)
+        removed = isinstance(entry.settlement, Remove)
+        error = _cancellation(entry)
+        for task in written.cancelled:
+            self.cancelled(task, error=error, removed=removed)
+        if written.due is not None:
+            self._agenda.add(written.due, told_at=written.settled_at)
+
+    def cancelled(self, task: Cancelled, *, error: TaskError | None, removed: bool) -> None:
+        """Tell those who wait for a task that it will never run."""
+        if task.task_type not in AWAITED_TYPES:
+            return
+        result = TaskResult(
+            task_id=task.task_id,
+            task_type=task.task_type,
+            status=TaskStatus.CANCELLED,
+            error=error,
+            removed=removed,
+        )
+        self._replies.deliver(result, reply_to=task.reply_to, own=self._replica_id())
+
+
+def _result(entry: Entry) -> TaskResult | None:
+    """Return how the task has ended; None for one that waits for another attempt."""
+    settlement: Settlement = entry.settlement
+    match settlement:
+        case Finish(intent):
+            response, error = intent.response, None
+        case Fail(error) | Break(error):
+            response = b""
+        case Remove():
+            response, error = settlement.response, settlement.error
+        case Retry():
+            return None
+        case _:
+            assert_never(settlement)
+    return TaskResult(
+        task_id=entry.task_id,
+        task_type=entry.task_type,
+        status=TaskStatus.FINISHED if error is None else TaskStatus.ERROR,
+        response=response,
+        error=error,
+    )
+
+
+def _cancellation(entry: Entry) -> TaskError | None:
+    """Return what the tasks in line are told; the same words as settle_tasks.sql keeps."""
+    match entry.settlement:
+        case Break(error):
+            return TaskError(
+                code=_FAILED_PRECONDITION,
+                reason=answer.PROCESS_FAILED,
+                message=error.message,
+                metadata={"task_id": str(entry.task_id)},
+            )
+        case Finish(intent):
+            completes = isinstance(intent.action, Complete)
+            reason = answer.PROCESS_FINISHED if completes else answer.PROCESS_IS_RUNNING
+            return TaskError(code=_FAILED_PRECONDITION, reason=reason, message="")
+        case Fail() | Retry() | Remove():
+            return None
+        case _:
+            assert_never(entry.settlement)

@@ -1,0 +1,288 @@
+"""Intake: where requests come in, become tasks, and where their callers wait for the answers.
+
+A place for the step is reserved before the request is admitted, so that a free process runs it at
+once. What admission leased is carried whatever becomes of the caller: a caller who goes away takes
+nothing back.
+"""
+
+import asyncio
+import dataclasses
+import datetime as dt
+import functools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol, assert_never
+
+from progressor import errors
+from progressor.domain.admission import Admission, Import, Request, Verdict
+from progressor.domain.answer import Answer, Receipt, response_of
+from progressor.domain.namespace import Namespace
+from progressor.domain.process import ProcessKey
+from progressor.domain.task import TaskResult
+from progressor.storage.admissions import Admissions, Entry
+from progressor.storage.processes import Put, SimpleRepair
+from progressor.storage.settlements import Cancelled
+from progressor.worker.aftermath import Aftermath
+from progressor.worker.agenda import Agenda
+from progressor.worker.observer import Observers
+from progressor.worker.replies import Replies, Waiter
+from progressor.worker.step import Namespaces
+from progressor.worker.workers import Workers
+
+_RETRY_AFTER = dt.timedelta(milliseconds=500)
+
+
+class Results(Protocol):
+    """What awaiting a task needs of storage."""
+
+    async def await_task(self, key: ProcessKey, task: int | str) -> TaskResult | int:
+        """Return how a task ended, or its id."""
+
+
+class Processes(Protocol):
+    """What the rare writes need of storage."""
+
+    async def put(self, process: Import) -> Put:
+        """Import a process."""
+
+    async def remove(self, key: ProcessKey) -> tuple[Cancelled, ...]:
+        """Delete a process."""
+
+    async def simple_repair(self, key: ProcessKey) -> SimpleRepair:
+        """Bring a broken process back."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Ticket:
+    """A request on its way: resolved with its admission, then with its result."""
+
+    request: Request
+    admitted: asyncio.Future[Admission]
+    result: Waiter
+    task_id: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Intake:
+    """Takes requests in."""
+
+    admissions: Admissions
+    workers: Workers
+    replies: Replies
+    results: Results
+    processes: Processes
+    namespaces: Namespaces
+    agenda: Agenda
+    aftermath: Aftermath
+    step_grace: dt.timedelta
+    observers: Observers
+
+    async def ask(
+        self,
+        request: Request,
+        *,
+        timeout: float | None,  # noqa: ASYNC109  it ends in an answer of its own
+    ) -> Answer:
+        """Admit a request and return its answer.
+
+        If the caller is cancelled, the task goes on.
+
+        Raises:
+            DeadlineExceededError: `timeout` seconds have passed; the task goes on.
+            RequestError: Admission refused it, or the task did not finish.
+            StorageUnavailableError: PostgreSQL is away. Without an idempotency key it is unknown
+                whether the request was accepted.
+        """
+        namespace = await self.namespaces.lookup(request.key.namespace)
+        if self.replies.waiting_count >= namespace.waiting_callers_max:
+            what = f"{namespace.waiting_callers_max} callers wait"
+            raise errors.OverloadedError(what, _RETRY_AFTER)
+        ticket = self._submit(request, namespace)
+        async with self._waiting(ticket, timeout):
+            result = await ticket.result
+        return _answer(request.key, result, deduplicated=_is_duplicate(ticket))
+
+    async def accept(self, request: Request) -> Receipt:
+        """Admit a request and return once its task is durable; raises as `ask` does."""
+        namespace = await self.namespaces.lookup(request.key.namespace)
+        ticket = self._submit(dataclasses.replace(request, waits=False), namespace)
+        admission = await ticket.admitted
+        assert admission.task_id is not None, "an admitted request has a task"
+        return Receipt(task_id=admission.task_id, deduplicated=_is_duplicate(ticket))
+
+    async def await_task(
+        self,
+        key: ProcessKey,
+        task: int | str,
+        *,
+        timeout: float | None,  # noqa: ASYNC109  it ends in an answer of its own
+    ) -> Answer:
+        """Return the answer of a task known by its id or idempotency key; raises as `ask` does."""
+        await self.namespaces.lookup(key.namespace)
+        found = await self.results.await_task(key, task)
+        if isinstance(found, TaskResult):
+            return _answer(key, found, deduplicated=True)
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        self.replies.expect(found, key, waiter)
+        try:
+            async with asyncio.timeout(timeout):
+                result = await waiter
+        except TimeoutError:
+            raise errors.DeadlineExceededError(found) from None
+        finally:
+            self.replies.forget(found, waiter)
+        return _answer(key, result, deduplicated=True)
+
+    async def simple_repair(self, key: ProcessKey) -> int | None:
+        """Bring a broken process back; return the timer that runs again, if any."""
+        await self.namespaces.lookup(key.namespace)
+        repaired = await self.processes.simple_repair(key)
+        if repaired.verdict is not Verdict.ACCEPTED:
+            raise _refusal(key, None, Admission(verdict=repaired.verdict))
+        if repaired.due is None:
+            return None
+        self.agenda.add(repaired.due, told_at=repaired.due.due_at)
+        return repaired.due.task_id
+
+    async def put(self, process: Import) -> Receipt:
+        """Import a process; its timer is due from then on."""
+        await self.namespaces.lookup(process.key.namespace)
+        put = await self.processes.put(process)
+        if put.verdict not in {Verdict.ACCEPTED, Verdict.DUPLICATE}:
+            admission = Admission(verdict=put.verdict)
+            raise _refusal(process.key, process.idempotency_key, admission)
+        if put.due is not None:
+            self.agenda.add(put.due, told_at=put.told_at)
+        assert put.task_id is not None, "an import has a task"
+        return Receipt(task_id=put.task_id, deduplicated=put.verdict is Verdict.DUPLICATE)
+
+    async def remove(self, key: ProcessKey) -> None:
+        """Delete a process; those who wait for its tasks get ProcessRemovedError."""
+        await self.namespaces.lookup(key.namespace)
+        for task in await self.processes.remove(key):
+            self.aftermath.cancelled(task, error=None, removed=True)
+
+    def _submit(self, request: Request, namespace: Namespace) -> _Ticket:
+        loop = asyncio.get_running_loop()
+        ticket = _Ticket(request, loop.create_future(), loop.create_future())
+        self._admit(ticket, namespace)
+        return ticket
+
+    def _admit(self, ticket: _Ticket, namespace: Namespace) -> None:
+        run = self.workers.reserve(namespace)
+        entry = Entry(ticket.request, run, namespace.step_timeout + self.step_grace)
+        try:
+            admission = self.admissions.submit(entry)
+        except errors.ProgressorError:
+            if run:
+                self.workers.give_back(namespace.name)
+            raise
+        admission.add_done_callback(functools.partial(self._admitted, ticket, namespace, run))
+
+    def _admitted(
+        self,
+        ticket: _Ticket,
+        namespace: Namespace,
+        reserved: bool,  # noqa: FBT001  bound by partial
+        future: asyncio.Future[Admission],
+    ) -> None:
+        """Carry on from an admission, whether or not its caller is still there."""
+        error = future.exception()
+        admission = None if error is not None else future.result()
+        if admission is not None and admission.running is not None:
+            assert reserved, "a task was leased without a place"
+            self.workers.start(admission.running)
+        elif reserved:
+            self.workers.give_back(namespace.name)
+        if admission is None:
+            assert error is not None
+            _fail(ticket, error)
+        elif admission.verdict in {Verdict.ACCEPTED, Verdict.DUPLICATE}:
+            self._await_result(ticket, namespace, admission)
+        elif admission.verdict is Verdict.GONE:
+            # Removed between the attempt to create it and the look at it: it can be created now.
+            try:
+                self._admit(ticket, namespace)
+            except errors.ProgressorError as refused:
+                _fail(ticket, refused)
+        else:
+            key, idempotency_key = ticket.request.key, ticket.request.idempotency_key
+            _fail(ticket, _refusal(key, idempotency_key, admission))
+
+    def _await_result(
+        self, ticket: _Ticket, namespace: Namespace, admission: Admission
+    ) -> None:
+        assert admission.task_id is not None, "an admitted request has a task"
+        ticket.task_id = admission.task_id
+        self.observers.tell("admitted", task_id=admission.task_id, key=ticket.request.key)
+        if admission.due_now:
+            self.workers.mark_backlog(namespace.name)
+        if not ticket.admitted.done():
+            ticket.admitted.set_result(admission)
+        if admission.ended is not None:
+            if not ticket.result.done():
+                ticket.result.set_result(admission.ended)
+        elif ticket.request.waits and not ticket.result.done():
+            self.replies.expect(admission.task_id, ticket.request.key, ticket.result)
+
+    @asynccontextmanager
+    async def _waiting(self, ticket: _Ticket, timeout: float | None) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(timeout):
+                yield
+        except TimeoutError:
+            raise errors.DeadlineExceededError(ticket.task_id) from None
+        finally:
+            if ticket.task_id is not None:
+                self.replies.forget(ticket.task_id, ticket.result)
+
+
+def _is_duplicate(ticket: _Ticket) -> bool:
+    return ticket.admitted.done() and ticket.admitted.result().verdict is Verdict.DUPLICATE
+
+
+def _answer(key: ProcessKey, result: TaskResult, *, deduplicated: bool) -> Answer:
+    return Answer(
+        task_id=result.task_id,
+        task_type=result.task_type,
+        response=response_of(key, result),
+        deduplicated=deduplicated,
+    )
+
+
+def _fail(ticket: _Ticket, error: BaseException) -> None:
+    for future in (ticket.admitted, ticket.result):
+        if not future.done():
+            future.set_exception(error)
+        # Whoever does not wait for this one has no use for its error.
+        if not future.cancelled():
+            future.exception()
+
+
+def _refusal(
+    key: ProcessKey, idempotency_key: str | None, admission: Admission
+) -> errors.RequestError:
+    match admission.verdict:
+        case Verdict.KEY_REUSED:
+            return errors.IdempotencyKeyReusedError(key.process_id, idempotency_key or "")
+        case Verdict.NAMESPACE_NOT_FOUND:
+            return errors.NamespaceNotFoundError(key.namespace)
+        case Verdict.PROCESS_NOT_FOUND:
+            return errors.ProcessNotFoundError(key.namespace, key.process_id)
+        case Verdict.PROCESS_ALREADY_EXISTS:
+            return errors.ProcessAlreadyExistsError(key.namespace, key.process_id)
+        case Verdict.PROCESS_FAILED:
+            process = admission.process
+            assert process is not None, "a process that failed is told of"
+            return errors.ProcessFailedError(
+                key.process_id, process.detail or "", process.corrupted_by
+            )
+        case Verdict.PROCESS_IS_RUNNING:
+            return errors.ProcessIsRunningError(key.process_id)
+        case Verdict.PROCESS_FINISHED:
+            return errors.ProcessFinishedError(key.process_id)
+        case Verdict.ACCEPTED | Verdict.DUPLICATE | Verdict.GONE:
+            message = f"{admission.verdict} is no refusal"
+            raise AssertionError(message)
+        case _:
+            assert_never(admission.verdict)

@@ -1,0 +1,203 @@
+"""Replies: how the end of a task reaches the callers who wait for it in this replica.
+
+A task that this replica carries is answered from memory the moment it is settled. A task that
+another replica carries has this replica's id in its row (reply_to): whoever settles it sends a
+notification, and the result is read. Where notifications do not get through (a pooler, a broken
+connection), a slow round over the oldest expectations finds the result all the same.
+"""
+
+import asyncio
+import collections
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Protocol
+
+from progressor import errors
+from progressor.clock import Clock
+from progressor.domain.process import ProcessKey
+from progressor.domain.task import TaskResult
+from progressor.worker.observer import Observers
+
+Waiter = asyncio.Future[TaskResult]
+
+EARLY_MAX = 10_000
+FETCH_MAX = 500
+_SAFETY_SECONDS = 1.0
+_BACKOFF_SECONDS = 0.5
+
+
+class Results(Protocol):
+    """What replies need of storage."""
+
+    async def fetch(self, tasks: Mapping[int, ProcessKey]) -> list[TaskResult]:
+        """Return how tasks ended, for those that have."""
+
+    async def notify(self, ended: Mapping[int, list[int]]) -> None:
+        """Tell replicas of ended tasks."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Expected:
+    key: ProcessKey
+    waiters: list[Waiter]
+    since: float
+
+
+class Replies:
+    """The callers who wait here."""
+
+    def __init__(
+        self,
+        *,
+        results: Results,
+        listen: Callable[[], AsyncIterator[list[int]]],
+        carried: Callable[[int], bool],
+        clock: Clock,
+        observers: Observers,
+    ) -> None:
+        """Open nothing.
+
+        Args:
+            results: Where results are read and notifications sent.
+            listen: Yields the task ids of each notification until the connection breaks.
+            carried: Whether this replica carries a task at the moment.
+            clock: For the age of expectations.
+            observers: Told of what only the slow round has found.
+        """
+        self._results = results
+        self._listen = listen
+        self._carried = carried
+        self._clock = clock
+        self._observers = observers
+        self._expected: dict[int, _Expected] = {}
+        # Tasks that ended before their admission was told to the caller who waits for them.
+        self._early: collections.OrderedDict[int, None] = collections.OrderedDict()
+        self._wanted: dict[int, None] = {}
+        self._outgoing: dict[int, list[int]] = {}
+        self._fetch_wanted = asyncio.Event()
+        self._send_wanted = asyncio.Event()
+
+    @property
+    def waiting_count(self) -> int:
+        """Tasks that are waited for."""
+        return len(self._expected)
+
+    def expect(self, task_id: int, key: ProcessKey, waiter: Waiter) -> None:
+        """Resolve `waiter` once the task has ended."""
+        expected = self._expected.get(task_id)
+        if expected is None:
+            expected = _Expected(key, [], self._clock.monotonic())
+            self._expected[task_id] = expected
+        expected.waiters.append(waiter)
+        if task_id in self._early:
+            del self._early[task_id]
+            self._want([task_id])
+
+    def forget(self, task_id: int, waiter: Waiter) -> None:
+        """Drop a waiter whose caller has gone."""
+        expected = self._expected.get(task_id)
+        if expected is not None and waiter in expected.waiters:
+            expected.waiters.remove(waiter)
+            if not expected.waiters:
+                del self._expected[task_id]
+
+    def deliver(self, result: TaskResult, *, reply_to: Iterable[int] = (), own: int = 0) -> None:
+        """Answer those who wait here, and send word to the other replicas in `reply_to`."""
+        expected = self._expected.pop(result.task_id, None)
+        if expected is None:
+            self._note_early(result.task_id)
+        else:
+            for waiter in expected.waiters:
+                if not waiter.done():
+                    waiter.set_result(result)
+        for replica_id in reply_to:
+            if replica_id != own:
+                self._outgoing.setdefault(replica_id, []).append(result.task_id)
+                self._send_wanted.set()
+
+    async def run(self) -> None:
+        """Listen, fetch, send and look after, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run_listener(), name="replies listener")
+            group.create_task(self._run_fetcher(), name="replies fetcher")
+            group.create_task(self._run_sender(), name="replies sender")
+            group.create_task(self._run_safety_net(), name="replies safety net")
+
+    def _want(self, task_ids: Iterable[int]) -> None:
+        self._wanted.update(dict.fromkeys(task_ids))
+        self._fetch_wanted.set()
+
+    async def _run_listener(self) -> None:
+        while True:
+            try:
+                async for task_ids in self._listen():
+                    self._heard(task_ids)
+            except errors.StorageUnavailableError:
+                await asyncio.sleep(_BACKOFF_SECONDS)
+
+    def _heard(self, task_ids: list[int]) -> None:
+        if not task_ids:
+            # Listening (again): whatever ended before this was not heard of.
+            self._want(task_id for task_id in self._expected if not self._carried(task_id))
+        for task_id in task_ids:
+            if task_id in self._expected:
+                self._want([task_id])
+            else:
+                self._note_early(task_id)
+
+    def _note_early(self, task_id: int) -> None:
+        self._early[task_id] = None
+        if len(self._early) > EARLY_MAX:
+            self._early.popitem(last=False)
+
+    async def _run_fetcher(self) -> None:
+        while True:
+            await self._fetch_wanted.wait()
+            self._fetch_wanted.clear()
+            while self._wanted:
+                ids = list(self._wanted)[:FETCH_MAX]
+                asked = {
+                    task_id: self._expected[task_id].key
+                    for task_id in ids
+                    if task_id in self._expected
+                }
+                for task_id in ids:
+                    del self._wanted[task_id]
+                try:
+                    found = await self._results.fetch(asked) if asked else []
+                except errors.StorageUnavailableError:
+                    # The safety net asks again.
+                    await asyncio.sleep(_BACKOFF_SECONDS)
+                    break
+                for result in found:
+                    self.deliver(result)
+                    self._observers.tell("reply_fetched", task_id=result.task_id)
+
+    async def _run_sender(self) -> None:
+        while True:
+            await self._send_wanted.wait()
+            self._send_wanted.clear()
+            outgoing, self._outgoing = self._outgoing, {}
+            try:
+                await self._results.notify(outgoing)
+            except errors.StorageUnavailableError:
+                # The callers' replicas find the results by themselves, a little later.
+                self._observers.tell("notification_lost", replicas=len(outgoing))
+
+    async def _run_safety_net(self) -> None:
+        while True:
+            await asyncio.sleep(_SAFETY_SECONDS)
+            before = self._clock.monotonic() - _SAFETY_SECONDS
+            old = []
+            for task_id, expected in self._expected.items():
+                if expected.since > before or len(old) == FETCH_MAX:
+                    break
+                if not self._carried(task_id):
+                    old.append(task_id)
+            # Those asked for go to the end of the line, so that all have their turn.
+            for task_id in old:
+                expected = self._expected.pop(task_id)
+                expected.since = self._clock.monotonic()
+                self._expected[task_id] = expected
+            if old:
+                self._want(old)

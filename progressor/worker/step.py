@@ -1,0 +1,260 @@
+"""A step: one task from claimed to settled. The heart; read this first.
+
+    ask the processor  ->  decide what is written (domain)  ->  write it (fenced)  ->  tell
+
+A worker goes on with what the settlement says is next on the same process (the oldest waiting call,
+or a timer that is due), knowing already what the process looks like: no claim, no read.
+"""
+
+import asyncio
+import dataclasses
+import datetime as dt
+import random
+from collections.abc import Awaitable
+from typing import Protocol, assert_never
+
+from progressor import errors
+from progressor.clock import Clock
+from progressor.domain.event import Direction, Event, HistoryRange
+from progressor.domain.intent import Failed, Intent, Outcome, Released, RemoveProcess, Succeeded
+from progressor.domain.namespace import Namespace
+from progressor.domain.process import Process, ProcessKey
+from progressor.domain.settlement import Finish, Settlement, settle
+from progressor.domain.task import RunningTask, TaskType
+from progressor.domain.view import HistoryPage
+from progressor.storage import settlements
+from progressor.storage.settlements import LeaseLost, Written
+from progressor.worker.aftermath import Aftermath
+from progressor.worker.leases import Ending, Grip, Leases
+from progressor.worker.observer import Observers
+from progressor.worker.snapshots import Snapshots
+from progressor.worker.workers import Workers
+
+HISTORY_BYTES_MAX = 48 * 1024 * 1024
+"""What may go with one task; a message of 64 MiB holds it, and the process, and its task."""
+
+TURNS_MAX = 32
+"""Steps that a worker may carry on one process while others of its namespace wait for a place."""
+
+_RESOURCE_EXHAUSTED = 8
+
+
+class Processor(Protocol):
+    """What a step needs of the processor room."""
+
+    def ask(
+        self,
+        task: RunningTask,
+        history: tuple[Event, ...],
+        *,
+        namespace: Namespace,
+        timeout: dt.timedelta,
+    ) -> Awaitable[Outcome]:
+        """Have one attempt carried out; never raises for what the processor does."""
+
+
+class Histories(Protocol):
+    """What a step needs of storage's histories."""
+
+    async def read(
+        self, key: ProcessKey, wanted: HistoryRange, *, last_event_id: int, bytes_max: int
+    ) -> HistoryPage:
+        """Read a range of events."""
+
+
+class Namespaces(Protocol):
+    """What a step needs of storage's namespaces."""
+
+    async def lookup(self, name: str) -> Namespace:
+        """Return a namespace, from memory if it can."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Carries tasks."""
+
+    processor: Processor
+    settlements: settlements.Settlements
+    histories: Histories
+    namespaces: Namespaces
+    snapshots: Snapshots
+    aftermath: Aftermath
+    leases: Leases
+    clock: Clock
+    spread: random.Random
+    step_grace: dt.timedelta
+    observers: Observers
+
+    async def carry(self, task: RunningTask, workers: Workers) -> None:
+        """Carry a task, and those that follow on its process, until nothing is due there.
+
+        If it is cancelled, the processor may have acted; a settlement in line is still written.
+        """
+        grip = self.leases.take(task)
+        turns = 0
+        try:
+            while True:
+                turns += 1
+                yields = turns >= TURNS_MAX and workers.has_backlog(task.key.namespace)
+                following = await self._step(
+                    task, grip, continues=not (yields or workers.draining)
+                )
+                if following is None:
+                    return
+                task = following
+                self.leases.pass_on(grip, task)
+        finally:
+            self.leases.drop(grip)
+
+    async def _step(
+        self, task: RunningTask, grip: Grip, *, continues: bool
+    ) -> RunningTask | None:
+        self.observers.tell("claimed", task_id=task.task_id, key=task.key, attempt=task.attempt)
+        namespace = await self._namespace(task)
+        outcome = await self._ask(task, grip, namespace)
+        if outcome is None:
+            self.observers.tell("abandoned", task_id=task.task_id, key=task.key)
+            return None
+        self.observers.tell("answered", task_id=task.task_id, key=task.key)
+        settlement = settle(
+            task,
+            outcome,
+            namespace=namespace,
+            # Elapsed time is counted on this replica's clock from a start on PostgreSQL's; a
+            # skew between them shifts a retry's last chance, and nothing else.
+            now=self.clock.now(),
+            spread=self.spread.uniform(-1, 1),
+        )
+        entry = settlements.Entry(
+            key=task.key,
+            task_id=task.task_id,
+            task_type=task.task_type,
+            attempt=task.attempt,
+            token=task.token,
+            settlement=settlement,
+            process=task.process,
+            continues=continues,
+            expires_after=namespace.step_timeout + self.step_grace,
+            trace_context=task.trace_context,
+        )
+        # In line from here on: written whatever becomes of this worker.
+        written = await self.settlements.submit(entry)
+        return self._conclude(entry, task.process, written)
+
+    def _conclude(
+        self,
+        entry: settlements.Entry,
+        before: Process,
+        written: Written | LeaseLost,
+    ) -> RunningTask | None:
+        match written:
+            case LeaseLost():
+                self.observers.tell("fenced", task_id=entry.task_id, key=entry.key)
+                return None
+            case Written():
+                if written.process is not None:
+                    new = _recorded(entry.settlement, before, entry.task_id, written.settled_at)
+                    self.snapshots.extend(before, written.process, new)
+                self.aftermath.of(entry, written)
+                self.observers.tell(
+                    "settled",
+                    task_id=entry.task_id,
+                    task_type=entry.task_type,
+                    key=entry.key,
+                    settlement=type(entry.settlement).__name__,
+                )
+                return written.next
+            case _:
+                assert_never(written)
+
+    async def _namespace(self, task: RunningTask) -> Namespace:
+        """Return the task's namespace; waits for PostgreSQL if it is not in memory."""
+        while True:
+            try:
+                return await self.namespaces.lookup(task.key.namespace)
+            except errors.StorageUnavailableError:
+                await asyncio.sleep(1)
+
+    async def _ask(
+        self, task: RunningTask, grip: Grip, namespace: Namespace
+    ) -> Outcome | None:
+        """Return what came of the attempt; None if the lease was abandoned meanwhile."""
+        if grip.ending is None:
+            if task.task_type is TaskType.REMOVE:
+                return Succeeded(Intent(action=RemoveProcess()))
+            try:
+                async with asyncio.timeout(None) as grip.scope:
+                    return await self._ask_processor(task, namespace)
+            except TimeoutError:
+                assert grip.ending is not None, "only letting go ends the scope"
+            finally:
+                grip.scope = None
+        return None if grip.ending is Ending.ABANDONED else Released()
+
+    async def _ask_processor(self, task: RunningTask, namespace: Namespace) -> Outcome:
+        try:
+            history = await self._history(task, namespace)
+        except errors.StorageUnavailableError:
+            # Without its history the step cannot be asked for. The settlement waits for PostgreSQL
+            # and hands the task on, this attempt not counted.
+            return Released()
+        if isinstance(history, Failed):
+            return history
+        timeout = task.step_timeout or namespace.step_timeout
+        return await self.processor.ask(task, history, namespace=namespace, timeout=timeout)
+
+    async def _history(
+        self, task: RunningTask, namespace: Namespace
+    ) -> tuple[Event, ...] | Failed:
+        process = task.process
+        last = process.last_event_id
+        wanted = namespace.history_for(task.history_range, last_event_id=last)
+        if last == 0 or wanted.limit == 0 or wanted.after > last:
+            return ()
+        known = self._recall(process, wanted)
+        if known is not None:
+            return known
+        page = await self.histories.read(
+            process.key, wanted, last_event_id=last, bytes_max=HISTORY_BYTES_MAX
+        )
+        if page.next_after is not None:
+            return Failed(
+                code=_RESOURCE_EXHAUSTED,
+                reason="HISTORY_TOO_LARGE",
+                message=f"the history has more than {HISTORY_BYTES_MAX} bytes; "
+                "let the namespace send the last events, or none",
+                retryable=False,
+            )
+        if page.events and wanted.direction is Direction.FORWARD and wanted.limit is None:
+            self.snapshots.remember(process, page.events)
+        return page.events
+
+    def _recall(self, process: Process, wanted: HistoryRange) -> tuple[Event, ...] | None:
+        if wanted.direction is Direction.FORWARD:
+            known = self.snapshots.recall(process, after=wanted.after)
+            return known if known is None else known[: wanted.limit]
+        before = wanted.after or process.last_event_id + 1
+        count = before - 1 if wanted.limit is None else min(wanted.limit, before - 1)
+        known = self.snapshots.recall(process, after=before - 1 - count)
+        return known if known is None else known[:count][::-1]
+
+
+def _recorded(
+    settlement: Settlement, before: Process, task_id: int, settled_at: dt.datetime
+) -> tuple[Event, ...]:
+    """Return the events of a settlement as they stand in the history now."""
+    if not isinstance(settlement, Finish):
+        return ()
+    return tuple(
+        Event(
+            event_id=event_id,
+            occurred_at=settled_at,
+            payload=event.payload,
+            format_version=event.format_version,
+            metadata=event.metadata,
+            task_id=task_id,
+        )
+        for event_id, event in enumerate(
+            settlement.intent.events, start=before.last_event_id + 1
+        )
+    )

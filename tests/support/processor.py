@@ -1,0 +1,335 @@
+"""A scripted processor on a real gRPC socket: answers, refuses, hangs, drops, garbles, is late.
+
+Unless told otherwise it answers each request with one event and the args as the response. Behind
+its socket a relay passes bytes to the gRPC server, so that `Drop` cuts connections as a dying host
+would, without a word of HTTP/2.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import socket
+from collections.abc import AsyncIterator, Sequence
+from typing import Self, assert_never
+
+import grpc
+from google.protobuf import any_pb2
+from google.protobuf.message import Message
+from google.rpc import status_pb2
+from grpc import aio
+
+from progressor.v1 import processor_service_pb2, types_pb2
+
+GARBAGE = b"\xff\xfe this is no ProcessResponse"
+_STATUS_DETAILS_KEY = "grpc-status-details-bin"
+_CHUNK_BYTES = 64 * 1024
+_MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+# How long a request that was given up on may still be in here when the next one comes: the news
+# of a cancellation travels beside the next request, not before it.
+_OVERLAP_GRACE_SECONDS = 0.1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer with this; None: one event, and the args as the response."""
+
+    response: processor_service_pb2.ProcessResponse | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refuse:
+    """End the call with a gRPC status, with rich details (ErrorInfo, RetryInfo) if any."""
+
+    code: grpc.StatusCode
+    text: str = ""
+    details: tuple[Message, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hang:
+    """Answer only once `released` is set, if ever."""
+
+    released: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    response: processor_service_pb2.ProcessResponse | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Late:
+    """Answer after so many seconds."""
+
+    seconds: float
+    response: processor_service_pb2.ProcessResponse | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Drop:
+    """Cut every connection in the middle of the call."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Garble:
+    """Answer with bytes that are no ProcessResponse."""
+
+    answer: bytes = GARBAGE
+
+
+Step = Answer | Refuse | Hang | Late | Drop | Garble
+
+
+def fail(code: int, *, reason: str = "", message: str = "") -> Answer:
+    """Return the step that answers with a Failure of this google.rpc.Code."""
+    failure = processor_service_pb2.Failure(code=code, reason=reason, message=message)
+    return Answer(processor_service_pb2.ProcessResponse(failure=failure))
+
+
+def reject(code: int, *, reason: str = "", message: str = "") -> Answer:
+    """Return the step that answers with a Reject of this google.rpc.Code."""
+    rejected = processor_service_pb2.Reject(code=code, reason=reason, message=message)
+    return Answer(processor_service_pb2.ProcessResponse(reject=rejected))
+
+
+class ScriptedProcessor:
+    """A processor that does what it was told, and remembers what it was asked.
+
+    Leaving it asserts that it was never asked twice at once for one process; a test in which
+    leases are lost on purpose passes ``one_at_a_time=False`` and reads `overlaps` itself.
+    """
+
+    def __init__(self, *, path: str | None = None, one_at_a_time: bool = True) -> None:
+        """Listen on a port of its own, or on the unix socket at `path`."""
+        self.requests: list[processor_service_pb2.ProcessRequest] = []
+        self.metadata: list[dict[str, str | bytes]] = []
+        self.overlaps: list[str] = []
+        self._one_at_a_time = one_at_a_time
+        self._scripts: dict[str | int, list[Step]] = {}
+        self._arrived = asyncio.Condition()
+        self._leaving: dict[str, asyncio.Event] = {}
+        self._relay = _Relay(path)
+        self._server: aio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start to serve."""
+        await self.restart()
+        return self
+
+    async def __aexit__(self, error_type: object, error: object, traceback: object) -> None:
+        """Stop at once, whatever is in flight."""
+        await self.stop()
+        if error is None and self._one_at_a_time:
+            assert not self.overlaps, f"asked twice at once for {self.overlaps}"
+
+    @property
+    def target(self) -> str:
+        """Where it listens, as a namespace names it; the same after a restart."""
+        return self._relay.target
+
+    async def restart(self) -> None:
+        """Serve (again) under the same target."""
+        assert self._server is None, "it has not been stopped"
+        options = (
+            ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+            ("grpc.max_send_message_length", -1),
+        )
+        self._server = aio.server(options=options)
+        self._server.add_generic_rpc_handlers((_AnyMethod(self),))
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        await self._relay.start(port)
+
+    async def stop(self) -> None:
+        """Refuse connections from now on, and cut those there are; safe to repeat."""
+        await self._relay.stop()
+        if self._server is not None:
+            await self._server.stop(grace=0)
+            self._server = None
+
+    def on_process(self, process_id: str, *steps: Step) -> None:
+        """Serve the requests for a process by these steps in turn, the last one for ever."""
+        self._scripts[process_id] = list(steps)
+
+    def on_type(self, task_type: types_pb2.TaskType.ValueType, *steps: Step) -> None:
+        """Serve requests of a type, for processes without a script, by these steps in turn."""
+        self._scripts[int(task_type)] = list(steps)
+
+    async def received(
+        self, count: int, *, seconds: float = 10.0
+    ) -> Sequence[processor_service_pb2.ProcessRequest]:
+        """Wait until `count` requests have come in all, and return them in their order.
+
+        Raises:
+            TimeoutError: They did not come within `seconds`.
+        """
+        async with asyncio.timeout(seconds), self._arrived:
+            await self._arrived.wait_for(lambda: len(self.requests) >= count)
+            return self.requests[:count]
+
+    async def serve(self, packed: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
+        """Carry out the next step of the script; called by the gRPC server."""
+        request = processor_service_pb2.ProcessRequest.FromString(packed)
+        async with self._alone(request.process.process_id):
+            async with self._arrived:
+                self.requests.append(request)
+                self.metadata.append({str(k): v for k, v in context.invocation_metadata() or ()})
+                self._arrived.notify_all()
+            return await self._carry_out(self._next_step(request), request, context)
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, process_id: str) -> AsyncIterator[None]:
+        earlier = self._leaving.get(process_id)
+        left = self._leaving[process_id] = asyncio.Event()
+        try:
+            if earlier is not None:
+                await self._expect_to_leave(earlier, process_id)
+            yield
+        finally:
+            left.set()
+            if self._leaving.get(process_id) is left:
+                del self._leaving[process_id]
+
+    async def _expect_to_leave(self, earlier: asyncio.Event, process_id: str) -> None:
+        try:
+            async with asyncio.timeout(_OVERLAP_GRACE_SECONDS):
+                await earlier.wait()
+        except TimeoutError:
+            self.overlaps.append(process_id)
+
+    def _next_step(self, request: processor_service_pb2.ProcessRequest) -> Step:
+        script = self._scripts.get(request.process.process_id)
+        script = script or self._scripts.get(int(request.task.type)) or [Answer()]
+        return script.pop(0) if len(script) > 1 else script[0]
+
+    async def _carry_out(
+        self,
+        step: Step,
+        request: processor_service_pb2.ProcessRequest,
+        context: aio.ServicerContext[bytes, bytes],
+    ) -> bytes:
+        match step:
+            case Answer(response):
+                return _packed(response, request)
+            case Refuse(code, text, details):
+                await context.abort(code, text, _trailer(code, text, details))
+            case Hang(released, response):
+                await released.wait()
+                return _packed(response, request)
+            case Late(seconds, response):
+                await asyncio.sleep(seconds)
+                return _packed(response, request)
+            case Drop():
+                self._relay.cut()
+                # The server learns of the cut and cancels the call.
+                await asyncio.Event().wait()
+            case Garble(answer):
+                return answer
+            case _:
+                assert_never(step)
+        return b""
+
+
+class _AnyMethod(grpc.GenericRpcHandler):
+    """Bytes in, bytes out: a garbled answer could not pass a serializer."""
+
+    def __init__(self, processor: ScriptedProcessor) -> None:
+        self._processor = processor
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
+        if handler_call_details.method != "/progressor.v1.ProcessorService/Process":
+            return None
+        return grpc.unary_unary_rpc_method_handler(self._processor.serve)
+
+
+class _Relay:
+    """Passes bytes from an address that stays the same to a port of this machine that need not."""
+
+    def __init__(self, path: str | None) -> None:
+        """Listen on the unix socket at `path`; None: on a port that the first `start` chooses."""
+        self._path = path
+        self._port = 0
+        self._server_port = 0
+        self._listener: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    @property
+    def target(self) -> str:
+        """Where it listens, as gRPC names it."""
+        return f"127.0.0.1:{self._port}" if self._path is None else f"unix:{self._path}"
+
+    async def start(self, server_port: int) -> None:
+        """Accept connections and pass them on to `server_port`."""
+        self._server_port = server_port
+        if self._path is not None:
+            self._listener = await asyncio.start_unix_server(self._serve, self._path)
+            return
+        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._port = self._listener.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Refuse connections, and cut those there are; safe to repeat."""
+        if self._listener is not None:
+            self._listener.close()
+            self.cut()
+            await self._listener.wait_closed()
+            self._listener = None
+
+    def cut(self) -> None:
+        """Break every connection at once, both ways."""
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            way_on = await asyncio.open_connection("127.0.0.1", self._server_port)
+        except OSError:
+            # Nobody serves behind it: to the caller, nobody serves.
+            writer.transport.abort()
+            return
+        server_reader, server_writer = way_on
+        pair = (writer, server_writer)
+        self._writers.update(pair)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_pass_on(reader, server_writer), name="relay to server")
+                group.create_task(_pass_on(server_reader, writer), name="relay from server")
+        finally:
+            self._writers.difference_update(pair)
+
+
+def _packed(
+    response: processor_service_pb2.ProcessResponse | None,
+    request: processor_service_pb2.ProcessRequest,
+) -> bytes:
+    if response is None:
+        event = types_pb2.NewEvent(payload=request.task.args)
+        response = processor_service_pb2.ProcessResponse(events=[event], response=request.task.args)
+    return response.SerializeToString()
+
+
+def _trailer(
+    code: grpc.StatusCode, text: str, details: tuple[Message, ...]
+) -> tuple[tuple[str, bytes], ...]:
+    if not details:
+        return ()
+    status = status_pb2.Status(code=code.value[0], message=text)
+    for detail in details:
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return ((_STATUS_DETAILS_KEY, status.SerializeToString()),)
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    _send_at_once(writer)
+    with contextlib.suppress(OSError):
+        while chunk := await reader.read(_CHUNK_BYTES):
+            writer.write(chunk)
+            await writer.drain()
+    # The end of one direction ends both: nobody here speaks on after hanging up.
+    writer.transport.abort()
+
+
+def _send_at_once(writer: asyncio.StreamWriter) -> None:
+    connection = writer.get_extra_info("socket")
+    if connection is not None and connection.family == socket.AF_INET:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,0 +1,103 @@
+"""An engine that answers as told, on a real socket, and how a command against it ended."""
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_status import rpc_status
+
+from progressor.v1 import namespace_service_pb2, process_service_pb2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An answer that is an error, as the engine tells one."""
+
+    code: grpc.StatusCode
+    reason: str
+    message: str = "refused"
+    domain: str = "progressor"
+    metadata: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:  # noqa: ANN401  # it is JSON
+        """What it printed with --json."""
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> Any:  # noqa: ANN401  # it is JSON
+        """What it printed to stderr with --json."""
+        return json.loads(self.err)["error"]
+
+
+class ScriptedEngine:
+    """Answers each RPC as told, or with an empty message, and keeps the requests."""
+
+    def __init__(self) -> None:
+        """Take a free port; `running` listens."""
+        self.answers: dict[str, Message | Refusal] = {}
+        self.requests: list[Any] = []
+        self.health = health.HealthServicer()
+        self._server = grpc.server(ThreadPoolExecutor(4))
+        for file in (process_service_pb2, namespace_service_pb2):
+            for service in file.DESCRIPTOR.services_by_name.values():
+                self._server.add_generic_rpc_handlers((self._handlers(service),))
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator["ScriptedEngine"]:
+        """Listen while inside."""
+        self._server.start()
+        try:
+            yield self
+        finally:
+            self._server.stop(0).wait()
+
+    def _handlers(self, service: ServiceDescriptor) -> grpc.GenericRpcHandler:
+        methods = {method.name: self._handler(method) for method in service.methods}
+        return grpc.method_handlers_generic_handler(service.full_name, methods)
+
+    def _handler(self, method: MethodDescriptor) -> "grpc.RpcMethodHandler[Any, Any]":
+        answer_class = GetMessageClass(method.output_type)
+
+        def handle(request: Message, context: grpc.ServicerContext) -> Message:
+            self.requests.append(request)
+            answer = self.answers.get(method.name, answer_class())
+            if isinstance(answer, Refusal):
+                context.abort_with_status(_status_of(answer))
+            assert isinstance(answer, Message)
+            return answer
+
+        return grpc.unary_unary_rpc_method_handler(
+            handle,
+            request_deserializer=GetMessageClass(method.input_type).FromString,
+            response_serializer=answer_class.SerializeToString,
+        )
+
+
+def _status_of(refusal: Refusal) -> Any:  # noqa: ANN401  # a private class of grpc_status
+    status = status_pb2.Status(code=refusal.code.value[0], message=refusal.message)
+    info = error_details_pb2.ErrorInfo(
+        domain=refusal.domain, reason=refusal.reason, metadata=refusal.metadata
+    )
+    status.details.add().Pack(info)
+    return rpc_status.to_status(status)

@@ -1,0 +1,253 @@
+"""The command line against a scripted engine on a real socket: what is asked and printed."""
+
+import base64
+import datetime as dt
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from progressor.cli.main import main
+from progressor.v1 import process_service_pb2, types_pb2
+from tests.support.scripted_engine import Ended, ScriptedEngine
+
+BORN = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+
+Cli = Callable[..., Ended]
+
+
+@pytest.fixture
+def engine() -> Iterator[ScriptedEngine]:
+    with ScriptedEngine().running() as running:
+        yield running
+
+
+@pytest.fixture
+def cli(engine: ScriptedEngine, capfd: pytest.CaptureFixture[str]) -> Cli:
+    def run(*arguments: str) -> Ended:
+        capfd.readouterr()
+        code = main([*arguments, "--address", engine.address])
+        captured = capfd.readouterr()
+        return Ended(code=code, out=captured.out, err=captured.err)
+
+    return run
+
+
+def _at(seconds: float) -> Timestamp:
+    stamp = Timestamp()
+    stamp.FromDatetime(BORN + dt.timedelta(seconds=seconds))
+    return stamp
+
+
+def _process(**fields: Any) -> types_pb2.Process:  # noqa: ANN401  # any field
+    defaults: dict[str, Any] = {
+        "namespace": "orders",
+        "process_id": "order-1",
+        "status": types_pb2.PROCESS_STATUS_RUNNING,
+        "created_at": _at(0),
+        "status_changed_at": _at(1),
+        "last_event_id": 1,
+    }
+    return types_pb2.Process(**(defaults | fields))
+
+
+def test_start_sends_what_is_given_and_prints_the_answer(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["Start"] = process_service_pb2.StartResponse(task_id=7, response=b'{"due": 42}')
+
+    ended = cli(
+        *("start", "order-1", "-n", "orders", "--args", '{"item": "tea"}', "--json"),
+        *("--idempotency-key", "k", "--context", "user=u", "--context", "tier=a=b"),
+        *("--history-last", "3", "--metadata", '{"city": "Oslo"}', "--accept-only"),
+    )
+
+    assert ended.code == 0
+    assert ended.document == {"task_id": 7, "response": {"due": 42}, "deduplicated": False}
+    (request,) = engine.requests
+    assert (request.namespace, request.process_id) == ("orders", "order-1")
+    assert request.args == b'{"item": "tea"}'
+    assert request.caller_context == {"user": "u", "tier": "a=b"}
+    assert request.idempotency_key == "k"
+    assert request.history_range.limit == 3
+    assert request.metadata["city"] == "Oslo"
+    assert request.accept_only
+
+
+@pytest.mark.parametrize("command", ["call", "notify", "repair"])
+def test_every_request_takes_args_and_prints_its_task(
+    engine: ScriptedEngine, cli: Cli, command: str
+) -> None:
+    ended = cli(command, "order-1", "--text", "go on")
+
+    assert ended.code == 0
+    assert ended.out.startswith("task")
+    assert engine.requests[0].args == b"go on"
+    assert engine.requests[0].namespace == "default"
+
+
+def test_args_come_from_a_file_or_from_standard_input(
+    engine: ScriptedEngine, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "args"
+    file.write_bytes(b"\x00\xff")
+    with file.open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+
+        codes = [
+            cli("call", "p", "--args-file", str(file)).code,
+            cli("call", "p", "--args-file", "-").code,
+        ]
+
+    assert codes == [0, 0]
+    assert [request.args for request in engine.requests] == [b"\x00\xff"] * 2
+
+
+def test_a_payload_that_is_no_json_stands_as_base64_under_a_key_that_says_so(
+    engine: ScriptedEngine, cli: Cli
+) -> None:
+    engine.answers["Call"] = process_service_pb2.CallResponse(task_id=1, response=b"\x00\xff")
+
+    document = cli("call", "p", "--json").document
+
+    assert base64.b64decode(document["response_base64"]) == b"\x00\xff"
+    assert "response" not in document
+
+
+def test_no_digit_of_a_json_payload_changes_on_its_way_to_the_reader(
+    engine: ScriptedEngine, cli: Cli
+) -> None:
+    number = b"12345678901234567890123.10"
+    engine.answers["Call"] = process_service_pb2.CallResponse(task_id=1, response=number)
+
+    assert number.decode() in cli("call", "p", "--json").out
+
+
+def test_simple_repair_tells_which_timer_runs_again(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["SimpleRepair"] = process_service_pb2.SimpleRepairResponse(task_id=5)
+
+    assert cli("simple-repair", "p").out == "p is running; task 5 runs again\n"
+
+
+def test_await_names_its_task_by_id_or_by_key(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["AwaitTask"] = process_service_pb2.AwaitTaskResponse(
+        task_id=9, type=types_pb2.TASK_TYPE_CALL, response=b"1"
+    )
+
+    document = cli("await", "p", "--task", "9", "--json").document
+    cli("await", "p", "--idempotency-key", "k")
+    neither = cli("await", "p")
+
+    assert document == {"task_id": 9, "type": "call", "response": 1}
+    assert [it.WhichOneof("task") for it in engine.requests] == ["task_id", "idempotency_key"]
+    assert neither.code == 2
+
+
+def test_get_prints_the_process_its_history_and_what_it_waits_for(
+    engine: ScriptedEngine, cli: Cli
+) -> None:
+    engine.answers["Get"] = process_service_pb2.GetResponse(
+        process=_process(aux_state=b'{"paid":false}'),
+        history=[types_pb2.Event(event_id=1, occurred_at=_at(1), payload=b'"placed"', task_id=1)],
+        timer=types_pb2.Timer(
+            task_id=2,
+            type=types_pb2.TASK_TYPE_TIMEOUT,
+            status=types_pb2.TASK_STATUS_WAITING,
+            due_at=_at(60),
+        ),
+        waits=[
+            types_pb2.Wait(
+                task_id=2,
+                type=types_pb2.TASK_TYPE_TIMEOUT,
+                status=types_pb2.TASK_STATUS_WAITING,
+                cause=types_pb2.WAIT_CAUSE_TIMER,
+                until=_at(60),
+                attempt=1,
+            )
+        ],
+    )
+
+    people = cli("get", "order-1", "--after", "1", "--limit", "5", "--backward").out
+    document = cli("get", "order-1", "--json").document
+
+    assert "timer, until 2026-01-31 12:01:00.000Z" in people
+    assert '"placed"' in people
+    assert document["process"]["state"] == {"paid": False}
+    assert document["process"]["created_at"] == "2026-01-31T12:00:00+00:00"
+    assert document["waits"][0]["cause"] == "timer"
+    asked = engine.requests[0].history_range
+    assert (asked.after, asked.limit) == (1, 5)
+    assert asked.direction == types_pb2.DIRECTION_BACKWARD
+
+
+def test_trace_goes_through_the_pages_and_tells_tasks_as_a_timeline(
+    engine: ScriptedEngine, cli: Cli
+) -> None:
+    engine.answers["Trace"] = process_service_pb2.TraceResponse(
+        tasks=[
+            process_service_pb2.TaskTrace(
+                task_id=3,
+                type=types_pb2.TASK_TYPE_CALL,
+                status=types_pb2.TASK_STATUS_ERROR,
+                created_at=_at(0),
+                started_at=_at(0),
+                finished_at=_at(0.25),
+                attempt_count=3,
+                args=b'{"type":"ship"}',
+                error=types_pb2.TaskError(code=14, reason="WAREHOUSE_DOWN", message="it is down"),
+                events=[types_pb2.Event(event_id=1, payload=b'"tried"', occurred_at=_at(0.2))],
+            )
+        ],
+        next_page_token="more",
+    )
+
+    ended = cli("trace", "order-1", "--limit", "2")
+
+    assert [request.page_token for request in engine.requests] == ["", "more"]
+    assert "call #3" in ended.out
+    assert "error  in 250 ms, 3 attempts, the last in 250 ms" in ended.out
+    assert '· 1 "tried"' in ended.out
+    assert "✗ UNAVAILABLE WAREHOUSE_DOWN: it is down" in ended.out
+    assert "more behind the first 2" in ended.out
+    assert len(cli("trace", "order-1", "--limit", "1", "--json").document["tasks"]) == 1
+
+
+def test_list_filters_and_says_where_it_was_cut(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["List"] = process_service_pb2.ListResponse(
+        processes=[_process(process_id=f"order-{number}") for number in range(3)]
+    )
+
+    document = cli(
+        *("list", "--status", "error", "--status", "init", "--metadata", '{"a": 1}', "--json"),
+        *("--created-from", "2026-01-31T12:00:00", "--limit", "2"),
+    ).document
+
+    assert [it["process_id"] for it in document["processes"]] == ["order-0", "order-1"]
+    assert document["more"]
+    (request,) = engine.requests
+    assert list(request.statuses) == [
+        types_pb2.PROCESS_STATUS_ERROR,
+        types_pb2.PROCESS_STATUS_INIT,
+    ]
+    assert request.created_from == _at(0)
+    assert "order-2" in cli("list").out
+
+
+def test_put_imports_state_history_and_timer(engine: ScriptedEngine, cli: Cli) -> None:
+    ended = cli(
+        *("put", "order-1", "--state", '{"a":1}', "--event", "1", "--event", "2"),
+        *("--timer-after", "60"),
+    )
+
+    assert ended.code == 0
+    (request,) = engine.requests
+    assert request.status == types_pb2.PROCESS_STATUS_RUNNING
+    assert request.aux_state == b'{"a":1}'
+    assert [event.payload for event in request.history] == [b"1", b"2"]
+    assert request.timer.after.seconds == 60
+
+
+def test_remove_names_the_process(engine: ScriptedEngine, cli: Cli) -> None:
+    assert cli("remove", "order-1", "--json").document == {"removed": "order-1"}
+    assert engine.requests[0].process_id == "order-1"

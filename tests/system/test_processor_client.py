@@ -1,0 +1,375 @@
+"""Asking a processor over a real socket: whatever it does becomes an outcome."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+import pytest_asyncio
+from google.protobuf import duration_pb2
+from google.rpc import error_details_pb2
+
+from progressor.clock import SystemClock
+from progressor.domain.event import NewEvent
+from progressor.domain.intent import Failed, Intent, Outcome, Rejected, Succeeded
+from progressor.domain.namespace import Namespace
+from progressor.domain.process import Process, ProcessStatus, process_key
+from progressor.domain.task import RunningTask, TaskType
+from progressor.processor.channels import Channels
+from progressor.processor.client import ProcessorClient
+from progressor.v1 import processor_service_pb2, types_pb2
+from tests.support import processor as script
+from tests.support.processor import ScriptedProcessor
+
+NOW = dt.datetime(2026, 5, 4, tzinfo=dt.UTC)
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+TASK = RunningTask(
+    process=Process(
+        key=process_key("orders", "order-1"),
+        status=ProcessStatus.RUNNING,
+        previous_status=ProcessStatus.INIT,
+        detail=None,
+        aux_state=b"",
+        metadata=None,
+        corrupted_by=None,
+        created_at=NOW,
+        status_changed_at=NOW,
+        last_event_id=0,
+        init_task_id=1,
+        result=None,
+    ),
+    task_id=2,
+    task_type=TaskType.CALL,
+    attempt=1,
+    token=1,
+    args=b"args",
+    caller_context={},
+    trace_context={},
+    history_range=None,
+    step_timeout=None,
+    scheduled_at=NOW,
+    started_at=NOW,
+    first_started_at=NOW,
+)
+ANSWERED = Succeeded(Intent(events=(NewEvent(payload=b"args"),), response=b"args"))
+
+
+class Asking:
+    """A client, and the namespace whose processor it asks."""
+
+    def __init__(self, channels: Channels, target: str) -> None:
+        """Ask the processor at `target`."""
+        self.channels = channels
+        self.namespace = Namespace(name="orders", processor_targets=(target,))
+        self._client = ProcessorClient(channels, SystemClock())
+
+    def aim_at(self, *targets: str) -> None:
+        """Ask these targets from now on."""
+        self.namespace = dataclasses.replace(self.namespace, processor_targets=targets)
+
+    async def ask(self, task: RunningTask = TASK, *, seconds: float = 10) -> Outcome:
+        """Ask about the task, without history."""
+        return await self._client.ask(
+            task, (), namespace=self.namespace, timeout=dt.timedelta(seconds=seconds)
+        )
+
+
+@pytest_asyncio.fixture
+async def processor() -> AsyncIterator[ScriptedProcessor]:
+    async with ScriptedProcessor() as processor:
+        yield processor
+
+
+@pytest_asyncio.fixture
+async def asking(processor: ScriptedProcessor) -> AsyncIterator[Asking]:
+    channels = Channels()
+    yield Asking(channels, processor.target)
+    await channels.close()
+
+
+def failed(code: int, reason: str, *, retryable: bool) -> Failed:
+    return Failed(code=code, reason=reason, message="text", retryable=retryable)
+
+
+def wordless(outcome: Outcome) -> Failed:
+    """Return a failure without the message, which is gRPC's or the system's own."""
+    assert isinstance(outcome, Failed)
+    return dataclasses.replace(outcome, message="text")
+
+
+UNAVAILABLE = failed(14, "PROCESSOR_UNAVAILABLE", retryable=True)
+
+
+async def test_an_answer_becomes_an_intent(asking: Asking) -> None:
+    assert await asking.ask() == ANSWERED
+
+
+async def test_the_processor_gets_the_request_its_trace_and_the_deadline(
+    processor: ScriptedProcessor, asking: Asking
+) -> None:
+    context = {"traceparent": TRACEPARENT, "tracestate": "a=1", "baggage": "not passed on"}
+    before = dt.datetime.now(dt.UTC)
+
+    await asking.ask(dataclasses.replace(TASK, trace_context=context), seconds=30)
+
+    (request,) = await processor.received(1)
+    headers = processor.metadata[0]
+    assert (request.process.process_id, request.task.task_id) == ("order-1", 2)
+    assert dict(request.task.trace_context) == context
+    assert (headers["traceparent"], headers["tracestate"]) == (TRACEPARENT, "a=1")
+    assert "baggage" not in headers
+    left = request.deadline.ToDatetime(dt.UTC) - before
+    assert dt.timedelta(seconds=29) < left < dt.timedelta(seconds=40)
+
+
+async def test_a_trace_that_no_header_can_carry_is_left_out(
+    processor: ScriptedProcessor, asking: Asking
+) -> None:
+    context = {"traceparent": "line\nbreak", "tracestate": "é"}
+
+    outcome = await asking.ask(dataclasses.replace(TASK, trace_context=context))
+
+    assert outcome == ANSWERED
+    assert not {"traceparent", "tracestate"} & processor.metadata[0].keys()
+
+
+async def test_a_reject_and_a_failure_in_the_answer_are_understood(
+    processor: ScriptedProcessor, asking: Asking
+) -> None:
+    processor.on_process("order-1", script.reject(9, reason="STOCK"), script.fail(14, reason="DB"))
+
+    assert await asking.ask() == Rejected(code=9, message="", reason="STOCK")
+    assert wordless(await asking.ask()) == failed(14, "DB", retryable=True)
+
+
+async def test_an_answer_beyond_the_limits_of_the_namespace_is_invalid(
+    processor: ScriptedProcessor, asking: Asking
+) -> None:
+    asking.namespace = dataclasses.replace(asking.namespace, payload_bytes_max=10)
+    response = processor_service_pb2.ProcessResponse(response=b"x" * 11)
+    processor.on_type(types_pb2.TASK_TYPE_CALL, script.Answer(response))
+
+    outcome = await asking.ask()
+
+    assert wordless(outcome) == failed(13, "INVALID_ANSWER", retryable=False)
+
+
+async def test_garbage_is_an_invalid_answer(processor: ScriptedProcessor, asking: Asking) -> None:
+    processor.on_process("order-1", script.Garble())
+
+    outcome = await asking.ask()
+
+    assert wordless(outcome) == failed(13, "INVALID_ANSWER", retryable=False)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, UNAVAILABLE),
+        (grpc.StatusCode.CANCELLED, UNAVAILABLE),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, failed(4, "STEP_TIMEOUT", retryable=True)),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, failed(8, "RESOURCE_EXHAUSTED", retryable=True)),
+        (grpc.StatusCode.ABORTED, failed(10, "ABORTED", retryable=True)),
+        (grpc.StatusCode.UNIMPLEMENTED, failed(12, "UNIMPLEMENTED", retryable=False)),
+        (grpc.StatusCode.INVALID_ARGUMENT, failed(3, "INVALID_ARGUMENT", retryable=False)),
+        (grpc.StatusCode.INTERNAL, failed(13, "INTERNAL", retryable=False)),
+        (grpc.StatusCode.UNKNOWN, failed(2, "UNKNOWN", retryable=False)),
+    ],
+)
+async def test_a_status_of_the_processor_is_understood(
+    code: grpc.StatusCode, expected: Failed, processor: ScriptedProcessor, asking: Asking
+) -> None:
+    processor.on_process("order-1", script.Refuse(code, "text"))
+
+    assert await asking.ask() == expected
+
+
+async def test_the_rich_details_of_a_status_are_understood(
+    processor: ScriptedProcessor, asking: Asking
+) -> None:
+    details = (
+        error_details_pb2.ErrorInfo(reason="QUOTA", domain="shop"),
+        error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=7)),
+    )
+    refuse = script.Refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "text", details)
+    processor.on_process("order-1", refuse)
+
+    outcome = await asking.ask()
+
+    assert outcome == dataclasses.replace(
+        failed(8, "QUOTA", retryable=True), retry_after=dt.timedelta(seconds=7)
+    )
+
+
+async def test_a_processor_that_hangs_ends_at_the_deadline_by_itself(
+    processor: ScriptedProcessor, asking: Asking
+) -> None:
+    processor.on_process("order-1", script.Hang())
+
+    async with asyncio.timeout(5):
+        outcome = await asking.ask(seconds=0.2)
+
+    assert wordless(outcome) == failed(4, "STEP_TIMEOUT", retryable=True)
+
+
+async def test_a_host_that_takes_the_connection_and_is_silent_ends_at_the_deadline(
+    asking: Asking,
+) -> None:
+    # The kernel accepts for a socket that listens; nobody ever reads.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asking.aim_at(f"127.0.0.1:{silent.getsockname()[1]}")
+
+        async with asyncio.timeout(5):
+            outcome = await asking.ask(seconds=0.2)
+
+    assert wordless(outcome) == failed(4, "STEP_TIMEOUT", retryable=True)
+
+
+async def test_an_answer_that_is_late_but_in_time_counts(
+    processor: ScriptedProcessor, asking: Asking
+) -> None:
+    processor.on_process("order-1", script.Late(0.2))
+
+    assert await asking.ask(seconds=5) == ANSWERED
+
+
+async def test_a_connection_that_drops_during_the_call_is_retryable(
+    processor: ScriptedProcessor, asking: Asking
+) -> None:
+    processor.on_process("order-1", script.Drop())
+
+    assert wordless(await asking.ask()) == UNAVAILABLE
+
+
+async def test_a_processor_that_stops_during_the_call_is_retryable(
+    processor: ScriptedProcessor, asking: Asking
+) -> None:
+    processor.on_process("order-1", script.Hang())
+
+    async with asyncio.TaskGroup() as group:
+        outcome = group.create_task(asking.ask())
+        await processor.received(1)
+        await processor.stop()
+
+    assert wordless(outcome.result()) == UNAVAILABLE
+
+
+async def test_a_processor_that_is_away_is_found_when_it_comes_back(
+    processor: ScriptedProcessor, asking: Asking
+) -> None:
+    await asking.ask()
+    await processor.stop()
+    assert wordless(await asking.ask()) == UNAVAILABLE
+    await processor.restart()
+
+    async with asyncio.timeout(5):
+        connection = await asking.channels.take(asking.namespace)
+        await connection.channel.channel_ready()
+
+    assert await asking.ask() == ANSWERED
+
+
+async def test_a_processor_on_a_unix_socket_is_asked(tmp_path: Path, asking: Asking) -> None:
+    async with ScriptedProcessor(path=f"{tmp_path}/processor") as processor:
+        asking.aim_at(processor.target)
+
+        assert await asking.ask() == ANSWERED
+
+
+async def test_targets_share_the_calls(processor: ScriptedProcessor, asking: Asking) -> None:
+    async with ScriptedProcessor() as other:
+        asking.aim_at(processor.target, other.target)
+        for _ in range(4):
+            assert await asking.ask() == ANSWERED
+
+        assert (len(processor.requests), len(other.requests)) == (2, 2)
+
+
+async def test_a_call_in_flight_outlives_a_change_of_targets(
+    processor: ScriptedProcessor, asking: Asking
+) -> None:
+    hang = script.Hang()
+    processor.on_process("order-1", hang)
+
+    async with ScriptedProcessor() as other, asyncio.TaskGroup() as group:
+        in_flight = group.create_task(asking.ask())
+        await processor.received(1)
+        asking.aim_at(other.target)
+        assert await asking.ask() == ANSWERED
+        hang.released.set()
+
+    assert in_flight.result() == ANSWERED
+
+
+async def test_a_call_whose_channel_is_closed_is_not_taken_for_a_cancelled_one(
+    processor: ScriptedProcessor, asking: Asking
+) -> None:
+    processor.on_process("order-1", script.Hang())
+
+    async with asyncio.TaskGroup() as group:
+        outcome = group.create_task(asking.ask())
+        await processor.received(1)
+        await asking.channels.close()
+
+    assert wordless(outcome.result()) == UNAVAILABLE
+
+
+async def test_a_cancellation_by_the_worker_goes_on(
+    processor: ScriptedProcessor, asking: Asking
+) -> None:
+    processor.on_process("order-1", script.Hang())
+
+    asked = asyncio.create_task(asking.ask())
+    await processor.received(1)
+    asked.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+
+
+async def test_a_request_too_large_for_the_processor_is_not_sent_again(asking: Asking) -> None:
+    task = dataclasses.replace(TASK, args=b"x" * (64 * 1024 * 1024))
+
+    outcome = await asking.ask(task)
+
+    assert wordless(outcome) == failed(8, "MESSAGE_TOO_LARGE", retryable=False)
+
+
+async def test_an_answer_too_large_for_grpc_is_not_asked_for_again(
+    processor: ScriptedProcessor, asking: Asking
+) -> None:
+    processor.on_process("order-1", script.Garble(b"x" * (64 * 1024 * 1024 + 1)))
+
+    outcome = await asking.ask(seconds=30)
+
+    assert wordless(outcome) == failed(8, "MESSAGE_TOO_LARGE", retryable=False)
+
+
+async def test_a_processor_of_another_service_is_not_asked_again(asking: Asking) -> None:
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    asking.aim_at(f"127.0.0.1:{port}")
+
+    outcome = await asking.ask()
+
+    await server.stop(0)
+    assert wordless(outcome) == failed(12, "UNIMPLEMENTED", retryable=False)
+
+
+async def test_the_scripted_processor_notices_two_at_once(asking: Asking) -> None:
+    async with ScriptedProcessor(one_at_a_time=False) as processor:
+        asking.aim_at(processor.target)
+        hang = script.Hang()
+        processor.on_process("order-1", hang)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asking.ask())
+            group.create_task(asking.ask())
+            await processor.received(2)
+            hang.released.set()
+
+    assert processor.overlaps == ["order-1"]

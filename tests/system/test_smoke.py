@@ -1,0 +1,30 @@
+"""The main job, end to end: the shortest of all system tests."""
+
+from tests.support.processor import ScriptedProcessor
+from tests.support.replica import running_process, running_replica
+
+
+async def test_a_started_process_answers_calls(database):
+    async with (
+        running_replica(database) as replica,
+        ScriptedProcessor() as processor,
+        replica.namespace("smoke", processor.target) as client,
+    ):
+        await client.start("p1", "hello")
+        answer = await client.call("p1", "world")
+
+        assert answer.response == "world"
+        assert replica.points.count("scan_found") == 0
+
+
+async def test_serve_answers_in_a_process_of_its_own(database, tmp_path):
+    async with (
+        ScriptedProcessor() as processor,
+        running_replica(database) as replica,
+        replica.namespace("smoke2", processor.target) as client,
+        running_process(database, tmp_path) as other,
+    ):
+        await client.start("p1", "hello")
+        other.terminate()
+
+        assert await other.process.wait() == 0

@@ -1,0 +1,387 @@
+"""Requests of ProcessService: what is wrong is named by its field, all of it at once."""
+
+import datetime as dt
+from collections.abc import Callable
+
+import pytest
+from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
+
+from progressor import errors
+from progressor.api import codec, page_tokens, put_codec, validation
+from progressor.domain.admission import Import, Request
+from progressor.domain.event import Direction, HistoryRange
+from progressor.domain.process import ProcessStatus, process_key
+from progressor.domain.task import TaskType
+from progressor.v1 import process_service_pb2 as pb
+from progressor.v1 import types_pb2
+
+LIMIT = 1000
+ADMITTED = [
+    (pb.StartRequest, TaskType.INIT),
+    (pb.CallRequest, TaskType.CALL),
+    (pb.NotifyRequest, TaskType.NOTIFY),
+    (pb.RepairRequest, TaskType.REPAIR),
+]
+
+
+def fields_of(decode: Callable[[], object]) -> list[str]:
+    with pytest.raises(errors.InvalidRequestError) as caught:
+        decode()
+    return [violation.field for violation in caught.value.violations]
+
+
+def decode_call(**fields: object) -> Request:
+    given = {"namespace": "orders", "process_id": "1", **fields}
+    message = pb.CallRequest(**given)  # type: ignore[arg-type]
+    return codec.request_from_wire(message, TaskType.CALL, {}, payload_bytes_max=LIMIT)
+
+
+def decode_put(**fields: object) -> Import:
+    given = {"namespace": "orders", "process_id": "1", "status": 2, **fields}
+    message = pb.PutRequest(**given)  # type: ignore[arg-type]
+    return put_codec.put_from_wire(message, payload_bytes_max=LIMIT)
+
+
+@pytest.mark.parametrize(("kind", "task_type"), ADMITTED)
+def test_a_full_request_arrives_whole(kind: type[pb.CallRequest], task_type: TaskType) -> None:
+    message = kind(
+        namespace="orders",
+        process_id="Заказ 1",
+        args=b"args",
+        caller_context={"user": "u1"},
+        idempotency_key="k",
+        history_range=types_pb2.HistoryRange(after=3, limit=0, direction=2),  # type: ignore[arg-type]
+    )
+    request = codec.request_from_wire(
+        message, task_type, {"traceparent": "t"}, payload_bytes_max=LIMIT
+    )
+
+    assert request == Request(
+        key=process_key("orders", "Заказ 1"),
+        task_type=task_type,
+        args=b"args",
+        caller_context={"user": "u1"},
+        trace_context={"traceparent": "t"},
+        idempotency_key="k",
+        history_range=HistoryRange(after=3, limit=0, direction=Direction.BACKWARD),
+        waits=task_type is not TaskType.NOTIFY,
+    )
+
+
+@pytest.mark.parametrize("kind", [pb.StartRequest, pb.CallRequest, pb.RepairRequest])
+def test_accept_only_waits_for_nothing(kind: type[pb.CallRequest]) -> None:
+    message = kind(namespace="orders", process_id="1", accept_only=True)
+    request = codec.request_from_wire(message, TaskType.CALL, {}, payload_bytes_max=LIMIT)
+
+    assert not request.waits
+
+
+def test_what_is_absent_stays_absent() -> None:
+    request = decode_call()
+
+    assert request.idempotency_key is None
+    assert request.history_range is None
+    assert request.metadata is None
+    assert request.caller_context == {}
+    assert request.args == b""
+
+
+def test_start_carries_metadata() -> None:
+    metadata = struct_pb2.Struct()
+    metadata.update({"vip": True, "count": 2})
+    message = pb.StartRequest(namespace="orders", process_id="1", metadata=metadata)
+    request = codec.request_from_wire(message, TaskType.INIT, {}, payload_bytes_max=LIMIT)
+
+    assert request.metadata == {"vip": True, "count": 2}
+
+
+def test_metadata_that_json_cannot_hold_is_named() -> None:
+    metadata = struct_pb2.Struct()
+    metadata.update({"price": float("nan")})
+    message = pb.StartRequest(namespace="orders", process_id="1", metadata=metadata)
+
+    assert fields_of(
+        lambda: codec.request_from_wire(message, TaskType.INIT, {}, payload_bytes_max=LIMIT)
+    ) == ["metadata.price"]
+
+
+@pytest.mark.parametrize("name", ["", "a" * 65, "Orders", "a b", "a\0", "a\n", "é", "a/b"])
+def test_a_namespace_that_no_namespace_has_is_named(name: str) -> None:
+    assert fields_of(lambda: decode_call(namespace=name)) == ["namespace"]
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 64, "a-b_c.9"])
+def test_a_namespace_name_at_its_bounds_is_fine(name: str) -> None:
+    assert decode_call(namespace=name).key.namespace == name
+
+
+@pytest.mark.parametrize("value", ["a" * 257, "é" * 129, "a\0b", "a\nb", "a\x7f", "a\x85"])
+@pytest.mark.parametrize("field", ["process_id", "idempotency_key"])
+def test_a_bad_id_is_named(field: str, value: str) -> None:
+    assert fields_of(lambda: decode_call(**{field: value})) == [field]
+
+
+@pytest.mark.parametrize("value", ["a" * 256, "é" * 128, " ", "a\u00a0b", "👩‍👩‍👧", "/../", "%00"])
+def test_any_other_id_is_fine(value: str) -> None:
+    assert decode_call(process_id=value, idempotency_key=value).key.process_id == value
+
+
+def test_an_empty_process_id_is_named() -> None:
+    assert fields_of(lambda: decode_call(process_id="")) == ["process_id"]
+
+
+def test_args_are_bounded_by_the_namespace_and_told_with_size_and_limit() -> None:
+    assert decode_call(args=b"x" * LIMIT).args == b"x" * LIMIT
+    with pytest.raises(errors.InvalidRequestError, match="args: 1001 bytes are more than 1000"):
+        decode_call(args=b"x" * (LIMIT + 1))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "field"),
+    [
+        ({f"k{i}": "" for i in range(65)}, "caller_context"),
+        ({"k": "x" * 8192}, "caller_context"),
+        ({"k": "é" * 4096}, "caller_context"),
+        ({"k": "a\0"}, "caller_context['k']"),
+        ({"k\0": "a"}, "caller_context['k\\x00']"),
+    ],
+)
+def test_a_caller_context_out_of_bounds_is_named(pairs: dict[str, str], field: str) -> None:
+    assert fields_of(lambda: decode_call(caller_context=pairs)) == [field]
+
+
+def test_a_caller_context_at_its_bounds_is_fine() -> None:
+    pairs = {f"{i:02}": "x" * 126 for i in range(64)}
+
+    assert decode_call(caller_context=pairs).caller_context == pairs
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"after": -1}, "history_range.after"),
+        ({"limit": -1}, "history_range.limit"),
+        ({"limit": 100_001}, "history_range.limit"),
+        ({"direction": 7}, "history_range.direction"),
+    ],
+)
+def test_a_bad_range_is_named(fields: dict[str, int], path: str) -> None:
+    history_range = types_pb2.HistoryRange(**fields)  # type: ignore[arg-type]
+    get = pb.GetRequest(namespace="orders", process_id="1", history_range=history_range)
+
+    assert fields_of(lambda: decode_call(history_range=history_range)) == [path]
+    assert fields_of(lambda: codec.get_from_wire(get)) == [path]
+
+
+def test_all_violations_come_together() -> None:
+    assert fields_of(
+        lambda: decode_call(
+            namespace="!",
+            process_id="",
+            args=b"x" * 2000,
+            caller_context={"a": "\0"},
+            idempotency_key="\n",
+            history_range=types_pb2.HistoryRange(after=-1),
+        )
+    ) == [
+        "namespace",
+        "process_id",
+        "args",
+        "caller_context['a']",
+        "idempotency_key",
+        "history_range.after",
+    ]
+
+
+def test_a_get_without_a_range_reads_all() -> None:
+    reading = codec.get_from_wire(pb.GetRequest(namespace="a", process_id="b", await_init=True))
+
+    assert reading.history_range == HistoryRange()
+    assert reading.await_init
+
+
+@pytest.mark.parametrize("kind", [pb.SimpleRepairRequest, pb.RemoveRequest])
+def test_a_request_about_a_key_names_what_is_wrong_with_it(kind: type[pb.RemoveRequest]) -> None:
+    good = kind(namespace="a", process_id="b")
+
+    assert codec.key_of_request(good) == process_key("a", "b")
+    assert fields_of(lambda: codec.key_of_request(kind())) == ["namespace", "process_id"]
+
+
+def test_await_needs_one_of_its_two_names() -> None:
+    by_id = pb.AwaitTaskRequest(namespace="a", process_id="b", task_id=7)
+    by_key = pb.AwaitTaskRequest(namespace="a", process_id="b", idempotency_key="k")
+    neither = pb.AwaitTaskRequest(namespace="a", process_id="b")
+
+    assert codec.await_from_wire(by_id).task == 7
+    assert codec.await_from_wire(by_key).task == "k"
+    assert fields_of(lambda: codec.await_from_wire(neither)) == ["task"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [({"task_id": 0}, "task_id"), ({"idempotency_key": ""}, "idempotency_key")],
+)
+def test_await_refuses_a_name_that_no_task_has(fields: dict[str, object], path: str) -> None:
+    message = pb.AwaitTaskRequest(namespace="a", process_id="b", **fields)  # type: ignore[arg-type]
+
+    assert fields_of(lambda: codec.await_from_wire(message)) == [path]
+
+
+@pytest.mark.parametrize("size", [-1, 1001])
+def test_a_page_size_out_of_bounds_is_named(size: int) -> None:
+    trace = pb.TraceRequest(namespace="a", process_id="b", page_size=size)
+    listing = pb.ListRequest(namespace="a", page_size=size)
+
+    assert fields_of(lambda: codec.trace_from_wire(trace)) == ["page_size"]
+    assert fields_of(lambda: codec.list_from_wire(listing)) == ["page_size"]
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "!",
+        "a",
+        "é",
+        "x" * 2000,
+        page_tokens.token_of_namespace("orders"),
+        "dC0x",  # t-1
+        "dDk5OTk5OTk5OTk5OTk5OTk5OTk5",  # t99999999999999999999
+        "cDEv",  # p1/
+        "cC8x",  # p/1
+        "cDk5OTk5OTk5OTk5OTk5OTk5OTkvMQ",  # p9999999999999999999/1
+        "cDEvAA",  # p1/NUL
+    ],
+)
+def test_a_garbled_page_token_is_named(token: str) -> None:
+    trace = pb.TraceRequest(namespace="a", process_id="b", page_token=token)
+    listing = pb.ListRequest(namespace="a", page_token=token)
+
+    assert fields_of(lambda: codec.trace_from_wire(trace)) == ["page_token"]
+    assert fields_of(lambda: codec.list_from_wire(listing)) == ["page_token"]
+
+
+def test_a_list_carries_its_filters() -> None:
+    metadata = struct_pb2.Struct()
+    metadata.update({"vip": True})
+    query = codec.list_from_wire(
+        pb.ListRequest(
+            namespace="orders",
+            statuses=[3, 3, 4],  # type: ignore[list-item]
+            created_from=timestamp_pb2.Timestamp(seconds=1),
+            created_to=timestamp_pb2.Timestamp(seconds=2),
+            metadata=metadata,
+        )
+    )
+
+    assert query.statuses == (ProcessStatus.ERROR, ProcessStatus.FINISHED)
+    assert query.created_from == dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
+    assert query.created_to == dt.datetime(1970, 1, 1, 0, 0, 2, tzinfo=dt.UTC)
+    assert query.metadata == {"vip": True}
+    assert query.page_size == 100
+    assert query.before is None
+
+
+def test_a_list_of_any_status_has_no_filter() -> None:
+    message = pb.ListRequest(namespace="orders", statuses=[3, 0])  # type: ignore[list-item]
+
+    assert codec.list_from_wire(message).statuses == ()
+
+
+def test_a_bad_list_is_named_field_by_field() -> None:
+    message = pb.ListRequest(
+        namespace="Orders",
+        statuses=[1, 9],  # type: ignore[list-item]
+        created_from=timestamp_pb2.Timestamp(nanos=-1),
+        created_to=timestamp_pb2.Timestamp(seconds=2**60),
+        metadata=struct_pb2.Struct(fields={"a": struct_pb2.Value(string_value="\0")}),
+        page_size=-5,
+        page_token="?",  # noqa: S106 - a page's
+    )
+
+    assert fields_of(lambda: codec.list_from_wire(message)) == [
+        "namespace",
+        "statuses[1]",
+        "created_from",
+        "created_to",
+        "metadata.a",
+        "page_size",
+        "page_token",
+    ]
+
+
+def test_a_list_that_ends_before_it_begins_is_named() -> None:
+    message = pb.ListRequest(
+        namespace="a",
+        created_from=timestamp_pb2.Timestamp(seconds=2),
+        created_to=timestamp_pb2.Timestamp(seconds=1),
+    )
+
+    assert fields_of(lambda: codec.list_from_wire(message)) == ["created_to"]
+
+
+def test_a_running_process_is_put_with_history_and_timer() -> None:
+    imported = decode_put(
+        previous_status=1,
+        aux_state=b"state",
+        created_at=timestamp_pb2.Timestamp(seconds=5),
+        history=[types_pb2.NewEvent(payload=b"1"), types_pb2.NewEvent(payload=b"2")],
+        timer=types_pb2.SetTimer(after=duration_pb2.Duration(seconds=9), args=b"t"),
+        idempotency_key="k",
+    )
+
+    assert imported.status is ProcessStatus.RUNNING
+    assert imported.previous_status is ProcessStatus.INIT
+    assert [event.payload for event in imported.history] == [b"1", b"2"]
+    assert imported.timer is not None
+    assert imported.timer.after == dt.timedelta(seconds=9)
+    assert imported.detail is None
+    assert imported.result is None
+    assert imported.status_changed_at is None
+
+
+def test_a_broken_and_a_finished_process_keep_what_is_theirs() -> None:
+    broken = decode_put(status=3, detail="why", corrupted_by_type=5)
+    finished = decode_put(status=4, result=b"done")
+
+    assert (broken.detail, broken.corrupted_by_type) == ("why", TaskType.TIMEOUT)
+    assert finished.result == b"done"
+
+
+@pytest.mark.parametrize("status", [0, 1, 9])
+def test_a_process_is_put_running_broken_or_finished(status: int) -> None:
+    assert fields_of(lambda: decode_put(status=status)) == ["status"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"status": 2, "detail": "x"}, "detail"),
+        ({"status": 4, "detail": "x"}, "detail"),
+        ({"status": 2, "corrupted_by_type": 5}, "corrupted_by_type"),
+        ({"status": 3, "corrupted_by_type": 99}, "corrupted_by_type"),
+        ({"status": 3, "timer": types_pb2.SetTimer()}, "timer"),
+        ({"status": 4, "timer": types_pb2.SetTimer()}, "timer"),
+        ({"status": 2, "result": b"x"}, "result"),
+        ({"status": 3, "result": b"x"}, "result"),
+        ({"previous_status": 77}, "previous_status"),
+        ({"aux_state": b"x" * 1001}, "aux_state"),
+        ({"status": 3, "detail": "a\0"}, "detail"),
+        ({"status": 3, "detail": "a" * 1001}, "detail"),
+        ({"status": 4, "result": b"x" * 1001}, "result"),
+        ({"created_at": timestamp_pb2.Timestamp(nanos=-1)}, "created_at"),
+        ({"status_changed_at": timestamp_pb2.Timestamp(nanos=-1)}, "status_changed_at"),
+        ({"history": [{}, {"payload": b"x" * 1001}]}, "history[1].payload"),
+        ({"timer": types_pb2.SetTimer(args=b"x" * 1001)}, "timer.args"),
+        ({"idempotency_key": "\0"}, "idempotency_key"),
+        ({"metadata": {"a": "\0"}}, "metadata.a"),
+    ],
+)
+def test_a_put_that_does_not_fit_is_named(fields: dict[str, object], path: str) -> None:
+    assert fields_of(lambda: decode_put(**fields)) == [path]
+
+
+def test_violations_are_bounded() -> None:
+    history = [types_pb2.NewEvent(payload=b"x" * 1001)] * 500
+
+    assert len(fields_of(lambda: decode_put(history=history))) == validation.VIOLATIONS_MAX

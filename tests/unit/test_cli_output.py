@@ -1,0 +1,253 @@
+"""How values, errors and log records look."""
+
+import dataclasses
+import datetime as dt
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from rich.console import Console
+
+from progressor import errors
+from progressor.cli.documents import render
+from progressor.cli.exit_codes import EPILOGUE, ExitCode, exit_code_for
+from progressor.cli.failure import report
+from progressor.cli.inputs import json_object, pairs
+from progressor.cli.output import payload_text
+from progressor.cli.showcase import reachable
+from progressor.cli.timeline import timeline
+from progressor.sdk.values import TaskStatus, TaskTrace, TaskType
+from progressor.telemetry.logs import set_up_logs
+
+NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One field of each kind."""
+
+    at: dt.datetime = NOON
+    wait: dt.timedelta = dt.timedelta(milliseconds=1500)
+    type: TaskType = TaskType.CALL
+    json: bytes = b'{"a": [1, 2.50]}'
+    text: bytes = b"plain"
+    binary: bytes = b"\xff"
+    empty: bytes = b""
+    nothing: None = None
+
+
+def test_a_document_has_each_kind_of_field_in_its_form() -> None:
+    assert json.loads(render(Sample())) == {
+        "at": "2026-01-31T12:00:00+00:00",
+        "wait_seconds": 1.5,
+        "type": "call",
+        "json": {"a": [1, 2.5]},
+        "text_base64": "cGxhaW4=",
+        "binary_base64": "/w==",
+        "empty": None,
+        "nothing": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("payload", "shown"),
+    [
+        (None, ""),
+        (b"", ""),
+        (b'{"a":1}', '{"a":1}'),
+        (b"plain", "plain"),
+        (b"\xff", "<1 bytes>"),
+        (b"\x1b[2J", r"'\x1b[2J'"),
+        (b"x" * 3000, "x" * 2000 + " … (3,000)"),
+    ],
+)
+def test_a_payload_for_people_is_readable_and_harmless(payload: bytes | None, shown: str) -> None:
+    assert payload_text(payload) == shown
+
+
+def test_every_class_of_error_has_an_exit_code() -> None:
+    minute = dt.timedelta(minutes=1)
+    expected = {
+        errors.ConfigError("server.bind", "is odd"): ExitCode.USAGE,
+        errors.InvalidRequestError(errors.FieldViolation("args", "is odd")): ExitCode.USAGE,
+        errors.TaskNotFoundError("p", 1): ExitCode.NOT_FOUND,
+        errors.RepairFailedError("p", "no", 1): ExitCode.STATE,
+        errors.RejectedError("no", code=9): ExitCode.REJECTED,
+        errors.DeadlineExceededError(None): ExitCode.DEADLINE,
+        errors.OverloadedError("queue", minute): ExitCode.UNAVAILABLE,
+        errors.ShuttingDownError(minute): ExitCode.UNAVAILABLE,
+        errors.StorageUnavailableError("away"): ExitCode.UNAVAILABLE,
+        errors.EmbeddedPostgresError("no binaries"): ExitCode.FAILED,
+        errors.InvalidAnswerError("events", "too many"): ExitCode.FAILED,
+    }
+
+    assert {error: exit_code_for(error) for error in expected} == expected
+
+
+def test_the_help_explains_every_exit_code() -> None:
+    explained = {line.split()[0] for line in EPILOGUE.splitlines() if line.startswith("  ")}
+
+    assert explained == {str(int(code)) for code in ExitCode if code < ExitCode.INTERRUPTED}
+
+
+def test_an_error_names_its_fields_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    retry_after = dt.timedelta(seconds=2)
+    violation = errors.FieldViolation("process_id", "is empty")
+
+    report(errors.OverloadedError("queue", retry_after), as_json=True)
+    overloaded = json.loads(capsys.readouterr().err)["error"]
+    report(errors.InvalidRequestError(violation), as_json=True)
+    invalid = json.loads(capsys.readouterr().err)["error"]
+
+    assert overloaded["fields"] == {"what": "queue", "retry_after_seconds": 2.0}
+    assert invalid["fields"]["violations"] == [{"field": "process_id", "description": "is empty"}]
+
+
+def test_a_sentence_is_not_repeated_by_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    report(errors.ProcessNotFoundError("orders", "order-1"), as_json=False)
+
+    assert capsys.readouterr().err == (
+        "error: process 'order-1' does not exist in namespace 'orders'\n"
+        "  reason: PROCESS_NOT_FOUND\n"
+    )
+
+
+def test_markup_in_an_error_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    report(errors.RejectedError("[bold]no[/bold]", code=9), as_json=False)
+
+    assert "[bold]no[/bold]" in capsys.readouterr().err
+
+
+def _task(**fields: object) -> TaskTrace:
+    task = TaskTrace(
+        task_id=1,
+        type=TaskType.TIMEOUT,
+        status=TaskStatus.WAITING,
+        created_at=NOON,
+        scheduled_at=NOON + dt.timedelta(seconds=90),
+        started_at=None,
+        finished_at=None,
+        attempt_count=0,
+        args=None,
+        context={},
+        idempotency_key="",
+        response=None,
+        error=None,
+        events=(),
+    )
+    return dataclasses.replace(task, **fields)  # type: ignore[arg-type]  # any field
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (_task(), "waiting  due 90.00 s after it was set"),
+        (_task(status=TaskStatus.CANCELLED, finished_at=NOON), "cancelled  never started"),
+        (
+            _task(
+                status=TaskStatus.FINISHED,
+                scheduled_at=NOON,
+                started_at=NOON + dt.timedelta(milliseconds=5),
+                finished_at=NOON + dt.timedelta(milliseconds=12),
+                attempt_count=2,
+            ),
+            "finished  in 12 ms, 2 attempts, the last in 7 ms",
+        ),
+        (
+            _task(
+                status=TaskStatus.FINISHED,
+                scheduled_at=NOON,
+                started_at=NOON + dt.timedelta(milliseconds=5),
+                finished_at=NOON + dt.timedelta(milliseconds=12),
+                attempt_count=1,
+            ),
+            "finished  in 7 ms, 5 ms after it was due",
+        ),
+    ],
+)
+def test_a_timeline_tells_how_long_a_task_took_or_why_not(task: TaskTrace, said: str) -> None:
+    console = Console(file=io.StringIO(), width=120)
+
+    console.print(timeline([task]))
+
+    assert isinstance(console.file, io.StringIO)
+    assert said in console.file.getvalue()
+
+
+def test_a_timer_stands_where_it_fired_and_not_where_it_was_set() -> None:
+    fired = _task(
+        task_id=2,
+        status=TaskStatus.FINISHED,
+        started_at=NOON + dt.timedelta(seconds=9),
+        finished_at=NOON + dt.timedelta(seconds=9),
+        attempt_count=1,
+    )
+    call = _task(task_id=3, type=TaskType.CALL, scheduled_at=NOON, started_at=NOON)
+    console = Console(file=io.StringIO(), width=120)
+
+    console.print(timeline([fired, call]))
+
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert shown.index("call #3") < shown.index("timeout #2")
+
+
+def test_a_process_without_tasks_has_an_empty_timeline() -> None:
+    assert timeline([]).row_count == 0
+
+
+def test_pairs_keep_what_follows_the_first_equals_sign() -> None:
+    assert pairs("--set", ("a=b=c", "a = d")) == {"a": " d"}
+
+
+def test_an_object_is_not_a_list() -> None:
+    with pytest.raises(errors.InvalidRequestError, match="--metadata: is not a JSON object"):
+        json_object("--metadata", "[1]")
+
+
+@pytest.mark.parametrize(
+    ("bound", "reached"),
+    [
+        ("0.0.0.0:7420", "127.0.0.1:7420"),
+        ("[::]:7420", "[::1]:7420"),
+        ("127.0.0.1:1", "127.0.0.1:1"),
+        ("unix:/run/p", "unix:/run/p"),
+    ],
+)
+def test_a_listener_on_every_address_is_reached_by_loopback(bound: str, reached: str) -> None:
+    assert reachable(bound) == reached
+
+
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield root
+    root.handlers[:], root.level = handlers, level
+
+
+def test_a_log_record_is_one_json_object_with_its_fields(root_logger: logging.Logger) -> None:
+    stream = io.StringIO()
+    set_up_logs(level="info", log_format="auto", stream=stream)
+
+    root_logger.info("step settled", extra={"process_id": "order-1"})
+    root_logger.debug("unheard")
+
+    (line,) = stream.getvalue().splitlines()
+    record = json.loads(line)
+    assert (record["event"], record["process_id"], record["level"]) == (
+        "step settled",
+        "order-1",
+        "info",
+    )
+
+
+def test_a_traceback_is_a_field_of_the_record(root_logger: logging.Logger) -> None:
+    stream = io.StringIO()
+    set_up_logs(level="info", log_format="json", stream=stream)
+
+    root_logger.error("broke", exc_info=ValueError("why"))
+
+    assert "ValueError: why" in json.loads(stream.getvalue())["exception"]

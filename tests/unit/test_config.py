@@ -1,0 +1,307 @@
+"""The configuration: who wins, and what is said to whom."""
+
+import datetime as dt
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from progressor import config, errors
+from progressor.domain.namespace import HistoryMode, ZombiePolicy
+from progressor.domain.task import TaskType
+from progressor.settings.addresses import redact_dsn
+from progressor.settings.sections import Replica, default_data_directory
+from progressor.settings.sources import SourceKind
+
+
+def _load(
+    tmp_path: Path,
+    toml: str = "",
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+) -> config.Config:
+    file = tmp_path / "test.toml"
+    file.write_text(toml)
+    return config.load(file=file, environment=environment or {}, flags=flags or {})
+
+
+def test_without_any_source_every_key_has_its_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    loaded = config.load(environment={})
+
+    assert loaded == config.Config()
+    assert loaded.server.bind == ("127.0.0.1:7420",)
+    assert loaded.replica.lease_timeout == dt.timedelta(seconds=5)
+
+
+def test_a_stronger_source_wins_over_each_weaker_one(tmp_path: Path) -> None:
+    toml = "[commit]\nbatch_max = 2\nlane_count = 3\n[scanner]\nbatch_max = 4\n"
+    environment = {"PROGRESSOR_COMMIT_BATCH_MAX": "20", "PROGRESSOR_COMMIT_LANE_COUNT": "30"}
+
+    loaded = _load(tmp_path, toml, environment, {"commit.batch_max": "200"})
+
+    assert loaded.commit.batch_max == 200
+    assert loaded.commit.lane_count == 30
+    assert loaded.scanner.batch_max == 4
+    kinds = {row.key: row.source.kind for row in config.effective(loaded)}
+    assert kinds["commit.batch_max"] is SourceKind.FLAG
+    assert kinds["commit.lane_count"] is SourceKind.ENVIRONMENT
+    assert kinds["scanner.batch_max"] is SourceKind.FILE
+    assert kinds["commit.queue_max"] is SourceKind.DEFAULT
+
+
+def test_the_file_is_the_one_given_else_the_variable_s_else_the_one_lying_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, count in (("progressor", 1), ("variable", 2), ("given", 3)):
+        Path(f"{name}.toml").write_text(f"[commit]\nlane_count = {count}\n")
+    by_variable = {"PROGRESSOR_CONFIG": "variable.toml"}
+
+    here = config.load(environment={})
+    variable = config.load(environment=by_variable)
+    given = config.load(file=Path("given.toml"), environment=by_variable)
+
+    assert [it.commit.lane_count for it in (here, variable, given)] == [1, 2, 3]
+
+
+def test_durations_are_seconds_in_keys_and_timedeltas_inside(tmp_path: Path) -> None:
+    loaded = _load(tmp_path, "[server]\ndrain_timeout_seconds = 0.5\n")
+
+    assert loaded.server.drain_timeout == dt.timedelta(milliseconds=500)
+
+
+def test_addresses_come_as_a_list_or_separated_by_commas(tmp_path: Path) -> None:
+    by_list = _load(tmp_path, '[server]\nbind = ["127.0.0.1:1", "unix:/run/p"]\n')
+    by_text = _load(tmp_path, flags={"server.bind": "127.0.0.1:1, unix:/run/p"})
+
+    assert by_list.server.bind == by_text.server.bind == ("127.0.0.1:1", "unix:/run/p")
+
+
+def test_an_empty_variable_is_none_and_an_empty_flag_is_the_default(tmp_path: Path) -> None:
+    toml = '[database]\ndsn = "postgresql://file"\n'
+
+    by_variable = _load(tmp_path, toml, {"PROGRESSOR_DATABASE_DSN": ""})
+    by_flag = _load(tmp_path, toml, flags={"database.dsn": ""})
+
+    assert by_variable.database.dsn == "postgresql://file"
+    assert not by_flag.database.dsn
+
+
+@pytest.mark.parametrize(
+    ("toml", "key", "said"),
+    [
+        ("[server]\nbindd = 1\n", "server.bindd", "did you mean server.bind"),
+        ("[sever]\nbind = 1\n", "sever", "did you mean server"),
+        ("server = 1\n", "server", "must be a table, not 1"),
+        ("[commit]\nbatch_max = 0\n", "commit.batch_max", "0 cannot be"),
+        ('[commit]\nbatch_max = "5"\n', "commit.batch_max", "'5' cannot be"),
+        ("[commit]\nbatch_max = 1.5\n", "commit.batch_max", "1.5 cannot be"),
+        ("[scanner]\ninterval_seconds = nan\n", "scanner.interval_seconds", "nan cannot be"),
+        ("[scanner]\ninterval_seconds = inf\n", "scanner.interval_seconds", "inf cannot be"),
+        ("[scanner]\ninterval_seconds = true\n", "scanner.interval_seconds", "True cannot be"),
+        ('[log]\nlevel = "loud"\n', "log.level", "'loud' cannot be"),
+        ("[server]\nbind = [1]\n", "server.bind", "[1] cannot be"),
+        ("[server]\nbind = []\n", "server.bind", "at least one address"),
+        ('[server]\nbind = ["7420"]\n', "server.bind", "'7420' is neither host:port"),
+        ('[server]\nbind = ["a:65536"]\n', "server.bind", "'a:65536' is neither host:port"),
+        ('[server]\ntls_key = "k"\n', "server.tls_certificate", "where server.tls_key is"),
+        ('[server]\ntls_certificate = "c"\n', "server.tls_key", "where server.tls_certificate is"),
+        (
+            "[replica]\nheartbeat_interval_seconds = 3\n",
+            "replica.lease_timeout_seconds",
+            "5 is less than 2.5 times replica.heartbeat_interval_seconds, 3",
+        ),
+        ("[namespaces.a]\n", "namespaces.a.processor_targets", "not 0"),
+        ("[namespaces.Orders]\n", "namespaces.Orders", "[a-z0-9._-]"),
+        ("namespaces = 1\n", "namespaces", "must be a table"),
+        ("[namespaces]\na = 1\n", "namespaces.a", "must be a table"),
+        (
+            '[namespaces.a]\nprocessor_targets = ["h:0"]\n',
+            "namespaces.a.processor_targets",
+            "'h:0' is neither",
+        ),
+        (
+            '[namespaces.a]\nprocessor_targets = ["h:1"]\nretry_policy.jitter = 2\n',
+            "namespaces.a.retry_policy.jitter",
+            "2 cannot be",
+        ),
+        (
+            '[namespaces.a]\nprocessor_targets = ["h:1"]\nretry_policies.remove = {}\n',
+            "namespaces.a.retry_policies.remove",
+            "none of init, call",
+        ),
+        (
+            '[namespaces.a]\nprocessor_targets = ["h:1"]\nretry_policies.call.try = 1\n',
+            "namespaces.a.retry_policies.call.try",
+            "not a known key",
+        ),
+    ],
+)
+def test_an_error_names_its_key_and_the_value(
+    tmp_path: Path, toml: str, key: str, said: str
+) -> None:
+    with pytest.raises(errors.ConfigError) as caught:
+        _load(tmp_path, toml)
+
+    assert caught.value.key == key
+    assert said in caught.value.description
+
+
+def test_an_error_in_a_variable_names_the_variable(tmp_path: Path) -> None:
+    with pytest.raises(errors.ConfigError) as wrong:
+        _load(tmp_path, environment={"PROGRESSOR_COMMIT_BATCH_MAX": "many"})
+    with pytest.raises(errors.ConfigError) as unknown:
+        _load(tmp_path, environment={"PROGRESSOR_COMMIT_BATCHES": "1"})
+
+    assert wrong.value.key == "commit.batch_max"
+    assert "PROGRESSOR_COMMIT_BATCH_MAX" in wrong.value.description
+    assert unknown.value.key == "PROGRESSOR_COMMIT_BATCHES"
+
+
+def test_variables_of_others_and_of_kubernetes_services_are_no_settings(tmp_path: Path) -> None:
+    environment = {
+        "PROGRESSOR_ADDRESS": "127.0.0.1:1",
+        "PROGRESSOR_SERVER_PORT": "tcp://10.0.0.1:7420",
+        "PROGRESSOR_SERVER_PORT_7420_TCP_ADDR": "10.0.0.1",
+        "PROGRESSOR_SERVER_SERVICE_HOST": "10.0.0.1",
+    }
+
+    assert _load(tmp_path, environment=environment).server == config.Config().server
+
+
+@pytest.mark.parametrize("content", [b"not toml", b"\xff\xfe"])
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "broken.toml"
+    file.write_bytes(content)
+
+    with pytest.raises(errors.ConfigError, match="is not TOML") as caught:
+        config.load(file=file, environment={})
+
+    assert caught.value.key == str(file)
+
+
+def test_a_file_that_is_asked_for_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(errors.ConfigError, match="cannot be read: No such file"):
+        config.load(file=tmp_path / "absent.toml", environment={})
+
+
+def test_a_namespace_is_read_with_all_its_policies(tmp_path: Path) -> None:
+    toml = """
+    [namespaces.orders]
+    processor_targets = ["127.0.0.1:7421", "unix:/run/orders"]
+    step_timeout_seconds = 5
+    history = 10
+    zombie_policy = "fail"
+    task_retention_seconds = 3600
+    retry_policy = { attempts_max = 3, interval_max_seconds = 1 }
+    retry_policies.call = { attempts_max = 1 }
+    """
+
+    (orders,) = _load(tmp_path, toml).namespaces
+
+    assert orders.name == "orders"
+    assert orders.processor_targets == ("127.0.0.1:7421", "unix:/run/orders")
+    assert orders.step_timeout == dt.timedelta(seconds=5)
+    assert (orders.history_mode, orders.history_last) == (HistoryMode.LAST, 10)
+    assert orders.zombie_policy is ZombiePolicy.FAIL
+    assert orders.task_retention == dt.timedelta(hours=1)
+    assert orders.finished_process_retention is None
+    assert orders.policy_for(TaskType.INIT).attempts_max == 3
+    assert orders.policy_for(TaskType.INIT).interval_max == dt.timedelta(seconds=1)
+    assert orders.policy_for(TaskType.CALL).attempts_max == 1
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql://user:hunter2@host/db",
+        "postgresql://user:hunter2@x@host/db",
+        "postgresql://user:a/hunter2@host/db",
+        "postgresql://host/db?user=u&password=hunter2&sslmode=require",
+        "postgres://u:p@h/db?sslpassword=hunter2",
+        "host=h password=hunter2 user=u",
+        r"host=h password='a \' hunter2' user=u",
+        "host=h password = hunter2",
+        "host=h PASSWORD=hunter2",
+        "password='hunter2",
+        r"password=a\ hunter2 host=h",
+    ],
+)
+def test_a_password_is_never_shown(tmp_path: Path, dsn: str) -> None:
+    loaded = _load(tmp_path, flags={"database.dsn": dsn})
+
+    shown = {row.key: row.value for row in config.effective(loaded)}["database.dsn"]
+
+    assert "hunter2" not in str(shown)
+    assert "***" in str(shown)
+    assert "hunter2" not in repr(loaded)
+
+
+def test_a_wrong_dsn_is_not_quoted(tmp_path: Path) -> None:
+    with pytest.raises(errors.ConfigError) as caught:
+        _load(tmp_path, '[database]\ndsn = ["postgresql://u:hunter2@h"]\n')
+
+    assert caught.value.key == "database.dsn"
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_dsn_without_a_password_is_shown_as_it_is() -> None:
+    assert redact_dsn("postgresql://user@host:5432/db") == "postgresql://user@host:5432/db"
+    assert redact_dsn("host=h user=u") == "host=h user=u"
+
+
+def test_data_goes_to_the_user_s_data_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    by_variable = default_data_directory()
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", "/home/u")
+    by_home = default_data_directory()
+
+    assert by_variable == Path("/data/progressor/postgres")
+    assert by_home == Path("/home/u/.local/share/progressor/postgres")
+
+
+def test_a_user_without_a_home_has_a_data_directory_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_home(path: Path) -> Path:
+        raise RuntimeError(path)
+
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", no_home)
+
+    assert default_data_directory().is_absolute()
+
+
+def test_the_reference_explains_every_key() -> None:
+    rows = {row.key: row for row in config.reference()}
+
+    assert all(row.meaning for row in rows.values())
+    assert rows["server.bind"].variable == "PROGRESSOR_SERVER_BIND"
+    assert rows["server.bind"].default == "127.0.0.1:7420"
+    assert rows["scanner.interval_seconds"].default == "1"
+    assert "(0.01 .. 3,600 s)" in rows["scanner.interval_seconds"].meaning
+    assert "namespaces.NAME.task_retention_seconds" in rows
+
+
+def test_every_default_of_the_reference_can_be_given(tmp_path: Path) -> None:
+    elsewhere = ("namespaces.", "database.data_directory", "replica.name")
+    flags = {
+        row.key: row.default for row in config.reference() if not row.key.startswith(elsewhere)
+    }
+
+    loaded = _load(tmp_path, flags=flags)
+
+    assert loaded.server == config.Config().server
+    assert loaded.scanner == config.Config().scanner
+    assert loaded.telemetry == config.Config().telemetry
+
+
+def test_a_lease_of_two_and_a_half_heartbeats_is_enough() -> None:
+    heartbeat = dt.timedelta(seconds=2)
+
+    assert Replica(heartbeat_interval=heartbeat, lease_timeout=2.5 * heartbeat)

@@ -1,0 +1,151 @@
+"""Who shares a channel, whose turn it is, and when one is closed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from progressor.domain.namespace import Namespace
+from progressor.processor.channels import Channels
+
+A, B, C = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
+
+
+@pytest_asyncio.fixture
+async def channels() -> AsyncIterator[Channels]:
+    channels = Channels()
+    yield channels
+    await channels.close()
+
+
+def namespace(*targets: str, name: str = "orders") -> Namespace:
+    return Namespace(name=name, processor_targets=targets)
+
+
+async def targets_of(channels: Channels, asked: Namespace, count: int) -> list[str]:
+    targets = []
+    for _ in range(count):
+        connection = await channels.take(asked)
+        targets.append(connection.target)
+        await channels.give_back(connection)
+    return targets
+
+
+async def test_targets_are_taken_in_turn(channels: Channels) -> None:
+    assert await targets_of(channels, namespace(A, B, C), 5) == [A, B, C, A, B]
+
+
+async def test_namespaces_share_the_channel_to_a_target(channels: Channels) -> None:
+    first = await channels.take(namespace(A))
+    second = await channels.take(namespace(A, name="payments"))
+
+    assert first is second
+
+
+async def test_new_targets_count_from_the_next_call(channels: Channels) -> None:
+    await targets_of(channels, namespace(A, B), 1)
+
+    assert await targets_of(channels, namespace(B, C), 3) == [B, C, B]
+
+
+async def test_a_target_that_is_kept_keeps_its_channel(channels: Channels) -> None:
+    before = await channels.take(namespace(A))
+    await channels.give_back(before)
+
+    assert await channels.take(namespace(A, B)) is before
+
+
+async def test_a_channel_that_nobody_names_is_closed(channels: Channels) -> None:
+    old = await channels.take(namespace(A))
+    await channels.give_back(old)
+
+    await channels.take(namespace(B))
+
+    assert old.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+
+
+async def test_a_channel_is_closed_after_its_last_call(channels: Channels) -> None:
+    first, second = await channels.take(namespace(A)), await channels.take(namespace(A))
+
+    await channels.take(namespace(B))
+    await channels.give_back(first)
+
+    assert first.channel.get_state() is not grpc.ChannelConnectivity.SHUTDOWN
+    await channels.give_back(second)
+    assert first.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+
+
+async def test_callers_with_old_and_new_targets_do_not_close_each_other(channels: Channels) -> None:
+    """During the moment in which some workers still hold the namespace as it was."""
+    async with asyncio.TaskGroup() as group:
+        taking = [group.create_task(channels.take(namespace(t))) for t in (A, B, A, B, C)]
+
+    taken = [task.result() for task in taking]
+    assert [connection.target for connection in taken] == [A, B, A, B, C]
+    for connection in taken:
+        assert connection.channel.get_state() is not grpc.ChannelConnectivity.SHUTDOWN
+
+
+async def test_a_channel_stays_while_another_namespace_names_it(channels: Channels) -> None:
+    shared = await channels.take(namespace(A))
+    await channels.give_back(shared)
+    await targets_of(channels, namespace(A, name="payments"), 1)
+
+    await channels.forget("orders")
+
+    assert shared.channel.get_state() is not grpc.ChannelConnectivity.SHUTDOWN
+    await channels.forget("payments")
+    assert shared.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+
+
+async def test_a_target_named_twice_is_one_channel_and_closed_once(channels: Channels) -> None:
+    connection = await channels.take(namespace(A, A))
+    await channels.give_back(connection)
+
+    await channels.forget("orders")
+    await channels.forget("orders")
+
+    assert connection.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+
+
+async def test_a_target_that_fails_is_passed_over(channels: Channels) -> None:
+    asked = namespace(A, B)
+    failing = await channels.take(asked)
+    await _fail(failing.channel)
+
+    assert await targets_of(channels, asked, 3) == [B, B, B]
+
+
+async def test_where_all_targets_fail_they_are_still_taken_in_turn(channels: Channels) -> None:
+    asked = namespace(A, B)
+    for _ in range(2):
+        await _fail((await channels.take(asked)).channel)
+
+    assert sorted(await targets_of(channels, asked, 2)) == [A, B]
+
+
+async def test_close_closes_all(channels: Channels) -> None:
+    taken = [await channels.take(namespace(A, B)) for _ in range(2)]
+
+    await channels.close()
+
+    for connection in taken:
+        assert connection.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+
+
+async def test_nobody_asks_after_the_close(channels: Channels) -> None:
+    await channels.close()
+
+    with pytest.raises(AssertionError):
+        await channels.take(namespace(A))
+
+
+async def _fail(channel: grpc.aio.Channel) -> None:
+    """Have the channel learn that nobody listens at its target."""
+    async with asyncio.timeout(5):
+        state = channel.get_state(try_to_connect=True)
+        while state is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            await channel.wait_for_state_change(state)
+            state = channel.get_state(try_to_connect=True)

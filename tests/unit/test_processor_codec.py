@@ -1,0 +1,454 @@
+"""What goes to a processor, and what is made of its answers."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Callable
+
+import pytest
+from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
+
+from progressor.domain.event import Direction, Event, HistoryRange, NewEvent
+from progressor.domain.intent import (
+    Complete,
+    Failed,
+    Intent,
+    KeepTimer,
+    Rejected,
+    RemoveProcess,
+    SetTimer,
+    Succeeded,
+    UnsetTimer,
+)
+from progressor.domain.process import Process, ProcessStatus, process_key
+from progressor.domain.task import RunningTask, TaskType
+from progressor.processor import codec
+from progressor.v1 import processor_service_pb2, types_pb2
+
+NOW = dt.datetime(2026, 5, 4, 3, 2, 1, 123456, tzinfo=dt.UTC)
+PAYLOAD_BYTES_MAX = 100
+TOO_LARGE = b"x" * (PAYLOAD_BYTES_MAX + 1)
+
+PROCESS = Process(
+    key=process_key("orders", "order-1"),
+    status=ProcessStatus.ERROR,
+    previous_status=ProcessStatus.RUNNING,
+    detail="went wrong",
+    aux_state=b"state",
+    metadata={"customer": "c-7", "total": 12.5},
+    corrupted_by=41,
+    created_at=NOW - dt.timedelta(days=1),
+    status_changed_at=NOW - dt.timedelta(hours=1),
+    last_event_id=2,
+    init_task_id=40,
+    result=None,
+)
+TASK = RunningTask(
+    process=PROCESS,
+    task_id=42,
+    task_type=TaskType.REPAIR,
+    attempt=3,
+    token=99,
+    args=b"args",
+    caller_context={"user": "u-1"},
+    trace_context={"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+    history_range=None,
+    step_timeout=None,
+    scheduled_at=NOW - dt.timedelta(seconds=2),
+    started_at=NOW,
+    first_started_at=NOW,
+)
+EVENT = Event(
+    event_id=1,
+    occurred_at=NOW - dt.timedelta(days=1),
+    payload=b"created",
+    format_version=2,
+    metadata={"by": "u-1"},
+    task_id=40,
+)
+
+
+def decode(
+    response: processor_service_pb2.ProcessResponse, task_type: TaskType = TaskType.CALL
+) -> codec.Answer:
+    return codec.decode_answer(
+        response.SerializeToString(), task_type=task_type, payload_bytes_max=PAYLOAD_BYTES_MAX
+    )
+
+
+def answer_of(**fields: object) -> processor_service_pb2.ProcessResponse:
+    """Return an answer; fields of it may be given as dicts."""
+    return processor_service_pb2.ProcessResponse(**fields)  # type: ignore[arg-type]
+
+
+def event_of(**fields: object) -> types_pb2.NewEvent:
+    """Return an event; fields of it may be given as dicts."""
+    return types_pb2.NewEvent(**fields)  # type: ignore[arg-type]
+
+
+def nested(depth: int) -> struct_pb2.Struct:
+    struct = struct_pb2.Struct()
+    inner = struct
+    for _ in range(depth - 1):
+        inner = inner.fields["a"].struct_value
+    inner.fields["a"].bool_value = True
+    return struct
+
+
+def struct(**fields: struct_pb2.Value) -> struct_pb2.Struct:
+    return struct_pb2.Struct(fields=fields)
+
+
+def test_a_request_tells_all_of_process_history_task_and_deadline() -> None:
+    packed = codec.encode_request(TASK, (EVENT,), NOW + dt.timedelta(seconds=30))
+
+    request = processor_service_pb2.ProcessRequest.FromString(packed)
+    process, task, event = request.process, request.task, request.history[0]
+    assert (process.namespace, process.process_id) == ("orders", "order-1")
+    assert process.status == types_pb2.PROCESS_STATUS_ERROR
+    assert process.previous_status == types_pb2.PROCESS_STATUS_RUNNING
+    assert (process.detail, process.corrupted_by) == ("went wrong", 41)
+    assert (process.aux_state, process.last_event_id) == (b"state", 2)
+    assert dict(process.metadata) == {"customer": "c-7", "total": 12.5}
+    assert process.created_at.ToDatetime(dt.UTC) == PROCESS.created_at
+    assert process.status_changed_at.ToDatetime(dt.UTC) == PROCESS.status_changed_at
+    assert (task.task_id, task.type) == (42, types_pb2.TASK_TYPE_REPAIR)
+    assert (task.args, task.attempt, task.token) == (b"args", 3, 99)
+    assert task.scheduled_at.ToDatetime(dt.UTC) == TASK.scheduled_at
+    assert dict(task.caller_context) == TASK.caller_context
+    assert dict(task.trace_context) == TASK.trace_context
+    assert (event.event_id, event.payload, event.format_version) == (1, b"created", 2)
+    assert (event.task_id, dict(event.metadata)) == (40, {"by": "u-1"})
+    assert event.occurred_at.ToDatetime(dt.UTC) == EVENT.occurred_at
+    assert request.deadline.ToDatetime(dt.UTC) == NOW + dt.timedelta(seconds=30)
+
+
+def test_what_a_process_does_not_have_is_absent_from_the_request() -> None:
+    process = dataclasses.replace(
+        PROCESS, previous_status=None, detail=None, metadata=None, corrupted_by=None
+    )
+    task = dataclasses.replace(TASK, process=process, caller_context={}, trace_context={})
+
+    sent = processor_service_pb2.ProcessRequest.FromString(codec.encode_request(task, (), NOW))
+
+    assert sent.process.previous_status == types_pb2.PROCESS_STATUS_UNSPECIFIED
+    assert not sent.process.HasField("metadata")
+    assert not sent.process.HasField("corrupted_by")
+    assert (sent.process.detail, sent.process.result, list(sent.history)) == ("", b"", [])
+
+
+def test_an_empty_answer_is_a_step_that_changes_nothing() -> None:
+    assert decode(answer_of()) == Succeeded(Intent())
+
+
+def test_an_answer_is_taken_whole() -> None:
+    response = answer_of(
+        events=[
+            event_of(payload=b"one"),
+            event_of(payload=b"two", format_version=7, metadata={"n": 1, "l": [None]}),
+        ],
+        aux_state=b"state",
+        metadata={"total": 1.5},
+        response=b"done",
+    )
+
+    assert decode(response) == Succeeded(
+        Intent(
+            events=(
+                NewEvent(payload=b"one"),
+                NewEvent(payload=b"two", format_version=7, metadata={"n": 1, "l": [None]}),
+            ),
+            aux_state=b"state",
+            metadata={"total": 1.5},
+            response=b"done",
+            action=KeepTimer(),
+        )
+    )
+
+
+def test_an_empty_state_overwrites_and_an_absent_one_does_not() -> None:
+    answer = decode(answer_of(aux_state=b"", metadata={}))
+
+    assert answer == Succeeded(Intent(aux_state=b"", metadata={}))
+
+
+@pytest.mark.parametrize(
+    ("response", "action"),
+    [
+        (answer_of(unset_timer={}), UnsetTimer()),
+        (answer_of(remove={}), RemoveProcess()),
+        (answer_of(complete={"result": b"r"}), Complete(b"r")),
+        (answer_of(set_timer={}), SetTimer(after=dt.timedelta(0))),
+    ],
+)
+def test_each_action_is_understood(
+    response: processor_service_pb2.ProcessResponse, action: object
+) -> None:
+    answer = decode(response)
+
+    assert isinstance(answer, Succeeded)
+    assert answer.intent.action == action
+
+
+def test_a_timer_comes_with_all_that_was_asked_for_it() -> None:
+    timer = types_pb2.SetTimer(
+        at=timestamp_pb2.Timestamp(seconds=1_800_000_000, nanos=1_999),
+        remove=True,
+        args=b"args",
+        history_range=types_pb2.HistoryRange(
+            after=3, limit=0, direction=types_pb2.DIRECTION_BACKWARD
+        ),
+        step_timeout=duration_pb2.Duration(nanos=1_000_000),
+    )
+
+    answer = decode(answer_of(set_timer=timer))
+
+    assert isinstance(answer, Succeeded)
+    assert answer.intent.action == SetTimer(
+        at=dt.datetime(2027, 1, 15, 8, 0, 0, 1, tzinfo=dt.UTC),
+        remove=True,
+        args=b"args",
+        history_range=HistoryRange(after=3, limit=0, direction=Direction.BACKWARD),
+        step_timeout=dt.timedelta(milliseconds=1),
+    )
+
+
+def test_payloads_may_be_as_large_as_the_namespace_allows() -> None:
+    largest = b"x" * PAYLOAD_BYTES_MAX
+    response = answer_of(
+        events=[event_of(payload=largest)],
+        aux_state=largest,
+        response=largest,
+        complete={"result": largest},
+    )
+
+    assert isinstance(decode(response), Succeeded)
+
+
+def test_ten_thousand_events_are_taken_and_one_more_is_not() -> None:
+    events = [event_of()] * codec.EVENTS_MAX
+
+    most = decode(answer_of(events=events))
+    more = decode(answer_of(events=[*events, event_of()]))
+
+    assert isinstance(most, Succeeded)
+    assert len(most.intent.events) == codec.EVENTS_MAX
+    assert more == invalid("events: 10001 are more than 10000")
+
+
+def invalid(text: str) -> Failed:
+    return Failed(code=13, reason="INVALID_ANSWER", message=text, retryable=False)
+
+
+def set_timer(**fields: object) -> processor_service_pb2.ProcessResponse:
+    timer = types_pb2.SetTimer(**fields)  # type: ignore[arg-type]
+    return answer_of(set_timer=timer)
+
+
+def with_metadata(value: struct_pb2.Value) -> processor_service_pb2.ProcessResponse:
+    return answer_of(metadata=struct(m=value))
+
+
+Response = Callable[[], processor_service_pb2.ProcessResponse]
+_INVALID: dict[str, tuple[Response, str]] = {
+    "a response too large": (lambda: answer_of(response=TOO_LARGE), "response: 101 bytes"),
+    "a state too large": (lambda: answer_of(aux_state=TOO_LARGE), "aux_state: 101 bytes"),
+    "a result too large": (
+        lambda: answer_of(complete={"result": TOO_LARGE}),
+        "complete.result: 101 bytes",
+    ),
+    "timer args too large": (lambda: set_timer(args=TOO_LARGE), "set_timer.args: 101 bytes"),
+    "the second event too large": (
+        lambda: answer_of(events=[event_of(), event_of(payload=TOO_LARGE)]),
+        "events[1].payload: 101 bytes",
+    ),
+    "an event that tells its time": (
+        lambda: answer_of(events=[event_of(occurred_at={"seconds": 1})]),
+        "events[0].occurred_at:",
+    ),
+    "a NUL in an event's metadata": (
+        lambda: answer_of(events=[event_of(metadata={"a": ["\0"]})]),
+        "events[0].metadata.a[0]: has a NUL",
+    ),
+    "a NUL in a name": (lambda: answer_of(metadata={"\0": 1}), "metadata.'\\x00': has a NUL"),
+    "a NaN": (
+        lambda: with_metadata(struct_pb2.Value(number_value=float("nan"))),
+        "metadata.m: nan",
+    ),
+    "an infinity": (
+        lambda: with_metadata(struct_pb2.Value(number_value=float("-inf"))),
+        "metadata.m: -inf",
+    ),
+    "metadata too deep": (lambda: answer_of(metadata=nested(31)), "metadata.a."),
+    "metadata too large": (lambda: answer_of(metadata={"a": "x" * 65_536}), "metadata: 655"),
+    "a timer before now": (
+        lambda: set_timer(after={"nanos": -1_000}),
+        "set_timer.after: -1 day, 23:59:59.999999 is not",
+    ),
+    "a timer in a million days": (
+        lambda: set_timer(after={"seconds": 86_400_000_000}),
+        "set_timer.after: 1000000 days",
+    ),
+    "a duration of two signs": (
+        lambda: set_timer(after={"seconds": 1, "nanos": -1}),
+        "set_timer.after: nanos -1 do not fit 1 s",
+    ),
+    "a duration beyond protobuf's": (
+        lambda: set_timer(after={"seconds": 2**62}),
+        "set_timer.after: 4611686018427387904 s is longer",
+    ),
+    "an instant beyond Python's": (
+        lambda: set_timer(at={"seconds": 2**40}),
+        "set_timer.at: 1099511627776 s is not between",
+    ),
+    "an instant before Python's": (
+        lambda: set_timer(at={"seconds": -(2**40)}),
+        "set_timer.at: -1099511627776 s is not between",
+    ),
+    "negative nanos": (lambda: set_timer(at={"nanos": -1}), "set_timer.at: nanos -1"),
+    "no time for the step": (lambda: set_timer(step_timeout={}), "set_timer.step_timeout: 0:00:00"),
+    "over a day for the step": (
+        lambda: set_timer(step_timeout={"seconds": 86_401}),
+        "set_timer.step_timeout: 1 day, 0:00:01",
+    ),
+    "a range from before": (
+        lambda: set_timer(history_range={"after": -1}),
+        "set_timer.history_range.after: -1",
+    ),
+    "a negative limit": (
+        lambda: set_timer(history_range={"limit": -1}),
+        "set_timer.history_range.limit: -1",
+    ),
+    "a limit too high": (
+        lambda: set_timer(history_range={"limit": 100_001}),
+        "set_timer.history_range.limit: 100001",
+    ),
+    "an unknown direction": (
+        lambda: set_timer(history_range=types_pb2.HistoryRange.FromString(b"\x18\x09")),
+        "set_timer.history_range.direction: 9",
+    ),
+    "a reject that is OK": (lambda: answer_of(reject={}), "reject.code: 0 is not in 1 .. 16"),
+    "a reject of no known code": (lambda: answer_of(reject={"code": 17}), "reject.code: 17"),
+    "a reject with too many words": (
+        lambda: answer_of(reject={"code": 3, "metadata": {"a": "x" * 2048}}),
+        "reject.metadata: 2049 bytes",
+    ),
+    "a reject with too many pairs": (
+        lambda: answer_of(reject={"code": 3, "metadata": {str(i): "" for i in range(65)}}),
+        "reject.metadata: 65 pairs",
+    ),
+    "a failure of no known code": (lambda: answer_of(failure={"code": -1}), "failure.code: -1"),
+    "a retry in the past": (
+        lambda: answer_of(failure={"code": 14, "retry_after": {"seconds": -1}}),
+        "failure.retry_after: -1 day, 23:59:59 is not",
+    ),
+    "a retry in a year": (
+        lambda: answer_of(failure={"code": 14, "retry_after": {"seconds": 31_536_000}}),
+        "failure.retry_after: 365 days",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", _INVALID)
+def test_an_invalid_answer_fails_the_step_and_names_the_field(what: str) -> None:
+    make, beginning = _INVALID[what]
+
+    answer = decode(make())
+
+    assert isinstance(answer, Failed)
+    assert answer == invalid(answer.message)
+    assert answer.message.startswith(beginning)
+
+
+def test_bytes_that_are_no_answer_fail_the_step() -> None:
+    answer = codec.decode_answer(b"\xffnonsense", task_type=TaskType.CALL, payload_bytes_max=100)
+
+    assert answer == invalid("response: is not a ProcessResponse")
+
+
+def test_another_message_is_not_taken_for_an_empty_answer() -> None:
+    unknown = b"\xa2\x06\x03abc"
+
+    answer = codec.decode_answer(unknown, task_type=TaskType.CALL, payload_bytes_max=100)
+
+    assert answer == invalid("response: has a field 100, unknown to this release")
+
+
+def test_metadata_may_be_as_deep_as_any_reader_of_a_trace_can_follow() -> None:
+    answer = decode(answer_of(metadata=nested(30)))
+
+    assert isinstance(answer, Succeeded)
+
+
+def test_a_reject_reaches_the_caller_in_the_words_of_the_processor() -> None:
+    reject = processor_service_pb2.Reject(
+        code=9, message="out of stock", reason="STOCK", metadata={"left": "0"}
+    )
+
+    assert decode(answer_of(reject=reject)) == Rejected(
+        code=9, message="out of stock", reason="STOCK", metadata={"left": "0"}
+    )
+
+
+@pytest.mark.parametrize("task_type", [TaskType.INIT, TaskType.NOTIFY, TaskType.REPAIR])
+def test_any_request_may_be_rejected(task_type: TaskType) -> None:
+    response = answer_of(reject={"code": 16})
+
+    assert decode(response, task_type) == Rejected(code=16, message="")
+
+
+def test_a_timeout_cannot_be_rejected() -> None:
+    response = answer_of(reject={"code": 9})
+
+    answer = decode(response, TaskType.TIMEOUT)
+
+    assert answer == invalid("reject: a timeout has no caller to refuse")
+
+
+@pytest.mark.parametrize("action", ["reject", "failure"])
+def test_what_stands_beside_a_refusal_or_failure_is_ignored(action: str) -> None:
+    response = answer_of(aux_state=TOO_LARGE)
+    getattr(response, action).code = 9
+
+    answer = decode(response)
+
+    assert isinstance(answer, Rejected | Failed)
+    assert answer.code == 9
+
+
+@pytest.mark.parametrize("code", range(1, 17))
+def test_a_failure_is_retryable_by_its_code_alone(code: int) -> None:
+    response = answer_of(failure={"code": code, "reason": "R"})
+
+    assert decode(response) == Failed(
+        code=code, reason="R", message="", retryable=code in {8, 10, 14}
+    )
+
+
+def test_a_failure_without_a_reason_has_the_name_of_its_code() -> None:
+    failure = processor_service_pb2.Failure(
+        code=14, message="busy", retry_after=duration_pb2.Duration(seconds=2)
+    )
+
+    assert decode(answer_of(failure=failure)) == Failed(
+        code=14,
+        reason="UNAVAILABLE",
+        message="busy",
+        retryable=True,
+        retry_after=dt.timedelta(seconds=2),
+    )
+
+
+def test_a_failure_without_a_code_keeps_its_words() -> None:
+    response = answer_of(failure={"message": "oh"})
+
+    assert decode(response) == Failed(code=2, reason="UNKNOWN", message="oh", retryable=False)
+
+
+def test_words_are_made_such_that_they_can_be_stored() -> None:
+    reject = processor_service_pb2.Reject(
+        code=9, message="\0" + "é" * 5000, reason="R\0" * 300, metadata={"a\0": "b\0"}
+    )
+
+    answer = decode(answer_of(reject=reject))
+
+    assert answer == Rejected(code=9, message="é" * 2048, reason="R" * 256, metadata={"a": "b"})

@@ -1,0 +1,116 @@
+"""What a gRPC status means for the step, whoever gave it."""
+
+import datetime as dt
+
+import grpc
+import pytest
+from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+from grpc import aio
+
+from progressor.domain.intent import Failed
+from progressor.processor import failures
+
+
+def status(
+    code: grpc.StatusCode, text: str = "text", *, details: tuple[Message, ...] = ()
+) -> aio.AioRpcError:
+    packed = status_pb2.Status(code=code.value[0], message=text)
+    for detail in details:
+        packed.details.append(any_pb2.Any())
+        packed.details[-1].Pack(detail)
+    trailer = aio.Metadata(("grpc-status-details-bin", packed.SerializeToString()))
+    return aio.AioRpcError(code, aio.Metadata(), trailer, details=text)
+
+
+def retry_in(seconds: int, nanos: int = 0) -> error_details_pb2.RetryInfo:
+    return error_details_pb2.RetryInfo(
+        retry_delay=duration_pb2.Duration(seconds=seconds, nanos=nanos)
+    )
+
+
+ERROR_INFO = error_details_pb2.ErrorInfo(reason="QUOTA", domain="shop")
+NOT_OK = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
+
+
+@pytest.mark.parametrize("code", NOT_OK)
+def test_only_what_may_pass_by_itself_is_retryable(code: grpc.StatusCode) -> None:
+    patient = {"UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED", "DEADLINE_EXCEEDED", "CANCELLED"}
+
+    assert failures.failure_of(status(code)).retryable == (code.name in patient)
+
+
+@pytest.mark.parametrize("code", NOT_OK)
+def test_the_reason_follows_from_the_code(code: grpc.StatusCode) -> None:
+    special = {
+        "UNAVAILABLE": "PROCESSOR_UNAVAILABLE",
+        "CANCELLED": "PROCESSOR_UNAVAILABLE",
+        "DEADLINE_EXCEEDED": "STEP_TIMEOUT",
+    }
+
+    assert failures.failure_of(status(code)).reason == special.get(code.name, code.name)
+
+
+@pytest.mark.parametrize("code", NOT_OK)
+def test_the_processor_may_give_its_own_reason(code: grpc.StatusCode) -> None:
+    engines = {"CANCELLED": "PROCESSOR_UNAVAILABLE", "DEADLINE_EXCEEDED": "STEP_TIMEOUT"}
+
+    failed = failures.failure_of(status(code, details=(ERROR_INFO,)))
+
+    assert failed.reason == engines.get(code.name, "QUOTA")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CLIENT: Sent message larger than max (5 vs. 4)",
+        "SERVER: Received message larger than max (5 vs. 4)",
+        "grpc: received message larger than max (5 vs. 4)",
+        "gRPC message exceeds maximum size 4: 5",
+    ],
+)
+def test_a_message_too_large_is_not_sent_again(text: str) -> None:
+    failed = failures.failure_of(status(grpc.StatusCode.RESOURCE_EXHAUSTED, text))
+
+    assert failed == Failed(code=8, reason="MESSAGE_TOO_LARGE", message=text, retryable=False)
+
+
+def test_a_processor_that_explains_itself_is_not_taken_for_grpc() -> None:
+    error = status(
+        grpc.StatusCode.RESOURCE_EXHAUSTED, "order larger than max", details=(ERROR_INFO,)
+    )
+
+    assert failures.failure_of(error).retryable
+
+
+@pytest.mark.parametrize(
+    ("retry_info", "retry_after"),
+    [
+        (retry_in(3, 500_000_999), dt.timedelta(seconds=3.5)),
+        (retry_in(-3, -1), dt.timedelta(0)),
+        (retry_in(2**62), dt.timedelta(days=30)),
+        (error_details_pb2.RetryInfo(), None),
+    ],
+)
+def test_the_wish_for_a_later_attempt_is_bounded(
+    retry_info: error_details_pb2.RetryInfo, retry_after: dt.timedelta | None
+) -> None:
+    error = status(grpc.StatusCode.UNAVAILABLE, details=(ERROR_INFO, retry_info))
+
+    assert failures.failure_of(error).retry_after == retry_after
+
+
+def test_broken_details_do_not_hide_the_status() -> None:
+    trailer = aio.Metadata(("grpc-status-details-bin", b"\xff\xff"))
+    error = aio.AioRpcError(grpc.StatusCode.ABORTED, aio.Metadata(), trailer, details="")
+
+    assert failures.failure_of(error) == Failed(
+        code=10, reason="ABORTED", message="ABORTED", retryable=True
+    )
+
+
+def test_words_are_cut_between_characters() -> None:
+    failed = failures.failure_of(status(grpc.StatusCode.INTERNAL, "x" + "é" * 4096))
+
+    assert failed.message == "x" + "é" * 2047

@@ -1,0 +1,410 @@
+"""What a handler sees of its step, and what it decides: a processor without a socket."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+
+from progressor.sdk import (
+    BYTES,
+    Fail,
+    HistoryRange,
+    Processor,
+    ProcessStatus,
+    Reject,
+    Retry,
+    Step,
+    TaskType,
+)
+from progressor.v1 import processor_service_pb2 as pb
+from progressor.v1 import types_pb2 as types
+
+NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+
+
+@dataclasses.dataclass
+class Order:
+    items: list[str]
+
+
+@pytest.fixture
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(4) as executor:
+        yield executor
+
+
+def asked(
+    task_type: types.TaskType.ValueType = types.TASK_TYPE_CALL,
+    *,
+    args: bytes = b"",
+    state: bytes = b"",
+) -> pb.ProcessRequest:
+    """Return a request of the engine; every default is valid."""
+    request = pb.ProcessRequest(
+        process=types.Process(
+            namespace="orders",
+            process_id="p",
+            status=types.PROCESS_STATUS_RUNNING,
+            aux_state=state,
+            last_event_id=1,
+        ),
+        task=pb.ProcessorTask(task_id=7, type=task_type, args=args, attempt=2, token=9),
+    )
+    request.process.metadata.update({"region": "eu"})
+    request.task.caller_context["user"] = "ann"
+    request.task.trace_context["traceparent"] = "00-a-b-01"
+    request.task.scheduled_at.FromDatetime(NOON)
+    request.deadline.FromDatetime(NOON)
+    event = request.history.add(event_id=1, payload=b'"made"', format_version=3, task_id=6)
+    event.occurred_at.FromDatetime(NOON)
+    return request
+
+
+async def decided(
+    handler: Callable[[Step[Any]], Any], request: pb.ProcessRequest, threads: Executor
+) -> pb.ProcessResponse:
+    """Return what `handler` answers to a call."""
+    processor = Processor("orders")
+    processor.call(handler)
+    return await processor.answer(request, threads)
+
+
+async def test_a_step_shows_process_task_and_caller(threads: Executor) -> None:
+    seen: dict[str, Any] = {}
+
+    async def look(step: Step[Any]) -> None:
+        seen.update(
+            namespace=step.namespace,
+            process_id=step.process_id,
+            status=step.status,
+            detail=step.detail,
+            last_event_id=step.last_event_id,
+            task=(step.task_id, step.type, step.attempt, step.token),
+            times=(step.scheduled_at, step.deadline),
+            context=dict(step.context),
+            trace_context=dict(step.trace_context),
+            metadata=step.metadata,
+            args=step.args,
+            state=step.state,
+        )
+
+    await decided(look, asked(args=b"[1,2]", state=b'{"n":1}'), threads)
+
+    assert seen == {
+        "namespace": "orders",
+        "process_id": "p",
+        "status": ProcessStatus.RUNNING,
+        "detail": "",
+        "last_event_id": 1,
+        "task": (7, TaskType.CALL, 2, 9),
+        "times": (NOON, NOON),
+        "context": {"user": "ann"},
+        "trace_context": {"traceparent": "00-a-b-01"},
+        "metadata": {"region": "eu"},
+        "args": [1, 2],
+        "state": {"n": 1},
+    }
+
+
+async def test_history_is_decoded_once(threads: Executor) -> None:
+    async def look(step: Step[Any]) -> None:
+        (event,) = step.history
+        assert step.history is step.history
+        assert (event.event_id, event.payload, event.format_version) == (1, "made", 3)
+        assert (event.occurred_at, event.task_id) == (NOON, 6)
+
+    assert await decided(look, asked(), threads) == pb.ProcessResponse(response=b"")
+
+
+async def test_what_is_not_read_is_not_decoded(threads: Executor) -> None:
+    async def ignore(_step: Step[Any]) -> int:
+        return 1
+
+    request = asked(args=b"{garbage", state=b"{garbage")
+
+    assert (await decided(ignore, request, threads)).response == b"1"
+
+
+async def test_state_has_the_type_of_the_processor(threads: Executor) -> None:
+    processor = Processor("orders", state=Order)
+
+    @processor.call
+    async def add(step: Step[Order]) -> int:
+        order = step.state
+        order.items.append("milk")
+        step.state = order
+        return len(step.state.items)
+
+    response = await processor.answer(asked(state=b'{"items":["tea"]}'), threads)
+
+    assert response.aux_state == b'{"items":["tea","milk"]}'
+    assert response.response == b"2"
+
+
+async def test_a_state_of_another_type_breaks_the_step_not_the_server(threads: Executor) -> None:
+    processor = Processor("orders", state=Order)
+    processor.call(lambda step: step.state.items)
+
+    response = await processor.answer(asked(state=b"[1]"), threads)
+
+    assert response.failure.reason == "ValidationError"
+
+
+async def test_state_that_was_not_assigned_stays(threads: Executor) -> None:
+    response = await decided(lambda _step: None, asked(state=b"1"), threads)
+
+    assert not response.HasField("aux_state")
+
+
+async def test_state_can_be_emptied(threads: Executor) -> None:
+    def empty(step: Step[Any]) -> None:
+        step.state = None
+
+    response = await decided(empty, asked(state=b"1"), threads)
+
+    assert response.HasField("aux_state")
+    assert response.aux_state == b""
+
+
+async def test_metadata_is_overwritten_by_assignment(threads: Executor) -> None:
+    async def tag(step: Step[Any]) -> Any:
+        step.metadata = {**step.metadata, "paid": True}
+        return step.metadata
+
+    response = await decided(tag, asked(), threads)
+
+    assert dict(response.metadata) == {"region": "eu", "paid": True}
+    assert response.response in {
+        b'{"region":"eu","paid":true}',
+        b'{"paid":true,"region":"eu"}',
+    }
+
+
+async def test_metadata_can_be_emptied(threads: Executor) -> None:
+    def empty(step: Step[Any]) -> None:
+        step.metadata = {}
+
+    response = await decided(empty, asked(), threads)
+
+    assert response.HasField("metadata")
+    assert not response.metadata.fields
+
+
+async def test_events_are_appended_in_order(threads: Executor) -> None:
+    async def record(step: Step[Any]) -> None:
+        step.emit("paid", format_version=2, metadata={"by": "ann"})
+        step.emit({"n": 1})
+
+    first, second = (await decided(record, asked(), threads)).events
+
+    assert (first.payload, first.format_version, first.metadata["by"]) == (b'"paid"', 2, "ann")
+    assert (second.payload, second.HasField("metadata")) == (b'{"n":1}', False)
+
+
+async def test_a_timer_carries_every_option(threads: Executor) -> None:
+    async def wait(step: Step[Any]) -> None:
+        step.set_timer(
+            after=1.5,
+            args="wake",
+            history=HistoryRange(limit=0),
+            step_timeout=dt.timedelta(minutes=1),
+        )
+
+    timer = (await decided(wait, asked(), threads)).set_timer
+
+    assert timer.after.ToTimedelta() == dt.timedelta(seconds=1.5)
+    assert (timer.args, timer.remove) == (b'"wake"', False)
+    assert timer.history_range == types.HistoryRange(limit=0, direction=types.DIRECTION_FORWARD)
+    assert timer.step_timeout.ToTimedelta() == dt.timedelta(minutes=1)
+
+
+def _timer_at(step: Step[Any]) -> None:
+    step.set_timer(at=NOON, remove=True)
+
+
+def _timer_now(step: Step[Any]) -> None:
+    step.set_timer()
+
+
+def _complete(step: Step[Any]) -> None:
+    step.complete({"n": 1})
+
+
+def _complete_without_result(step: Step[Any]) -> None:
+    step.complete()
+
+
+def _last_one_stands(step: Step[Any]) -> None:
+    step.set_timer(after=1)
+    step.complete()
+
+
+def _timestamp() -> types.SetTimer:
+    timer = types.SetTimer(remove=True)
+    timer.at.FromDatetime(NOON)
+    return timer
+
+
+ACTIONS: list[tuple[Callable[[Step[Any]], None], pb.ProcessResponse]] = [
+    (_timer_at, pb.ProcessResponse(set_timer=_timestamp())),
+    (_timer_now, pb.ProcessResponse(set_timer=types.SetTimer())),
+    (lambda step: step.unset_timer(), pb.ProcessResponse(unset_timer=pb.UnsetTimer())),
+    (lambda step: step.remove(), pb.ProcessResponse(remove=pb.RemoveProcess())),
+    (_complete, pb.ProcessResponse(complete=pb.Complete(result=b'{"n":1}'))),
+    (_complete_without_result, pb.ProcessResponse(complete=pb.Complete())),
+    (_last_one_stands, pb.ProcessResponse(complete=pb.Complete())),
+]
+
+
+@pytest.mark.parametrize(("handler", "expected"), ACTIONS)
+async def test_each_action_reaches_the_wire(
+    handler: Callable[[Step[Any]], None], expected: pb.ProcessResponse, threads: Executor
+) -> None:
+    assert await decided(handler, asked(), threads) == expected
+
+
+async def raising(error: Exception, threads: Executor) -> pb.ProcessResponse:
+    """Return the answer of a handler that decides something and then raises `error`."""
+
+    async def handler(step: Step[Any]) -> None:
+        step.emit("lost")
+        step.state = 1
+        raise error
+
+    return await decided(handler, asked(), threads)
+
+
+async def test_a_rejection_is_all_that_is_answered(threads: Executor) -> None:
+    reject = Reject(
+        "no tea",
+        code=grpc.StatusCode.RESOURCE_EXHAUSTED,
+        reason="NO_STOCK",
+        metadata={"item": "tea"},
+    )
+
+    assert await raising(reject, threads) == pb.ProcessResponse(
+        reject=pb.Reject(code=8, message="no tea", reason="NO_STOCK", metadata={"item": "tea"})
+    )
+
+
+async def test_a_rejection_is_a_failed_precondition_by_itself(threads: Executor) -> None:
+    assert (await raising(Reject("no"), threads)).reject.code == 9
+
+
+async def test_a_failure_for_good_is_none_that_the_engine_retries(threads: Executor) -> None:
+    response = await raising(Fail("lost the parcel", reason="LOST"), threads)
+
+    assert response == pb.ProcessResponse(
+        failure=pb.Failure(code=9, message="lost the parcel", reason="LOST")
+    )
+
+
+@pytest.mark.parametrize("after", [2, dt.timedelta(seconds=2)])
+async def test_a_retry_says_when(after: float | dt.timedelta, threads: Executor) -> None:
+    failure = (await raising(Retry("busy", after=after, reason="BUSY"), threads)).failure
+
+    assert (failure.code, failure.message, failure.reason) == (14, "busy", "BUSY")
+    assert failure.retry_after.ToTimedelta() == dt.timedelta(seconds=2)
+
+
+async def test_a_retry_without_a_time_leaves_it_to_the_policy(threads: Executor) -> None:
+    assert not (await raising(Retry("busy"), threads)).failure.HasField("retry_after")
+
+
+async def test_any_other_exception_fails_the_step_and_is_logged(
+    threads: Executor, caplog: pytest.LogCaptureFixture
+) -> None:
+    response = await raising(KeyError("tea"), threads)
+
+    assert response == pb.ProcessResponse(
+        failure=pb.Failure(code=2, message="'tea'", reason="KeyError")
+    )
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert record.__dict__["process_id"] == "p"
+
+
+async def test_a_response_that_cannot_be_encoded_fails_the_step(threads: Executor) -> None:
+    processor = Processor("orders", codec=BYTES)
+    processor.call(lambda _step: "text")
+
+    assert (await processor.answer(asked(), threads)).failure.reason == "TypeError"
+
+
+async def test_args_of_another_type_are_the_callers_fault(threads: Executor) -> None:
+    def read(step: Step[Any]) -> Any:
+        return step.args_as(Order)
+
+    response = await decided(read, asked(args=b'{"items":1}'), threads)
+
+    assert (response.reject.code, response.reject.reason) == (3, "INVALID_ARGS")
+    assert "args cannot be read" in response.reject.message
+
+
+async def test_args_of_a_timer_have_no_caller_to_blame(threads: Executor) -> None:
+    processor = Processor("orders")
+    processor.timeout(lambda step: step.args)
+
+    response = await processor.answer(asked(types.TASK_TYPE_TIMEOUT, args=b"{"), threads)
+
+    assert response.failure.reason == "DecodeError"
+
+
+@pytest.mark.parametrize("name", ["init", "call", "notify", "repair", "timeout"])
+async def test_each_task_type_has_its_handler(name: str, threads: Executor) -> None:
+    processor = Processor("orders")
+    register: Callable[[Callable[[Step[Any]], Any]], Any] = getattr(processor, name)
+    number = types.TaskType.Value(f"TASK_TYPE_{name.upper()}")
+    before = await processor.answer(asked(number), threads)
+
+    register(lambda step: step.type)
+
+    after = await processor.answer(asked(number), threads)
+    assert before.failure.code == 12
+    assert f"@processor.{name}" in before.failure.message
+    assert after.response == f'"{name}"'.encode()
+
+
+def test_a_second_handler_of_a_type_is_refused() -> None:
+    processor = Processor("orders")
+    processor.init(lambda _step: None)
+
+    with pytest.raises(ValueError, match="init handler already"):
+        processor.init(lambda _step: None)
+
+
+def test_a_decorated_function_is_itself() -> None:
+    processor = Processor("orders")
+
+    async def handler(_step: Step[Any]) -> None: ...
+
+    assert processor.init(processor.call(handler)) is handler
+
+
+async def test_an_object_with_an_async_call_is_awaited(threads: Executor) -> None:
+    class Adder:
+        async def __call__(self, step: Step[Any]) -> int:
+            return step.attempt + 1
+
+    assert (await decided(Adder(), asked(), threads)).response == b"3"
+
+
+async def test_plain_functions_run_in_parallel(threads: Executor) -> None:
+    together = threading.Barrier(4, timeout=30)
+
+    def meet(_step: Step[Any]) -> bool:
+        together.wait()
+        return True
+
+    processor = Processor("orders")
+    processor.call(meet)
+    async with asyncio.TaskGroup() as group:
+        steps = [group.create_task(processor.answer(asked(), threads)) for _ in range(4)]
+
+    assert [task.result().response for task in steps] == [b"true"] * 4

@@ -1,0 +1,108 @@
+"""Values and codecs: nothing is lost on the way to the wire and back."""
+
+import dataclasses
+import datetime as dt
+import re
+from pathlib import Path
+
+import pytest
+
+from progressor import sdk
+from progressor.sdk import (
+    BYTES,
+    JSON,
+    Direction,
+    NewTimer,
+    ProcessStatus,
+    TaskStatus,
+    TaskType,
+    WaitCause,
+)
+from progressor.sdk.requests import timer_to_wire
+from progressor.sdk.values import WireEnum
+from progressor.sdk.wire import duration_from_wire, duration_to_wire
+from progressor.v1 import types_pb2 as types
+
+
+@dataclasses.dataclass
+class Order:
+    item: str
+    made_at: dt.datetime
+
+
+@pytest.mark.parametrize("ours", [ProcessStatus, TaskType, TaskStatus, WaitCause, Direction])
+def test_enums_mirror_the_wire(ours: type[WireEnum]) -> None:
+    prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", ours.__name__).upper()
+    theirs = types.DESCRIPTOR.enum_types_by_name[ours.__name__]
+
+    assert {f"{prefix}_{it.name}": it.number for it in ours} == {
+        value.name: value.number for value in theirs.values
+    }
+    assert all(ours.from_number(it.number) is it for it in ours)
+    assert ours.from_number(1000) is ours.from_number(-1) is ours("unspecified")
+
+
+def test_json_decodes_to_the_type_that_is_asked_for() -> None:
+    order = Order("tea", dt.datetime(2026, 3, 1, tzinfo=dt.UTC))
+
+    assert JSON.decode(JSON.encode(order), Order) == order
+
+
+@pytest.mark.parametrize("codec", [JSON, BYTES])
+def test_none_and_no_bytes_mean_each_other(codec: sdk.Codec) -> None:
+    assert codec.encode(None) == b""
+    assert codec.decode(b"") is None
+
+
+def test_json_refuses_what_is_no_such_type() -> None:
+    with pytest.raises(ValueError, match="Expected `object`"):
+        JSON.decode(b"[1]", Order)
+
+
+@pytest.mark.parametrize("value", [b"a", bytearray(b"a"), memoryview(b"a")])
+def test_bytes_pass_through(value: bytes | bytearray | memoryview) -> None:
+    assert BYTES.decode(BYTES.encode(value)) == b"a"
+
+
+def test_the_bytes_codec_takes_nothing_else() -> None:
+    with pytest.raises(TypeError, match="not str"):
+        BYTES.encode("a")
+
+
+@pytest.mark.parametrize("duration", [0, 0.25, 1e-6, 86_400, dt.timedelta(microseconds=7)])
+def test_durations_keep_their_microseconds(duration: float | dt.timedelta) -> None:
+    expected = duration if isinstance(duration, dt.timedelta) else dt.timedelta(seconds=duration)
+
+    assert duration_from_wire(duration_to_wire(duration)) == expected
+
+
+def test_a_timer_without_an_instant_is_due_now() -> None:
+    assert timer_to_wire(NewTimer(), JSON) == types.SetTimer()
+
+
+def test_a_timer_is_due_in_one_way_only() -> None:
+    with pytest.raises(ValueError, match="not both"):
+        timer_to_wire(NewTimer(after=1, at=dt.datetime.now(dt.UTC)), JSON)
+
+
+def test_all_names_are_there() -> None:
+    assert all(hasattr(sdk, name) for name in sdk.__all__)
+
+
+def test_the_processor_in_the_docstring_is_at_most_18_lines() -> None:
+    lines = [line for line in example().splitlines() if line.strip()]
+
+    assert len(lines) <= 18
+    assert {"set_timer", ".call", ".state = ", ".serve("} <= set(
+        re.findall(r"set_timer|\.call|\.state = |\.serve\(", example())
+    )
+
+
+def test_the_package_is_typed() -> None:
+    assert (Path(sdk.__file__).parent.parent / "py.typed").exists()
+
+
+def example() -> str:
+    """Return the processor in the docstring of the package."""
+    blocks = re.findall(r"one::\n\n((?:    .*\n|\n)+)", sdk.__doc__ or "")
+    return str(blocks[0])
