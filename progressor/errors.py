@@ -8,7 +8,8 @@
       StorageError      try again later
       ConfigError       the operator must change the configuration
 
-Errors carry fields; nobody parses their text. ``reason`` is the word on the wire (ErrorInfo.reason).
+Errors carry fields; nobody parses their text. ``reason`` is the word on the wire, that is,
+ErrorInfo.reason.
 """
 
 import dataclasses
@@ -293,7 +294,7 @@ class DeadlineExceededError(RequestError):
     def __init__(self, task_id: int | None) -> None:
         """Name the task that goes on, if the request got as far."""
         self.task_id = task_id
-        tail = "nothing was accepted" if task_id is None else f"task {task_id} goes on"
+        tail = "no task is known" if task_id is None else f"task {task_id} goes on"
         super().__init__(f"the deadline passed; {tail}")
 
 
@@ -340,13 +341,19 @@ class StorageRefusedError(StorageError):
 class MigrationError(StorageError):
     """The schema in the database is not one that this release can work with."""
 
+    reason = "MIGRATION"
+
 
 class EmbeddedPostgresError(StorageError):
     """The embedded PostgreSQL cannot be started; the message says what to do."""
 
+    reason = "EMBEDDED_POSTGRES"
+
 
 class ConfigError(ProgressorError):
     """A key of the configuration is unknown or its value is wrong."""
+
+    reason = "CONFIGURATION"
 
     def __init__(self, key: str, description: str) -> None:
         """Name the key, as in ``server.bind``, and what is wrong with it."""

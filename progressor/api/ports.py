@@ -23,7 +23,7 @@ class Intake(Protocol):
         self,
         request: Request,
         *,
-        timeout: float | None,  # noqa: ASYNC109 - see above
+        timeout: float | None,
     ) -> Answer:
         """Return the answer; `timeout` in seconds, after which the task goes on without us."""
 
@@ -35,7 +35,7 @@ class Intake(Protocol):
         key: ProcessKey,
         task: int | str,
         *,
-        timeout: float | None,  # noqa: ASYNC109 - see above
+        timeout: float | None,
     ) -> Answer:
         """Return the answer of a task known by its id or its idempotency key."""
 

@@ -68,7 +68,7 @@ class Listening:
 class ApiServer:
     """The services of progressor on a gRPC server; start it once, drain it once."""
 
-    def __init__(  # noqa: PLR0913 - six, all keyword-only (STYLE, 16)
+    def __init__(
         self,
         *,
         intake: Intake,

@@ -13,10 +13,7 @@ from urllib.parse import quote
 import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message
-from google.rpc import (  # type: ignore[import-untyped]  # it ships no stubs
-    error_details_pb2,
-    status_pb2,
-)
+from google.rpc import error_details_pb2, status_pb2
 
 from progressor import errors
 
@@ -165,6 +162,7 @@ def _bounded(
     error: errors.ProgressorError | None = None,
 ) -> RichStatus:
     """Return the fullest status that a client's limit on metadata lets through."""
+    text, data = "", b""
     for clip in _CLIPS:
         text = _cut(message, clip.text_max)
         details = [_clipped_info(info, clip), *_further_details(error, clip)]

@@ -14,7 +14,7 @@ from progressor.cli.exit_codes import ExitCode, exit_code_for
 def report(error: errors.ProgressorError, *, as_json: bool) -> ExitCode:
     """Print `error` to stderr, as a JSON object or for people, and return the exit code."""
     code = exit_code_for(error)
-    report_words(str(error), _reason(error), _fields(error), code=code, as_json=as_json)
+    report_words(str(error), error.reason, _fields(error), code=code, as_json=as_json)
     return code
 
 
@@ -33,19 +33,6 @@ def report_words(
         text = _in_a_line(value)
         if text and text not in message:
             console.print(Text(f"  {name}: {text}", style="dim"))
-
-
-def _reason(error: errors.ProgressorError) -> str:
-    match error:
-        # These never cross the wire, and INTERNAL would send the reader looking for a bug.
-        case errors.ConfigError():
-            return "CONFIGURATION"
-        case errors.EmbeddedPostgresError():
-            return "EMBEDDED_POSTGRES"
-        case errors.MigrationError():
-            return "MIGRATION"
-        case _:
-            return error.reason
 
 
 def _fields(error: errors.ProgressorError) -> Mapping[str, object]:

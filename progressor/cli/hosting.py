@@ -17,6 +17,9 @@ try:
 except ImportError:  # pragma: no cover  # asyncio's own loop does as well
     from asyncio import new_event_loop  # type: ignore[assignment]
 
+# timeout(1) and some supervisors send a signal to the process and again to its group.
+_ECHO_SECONDS = 0.25
+
 _log = logging.getLogger(__name__)
 
 
@@ -105,12 +108,16 @@ async def _until_left(
 def _signals(leaving: asyncio.Event) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
+    first_at = float("inf")
+
     def heed(number: signal.Signals) -> None:
-        if leaving.is_set():
+        nonlocal first_at
+        if loop.time() - first_at > _ECHO_SECONDS:
             _log.warning("second signal: ending at once", extra={"signal": number.name})
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+        first_at = min(first_at, loop.time())
         leaving.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -11,6 +11,10 @@ from rich.text import Text
 from progressor.cli.documents import is_json, render
 
 _PAYLOAD_SHOWN = 2000
+_PIPE_COLUMNS = 240
+_NEVER_WRAPPED = frozenset(
+    {"at", "created", "status since", "updated", "status", "type", "task", "event", "events"}
+)
 
 
 class Output:
@@ -19,7 +23,9 @@ class Output:
     def __init__(self, *, as_json: bool, console: Console | None = None) -> None:
         """Print to `console`, or to standard output."""
         self._as_json = as_json
-        self._console = console or Console(highlight=False, soft_wrap=False)
+        # A pipe has no width; what reads it wants whole lines.
+        width = None if sys.stdout.isatty() else _PIPE_COLUMNS
+        self._console = console or Console(highlight=False, width=width)
 
     def show(self, document: object, *people: RenderableType) -> None:
         """Print `document` as JSON, or what is meant for `people` in its place."""
@@ -35,7 +41,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> Table
     """Return rows under headings; text is taken as it is, without markup."""
     found = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        found.add_column(column, overflow="fold")
+        found.add_column(column, overflow="fold", no_wrap=column in _NEVER_WRAPPED)
     for row in rows:
         found.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     return found

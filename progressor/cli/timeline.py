@@ -62,9 +62,8 @@ def _spent(task: TaskTrace) -> str:
         return f"attempt {task.attempt_count}" if task.attempt_count > 1 else ""
     last = _span(task.finished_at - task.started_at)
     if task.attempt_count > 1:
-        return f"in {_span(task.finished_at - _due(task))}, {task.attempt_count} attempts, " + (
-            f"the last in {last}"
-        )
+        whole = _span(task.finished_at - _due(task))
+        return f"in {whole}, {task.attempt_count} attempts, the last in {last}"
     waited = task.started_at - _due(task)
     late = f", {_span(waited)} after it was due" if waited > dt.timedelta(milliseconds=1) else ""
     return f"in {last}{late}"

@@ -30,7 +30,7 @@ class HistoryMode(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Waits between attempts: initial_interval * coefficient ** (attempt - 1), at most interval_max.
+    """Waits: initial_interval * coefficient ** (attempt - 1), at most interval_max.
 
     Each is spread by +/- ``jitter`` (0 .. 1) of itself. ``attempts_max`` counts all attempts, 1:
     never retried. ``elapsed_max`` counts from the first attempt; None: no limit.

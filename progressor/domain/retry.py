@@ -5,8 +5,7 @@ import datetime as dt
 from progressor.domain.namespace import RetryPolicy
 
 
-
-def next_delay(  # noqa: PLR0913  every one of these is a fact of its own
+def next_delay(
     policy: RetryPolicy,
     *,
     attempt: int,

@@ -90,7 +90,8 @@ class TaskTrace:
 class ProcessQuery:
     """Which processes List is asked for; newest first.
 
-    ``page_size`` 1 .. 1,001 (a page, and one more to see whether it is the last); ``before`` is the (created_at, process_id) of the last one seen.
+    ``page_size`` 1 .. 1,001: a page, and one more to see whether it is the last. ``before`` is the
+    (created_at, process_id) of the last one seen.
     """
 
     namespace: str

@@ -33,7 +33,7 @@ class ProcessorClient:
         history: tuple[Event, ...],
         *,
         namespace: Namespace,
-        timeout: dt.timedelta,  # noqa: ASYNC109 - gRPC carries the deadline to the processor
+        timeout: dt.timedelta,
     ) -> codec.Answer:
         """Have one attempt of a task carried out, and return what came of it.
 

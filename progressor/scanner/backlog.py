@@ -55,9 +55,7 @@ class Backlog:
         if not rooms:
             return False
         try:
-            claimed = await self.claims.claim_due(
-                self.pool, rooms, overdue=_NOT_AT_ALL, wait=True
-            )
+            claimed = await self.claims.claim_due(self.pool, rooms, overdue=_NOT_AT_ALL, wait=True)
         except errors.StorageError:
             self.places.give_back(rooms)
             raise

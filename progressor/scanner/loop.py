@@ -32,7 +32,7 @@ async def repeat(
         except errors.StorageUnavailableError as error:
             _log.warning("scan failed", extra={"scan": name, "why": error.why})
             observers.tell("scan_failed", scan=name)
-        except Exception:
+        except Exception:  # noqa: BLE001  one of the two places (STYLE, rule 8)
             # Limping is better than stopping here: other scans, and the steps, do go on.
             _log.exception("scan failed", extra={"scan": name})
             observers.tell("scan_failed", scan=name)

@@ -73,9 +73,7 @@ class Timers:
         if claimed:
             self.observers.tell("timers_claimed", count=len(claimed))
 
-    async def _reserve(
-        self, due: Due, wanted: list[Wanted], reserved: dict[str, int]
-    ) -> None:
+    async def _reserve(self, due: Due, wanted: list[Wanted], reserved: dict[str, int]) -> None:
         name = due.key.namespace
         try:
             namespace = await self.namespaces.lookup(name)

@@ -13,10 +13,9 @@ from progressor import errors
 from progressor.domain.intent import Lost, Released
 from progressor.domain.settlement import settle
 from progressor.settings.sections import Replica, Scanner
-from progressor.storage import settlements
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.replicas import Replicas, Zombie, ZombieCause
-from progressor.storage.settlements import Settlements, Written
+from progressor.storage.settlements import Entry, Settlements, Written
 from progressor.worker.aftermath import Aftermath
 from progressor.worker.leases import Leases
 from progressor.worker.observer import Observers
@@ -69,7 +68,7 @@ class ZombieScan:
             now=zombie.found_at,
             spread=self.spread.uniform(-1, 1),
         )
-        entry = settlements.Entry(
+        entry = Entry(
             key=zombie.key,
             task_id=zombie.task_id,
             task_type=zombie.task_type,

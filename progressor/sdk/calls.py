@@ -189,7 +189,7 @@ class Calls(NamespaceCalls):
             timeout=optional_timedelta(timeout),
         )
 
-    def get(  # noqa: PLR0913  # the wire's own options, keyword-only
+    def get(  # the wire's own options, keyword-only
         self,
         process_id: str,
         *,
@@ -337,7 +337,7 @@ class Calls(NamespaceCalls):
 
         return Listing(page=page)
 
-    def await_task(  # noqa: PLR0913  # the wire's own options, keyword-only
+    def await_task(  # the wire's own options, keyword-only
         self,
         process_id: str,
         *,
@@ -369,7 +369,7 @@ class Calls(NamespaceCalls):
             timeout=optional_timedelta(timeout),
         )
 
-    def _task_fields(  # noqa: PLR0913, PLR0917  # private, and always called with all of them
+    def _task_fields(  # private, and always called with all of them
         self,
         process_id: str,
         args: Payload,

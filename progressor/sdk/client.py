@@ -61,7 +61,7 @@ class Client:
     while the engine cannot be reached. All errors are classes of `progressor.sdk`.
     """
 
-    def __init__(  # noqa: PLR0913  # collaborators, keyword-only
+    def __init__(  # collaborators, keyword-only
         self,
         target: str,
         *,

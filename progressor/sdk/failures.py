@@ -6,10 +6,7 @@ from collections.abc import Callable, Mapping
 
 import grpc
 from google.protobuf.message import DecodeError
-from google.rpc import (  # type: ignore[import-untyped]  # it ships no stubs
-    error_details_pb2,
-    status_pb2,
-)
+from google.rpc import error_details_pb2, status_pb2
 
 from progressor import errors
 

@@ -180,7 +180,7 @@ class Step(Generic[State]):
         if metadata is not None:
             message.metadata.update(metadata)
 
-    def set_timer(  # noqa: PLR0913  # the wire's own options, keyword-only
+    def set_timer(  # the wire's own options, keyword-only
         self,
         *,
         after: Seconds | None = None,

@@ -52,7 +52,7 @@ class SyncClient:
     It has no loop of its own: a plain handler of a processor can call the engine through it.
     """
 
-    def __init__(  # noqa: PLR0913  # collaborators, keyword-only
+    def __init__(  # collaborators, keyword-only
         self,
         target: str,
         *,

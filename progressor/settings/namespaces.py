@@ -4,6 +4,8 @@ A table ``[namespaces.orders]`` has the keys below. At start a namespace that is
 created; one that exists is left as it is, so that an update at run time outlives a restart.
 """
 
+# `setting` makes a new dataclasses.field for each key
+
 import dataclasses
 import datetime as dt
 import re

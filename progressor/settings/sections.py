@@ -1,5 +1,7 @@
 """The sections of the configuration: every key with its default, its bounds and its meaning."""
 
+# `setting` makes a new dataclasses.field for each key
+
 import dataclasses
 import datetime as dt
 import os

@@ -1,7 +1,7 @@
 """Admissions: requests become tasks, in batches.
 
-The rules stand in ``domain/admission.py``; ``priv/functions/admit_*.sql`` apply them under the locks
-of the processes.
+The rules stand in ``domain/admission.py``; ``priv/functions/admit_*.sql`` apply them under the
+locks of the processes.
 """
 
 import asyncio
@@ -98,7 +98,10 @@ class Admissions:
         self._requests.close()
 
     async def _write_starts(
-        self, connection: Connection, batch: Sequence[Entry], _again: bool  # noqa: FBT001
+        self,
+        connection: Connection,
+        batch: Sequence[Entry],
+        _again: bool,  # noqa: FBT001
     ) -> list[Admission]:
         arguments = [
             *self._common_columns(batch),
@@ -116,7 +119,10 @@ class Admissions:
         return _complete(results)
 
     async def _write_requests(
-        self, connection: Connection, batch: Sequence[Entry], _again: bool  # noqa: FBT001
+        self,
+        connection: Connection,
+        batch: Sequence[Entry],
+        _again: bool,  # noqa: FBT001
     ) -> list[Admission]:
         arguments = [
             *self._common_columns(batch, with_type=True),
@@ -218,5 +224,3 @@ def _complete(results: Sequence[Admission | None]) -> list[Admission]:
     complete = [result for result in results if result is not None]
     assert len(complete) == len(results), "a batch came back with items missing"
     return complete
-
-

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import psycopg
-from psycopg.abc import AdaptContext
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
@@ -31,7 +30,7 @@ class Column(list[Any]):
 
     element_oid: ClassVar[int]
     array_oid: ClassVar[int]
-    pack: ClassVar[Callable[[Any], bytes]]
+    pack: ClassVar["staticmethod[[Any], bytes]"]
 
 
 def _sized(format_: str) -> Callable[[Any], bytes]:
@@ -144,7 +143,7 @@ def _dumper(column: type[Column]) -> type[Dumper]:
 _DUMPERS = tuple((column, _dumper(column)) for column in COLUMNS)
 
 
-def register(context: AdaptContext | psycopg.AsyncConnection[Any]) -> None:
+def register(connection: psycopg.AsyncConnection[Any]) -> None:
     """Teach a connection to send columns."""
     for column, dumper in _DUMPERS:
-        context.adapters.register_dumper(column, dumper)  # type: ignore[union-attr]
+        connection.adapters.register_dumper(column, dumper)

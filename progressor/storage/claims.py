@@ -46,7 +46,7 @@ class Room:
 class Claims:
     """The two ways to a lease: by id at the due time, and by search."""
 
-    def __init__(  # noqa: PLR0913  a composition root's business
+    def __init__(
         self,
         *,
         functions: Functions,
@@ -92,7 +92,7 @@ class Claims:
     async def claim_due(
         self, pool: Pool, rooms: Sequence[Room], *, overdue: dt.timedelta, wait: bool
     ) -> list[Claimed]:
-        """Claim tasks that have been due for at least `overdue`, the oldest of each namespace first.
+        """Claim tasks that have been due for `overdue` or longer, oldest first per namespace.
 
         ``wait`` for processes that somebody else has locked, instead of passing them over.
 

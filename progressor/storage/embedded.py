@@ -102,6 +102,11 @@ class EmbeddedPostgres:
         self.stop()
 
     @property
+    def running(self) -> bool:
+        """Whether the server that was started is still there."""
+        return self._guard is not None and self._guard.poll() is None
+
+    @property
     def conninfo(self) -> str:
         """Where the running server listens on its unix socket; may differ after a restart.
 

@@ -72,7 +72,7 @@ def _become(identity: str) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="ascii") as file:  # noqa: PTH123 - pathlib doubles the start
+    with open(path, "w", encoding="ascii") as file:
         file.write(text)
 
 
@@ -164,7 +164,7 @@ def _shorten(log: str) -> None:
         size = os.stat(log).st_size
         if size <= LOG_BYTES_MAX:
             return
-        with open(log, "rb") as current, open(f"{log}.1", "wb") as older:  # noqa: PTH123 - as above
+        with open(log, "rb") as current, open(f"{log}.1", "wb") as older:
             current.seek(size - LOG_BYTES_MAX // 2)
             older.write(current.read(LOG_BYTES_MAX // 2))
         os.truncate(log, 0)

@@ -19,6 +19,7 @@ import collections
 import dataclasses
 import datetime as dt
 import enum
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
@@ -180,25 +181,30 @@ class GroupCommit(Generic[Item, Result]):
         again = any(entry.again for entry in batch)
         for entry in batch:
             entry.again = True
-        for attempt in range(1, CONFLICT_ATTEMPTS_MAX + 1):
-            try:
-                with translated():
-                    async with asyncio.timeout(self._statement_timeout):
-                        results = await self._write(
-                            connection, [entry.item for entry in batch], again
-                        )
-            except errors.StorageConflictError:
-                if attempt == CONFLICT_ATTEMPTS_MAX:
-                    raise
-            except errors.StorageRefusedError as error:
-                await self._split(connection, batch, error)
-                return
-            else:
-                break
+        items = [entry.item for entry in batch]
+        try:
+            results = await self._write_unless_undone(connection, items, again=again)
+        except errors.StorageRefusedError as error:
+            await self._split(connection, batch, error)
+            return
         self._on_batch(self.name, len(batch))
         for entry, result in zip(batch, results, strict=True):
             if not entry.future.done():
                 entry.future.set_result(result)
+
+    async def _write_unless_undone(
+        self, connection: Connection, items: Sequence[Item], *, again: bool
+    ) -> Sequence[Result]:
+        """Write, and once more where PostgreSQL undid it for the sake of another transaction."""
+        for attempt in itertools.count(1):
+            try:
+                with translated():
+                    async with asyncio.timeout(self._statement_timeout):
+                        return await self._write(connection, items, again)
+            except errors.StorageConflictError:
+                if attempt == CONFLICT_ATTEMPTS_MAX:
+                    raise
+        raise AssertionError
 
     async def _split(
         self,
@@ -216,9 +222,7 @@ class GroupCommit(Generic[Item, Result]):
         await self._write_batch(connection, batch[:middle])
         await self._write_batch(connection, batch[middle:])
 
-    def _give_up(
-        self, lane: "_Lane[Item, Result]", error: errors.StorageUnavailableError
-    ) -> None:
+    def _give_up(self, lane: "_Lane[Item, Result]", error: errors.StorageUnavailableError) -> None:
         """Fail what waits while PostgreSQL is away, unless it must be written come what may."""
         if self._insistence is Insistence.INSIST:
             return

@@ -17,6 +17,7 @@ from progressor.storage.functions import Functions
 from progressor.storage.pools import translated
 
 _LOCK = 7_306_913
+_OLDEST_SERVER = 150_000
 _FILE = re.compile(r"^(\d{4})_(pre|post)_([a-z0-9_]+)\.sql$")
 
 
@@ -38,9 +39,7 @@ def migrations() -> tuple[Migration, ...]:
         assert match is not None, f"{file.name} is no migration's name"
         text = file.read_text("utf-8")
         checksum = hashlib.sha256(text.encode()).hexdigest()
-        found.append(
-            Migration(number=int(match[1]), name=file.stem, text=text, checksum=checksum)
-        )
+        found.append(Migration(number=int(match[1]), name=file.stem, text=text, checksum=checksum))
     return tuple(found)
 
 
@@ -59,10 +58,7 @@ def migrate(dsn: str) -> list[str]:
     functions = Functions()
     with translated(), psycopg.connect(dsn, autocommit=True) as connection:
         _prepare(connection)
-        applied = []
-        for migration in migrations():
-            if _apply(connection, migration):
-                applied.append(migration.name)
+        applied = [each.name for each in migrations() if _apply(connection, each)]
         _refuse_newer(connection)
         with connection.transaction(), connection.cursor() as cursor:
             functions.deploy(cursor)
@@ -73,7 +69,7 @@ def _prepare(connection: psycopg.Connection) -> None:
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         version = connection.info.server_version
-        if version < 150_000:
+        if version < _OLDEST_SERVER:
             message = f"PostgreSQL {version // 10_000} is too old: 15 or newer is needed"
             raise errors.MigrationError(message)
         encoding = connection.info.parameter_status("server_encoding")

@@ -1,4 +1,4 @@
-"""Processes as people see them, and the writes that come one at a time: put, remove, simple repair."""
+"""Processes as people see them, and the rare writes: put, remove, simple repair."""
 
 import asyncio
 import dataclasses
@@ -56,7 +56,7 @@ class SimpleRepair:
 class Processes:
     """Reads of processes, and their rare writes."""
 
-    def __init__(  # noqa: PLR0913  a composition root's business
+    def __init__(
         self,
         *,
         pool: Pool,

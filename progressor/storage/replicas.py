@@ -6,13 +6,11 @@ import enum
 from collections.abc import Collection
 from typing import Any
 
-import psycopg
-
 from progressor.clock import Clock
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import TaskType
 from progressor.storage import arrays, rows, statements
-from progressor.storage.pools import Pool, connection_of, translated
+from progressor.storage.pools import Pool, connection_of
 
 _SQL = statements.load("replicas")
 
@@ -127,29 +125,6 @@ class Replicas:
         async with connection_of(self._pool) as connection:
             cursor = await connection.execute(_SQL["find_zombies"], parameters)
             return tuple(_zombie(row) for row in await cursor.fetchall())
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Who a replica is, for its row."""
-
-    replica_id: int
-    name: str
-    version: str
-    functions: str
-
-
-def beat(
-    connection: psycopg.Connection[tuple[Any, ...]],
-    identity: Identity,
-    *,
-    draining: bool,
-    now: dt.datetime | None,
-) -> None:
-    """Renew a replica's leases, or enter it; from the heartbeat's own thread."""
-    parameters = dataclasses.asdict(identity) | {"draining": draining, "now": now}
-    with translated():
-        connection.execute(_SQL["beat"], parameters)
 
 
 def _zombie(row: rows.Row) -> Zombie:

@@ -1,8 +1,9 @@
 """Settlements: outcomes become durable, in batches, fenced by the token of the lease.
 
-What is written for an outcome stands in ``domain/settlement.py``; ``priv/functions/settle_tasks.sql``
-writes it. A settlement is decided: the processor has acted on it. So it is written again until
-PostgreSQL answers, and an answer that was lost is found again by its token (`recall`).
+What is written for an outcome stands in ``domain/settlement.py``;
+``priv/functions/settle_tasks.sql`` writes it. A settlement is decided: the processor has acted on
+it. So it is written again until PostgreSQL answers, and an answer that was lost is found again by
+its token (`_recall`).
 """
 
 import asyncio
@@ -13,7 +14,14 @@ from typing import Any, assert_never
 
 from progressor.clock import Clock
 from progressor.domain.event import HistoryRange, NewEvent
-from progressor.domain.intent import Complete, Intent, KeepTimer, RemoveProcess, SetTimer, UnsetTimer
+from progressor.domain.intent import (
+    Complete,
+    Intent,
+    KeepTimer,
+    RemoveProcess,
+    SetTimer,
+    UnsetTimer,
+)
 from progressor.domain.process import Process, ProcessKey
 from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement
 from progressor.domain.task import RunningTask, TaskError, TaskType
@@ -136,7 +144,10 @@ class Settlements:
         self._group.close()
 
     async def _write(
-        self, connection: Connection, batch: Sequence[Entry], again: bool  # noqa: FBT001
+        self,
+        connection: Connection,
+        batch: Sequence[Entry],
+        again: bool,  # noqa: FBT001
     ) -> list[Outcome]:
         arguments = [
             self._clock.pinned(),
@@ -216,9 +227,7 @@ def _moved(process: Process, settlement: Settlement, row: rows.Row) -> Process:
             assert_never(settlement)
     if status is not process.status:
         changes |= {"status": status, "previous_status": process.status}
-    return dataclasses.replace(
-        process, status_changed_at=row[4], last_event_id=row[5], **changes
-    )
+    return dataclasses.replace(process, status_changed_at=row[4], last_event_id=row[5], **changes)
 
 
 def _next(process: Process, row: rows.Row) -> RunningTask:
@@ -296,7 +305,8 @@ def _columns(batch: Sequence[Entry]) -> list[Any]:
         arrays.ByteaColumn(intent.aux_state for intent in intents),
         arrays.JsonbColumn(
             # An empty object is a value: it overwrites.
-            None if i.metadata is None else rows.json_text(i.metadata) or b"{}" for i in intents
+            None if i.metadata is None else rows.json_text(i.metadata) or b"{}"
+            for i in intents
         ),
         arrays.BoolColumn(completion is not None for completion in completions),
         arrays.ByteaColumn(completion and completion.result for completion in completions),

@@ -11,10 +11,8 @@ from progressor.storage.settlements import Cancelled, Entry, Written
 from progressor.worker.agenda import Agenda
 from progressor.worker.replies import Replies
 
-AWAITED_TYPES = frozenset(
-    {TaskType.INIT, TaskType.CALL, TaskType.NOTIFY, TaskType.REPAIR}
-)
-"""Tasks that somebody may wait for: requests. Nobody waits for a timer."""
+_REQUESTS = frozenset({TaskType.INIT, TaskType.CALL, TaskType.NOTIFY, TaskType.REPAIR})
+"""Tasks that somebody waits for as a rule; for a timer somebody does whom `reply_to` names."""
 
 _FAILED_PRECONDITION = 9
 
@@ -32,7 +30,7 @@ class Aftermath:
         """Tell everybody concerned by a settlement, at once and without waiting."""
         own = self._replica_id()
         result = _result(entry)
-        if result is not None and entry.task_type in AWAITED_TYPES:
+        if result is not None and (entry.task_type in _REQUESTS or written.reply_to):
             self._replies.deliver(result, reply_to=written.reply_to, own=own)
         removed = isinstance(entry.settlement, Remove)
         error = _cancellation(entry)
@@ -43,7 +41,7 @@ class Aftermath:
 
     def cancelled(self, task: Cancelled, *, error: TaskError | None, removed: bool) -> None:
         """Tell those who wait for a task that it will never run."""
-        if task.task_type not in AWAITED_TYPES:
+        if task.task_type not in _REQUESTS and not task.reply_to:
             return
         result = TaskResult(
             task_id=task.task_id,

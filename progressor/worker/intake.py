@@ -81,7 +81,7 @@ class Intake:
         self,
         request: Request,
         *,
-        timeout: float | None,  # noqa: ASYNC109  it ends in an answer of its own
+        timeout: float | None,
     ) -> Answer:
         """Admit a request and return its answer.
 
@@ -115,7 +115,7 @@ class Intake:
         key: ProcessKey,
         task: int | str,
         *,
-        timeout: float | None,  # noqa: ASYNC109  it ends in an answer of its own
+        timeout: float | None,
     ) -> Answer:
         """Return the answer of a task known by its id or idempotency key; raises as `ask` does."""
         await self.namespaces.lookup(key.namespace)
@@ -209,9 +209,7 @@ class Intake:
             key, idempotency_key = ticket.request.key, ticket.request.idempotency_key
             _fail(ticket, _refusal(key, idempotency_key, admission))
 
-    def _await_result(
-        self, ticket: _Ticket, namespace: Namespace, admission: Admission
-    ) -> None:
+    def _await_result(self, ticket: _Ticket, namespace: Namespace, admission: Admission) -> None:
         assert admission.task_id is not None, "an admitted request has a task"
         ticket.task_id = admission.task_id
         self.observers.tell("admitted", task_id=admission.task_id, key=ticket.request.key)
@@ -259,7 +257,7 @@ def _fail(ticket: _Ticket, error: BaseException) -> None:
             future.exception()
 
 
-def _refusal(
+def _refusal(  # noqa: C901, PLR0911  one line per verdict
     key: ProcessKey, idempotency_key: str | None, admission: Admission
 ) -> errors.RequestError:
     match admission.verdict:

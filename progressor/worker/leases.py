@@ -1,9 +1,9 @@
 """Leases: what this replica holds, and how it lets go.
 
 A lease is given up in two ways. *Released*, on a drain: the step stops asking, and a settlement
-hands the task to others at once. *Abandoned*, when heartbeats cannot be written: others may have the
-task already, so nothing is settled; should the lease still stand once heartbeats go through again,
-it is a stray, and collected like a zombie.
+hands the task to others at once. *Abandoned*, when heartbeats cannot be written: others may have
+the task already, so nothing is settled; should the lease still stand once heartbeats go through
+again, it is a stray, and collected like a zombie.
 """
 
 import asyncio

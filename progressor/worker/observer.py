@@ -1,4 +1,4 @@
-"""Named points that the engine passes: silent in production, what tests wait for, what metrics count."""
+"""Named points that the engine passes: what tests wait for, and metrics count."""
 
 import collections
 from collections.abc import Callable

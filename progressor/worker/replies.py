@@ -188,7 +188,7 @@ class Replies:
         while True:
             await asyncio.sleep(_SAFETY_SECONDS)
             before = self._clock.monotonic() - _SAFETY_SECONDS
-            old = []
+            old: list[int] = []
             for task_id, expected in self._expected.items():
                 if expected.since > before or len(old) == FETCH_MAX:
                     break

@@ -22,8 +22,8 @@ from progressor.domain.process import Process, ProcessKey
 from progressor.domain.settlement import Finish, Settlement, settle
 from progressor.domain.task import RunningTask, TaskType
 from progressor.domain.view import HistoryPage
-from progressor.storage import settlements
-from progressor.storage.settlements import LeaseLost, Written
+from progressor.storage.settlements import Entry, LeaseLost, Settlements, Written
+from progressor.telemetry.setup import Telemetry
 from progressor.worker.aftermath import Aftermath
 from progressor.worker.leases import Ending, Grip, Leases
 from progressor.worker.observer import Observers
@@ -74,7 +74,7 @@ class Steps:
     """Carries tasks."""
 
     processor: Processor
-    settlements: settlements.Settlements
+    settlements: Settlements
     histories: Histories
     namespaces: Namespaces
     snapshots: Snapshots
@@ -83,6 +83,7 @@ class Steps:
     clock: Clock
     spread: random.Random
     step_grace: dt.timedelta
+    telemetry: Telemetry
     observers: Observers
 
     async def carry(self, task: RunningTask, workers: Workers) -> None:
@@ -96,9 +97,7 @@ class Steps:
             while True:
                 turns += 1
                 yields = turns >= TURNS_MAX and workers.has_backlog(task.key.namespace)
-                following = await self._step(
-                    task, grip, continues=not (yields or workers.draining)
-                )
+                following = await self._step(task, grip, continues=not (yields or workers.draining))
                 if following is None:
                     return
                 task = following
@@ -106,9 +105,7 @@ class Steps:
         finally:
             self.leases.drop(grip)
 
-    async def _step(
-        self, task: RunningTask, grip: Grip, *, continues: bool
-    ) -> RunningTask | None:
+    async def _step(self, task: RunningTask, grip: Grip, *, continues: bool) -> RunningTask | None:
         self.observers.tell("claimed", task_id=task.task_id, key=task.key, attempt=task.attempt)
         namespace = await self._namespace(task)
         outcome = await self._ask(task, grip, namespace)
@@ -125,7 +122,7 @@ class Steps:
             now=self.clock.now(),
             spread=self.spread.uniform(-1, 1),
         )
-        entry = settlements.Entry(
+        entry = Entry(
             key=task.key,
             task_id=task.task_id,
             task_type=task.task_type,
@@ -143,7 +140,7 @@ class Steps:
 
     def _conclude(
         self,
-        entry: settlements.Entry,
+        entry: Entry,
         before: Process,
         written: Written | LeaseLost,
     ) -> RunningTask | None:
@@ -175,9 +172,7 @@ class Steps:
             except errors.StorageUnavailableError:
                 await asyncio.sleep(1)
 
-    async def _ask(
-        self, task: RunningTask, grip: Grip, namespace: Namespace
-    ) -> Outcome | None:
+    async def _ask(self, task: RunningTask, grip: Grip, namespace: Namespace) -> Outcome | None:
         """Return what came of the attempt; None if the lease was abandoned meanwhile."""
         if grip.ending is None:
             if task.task_type is TaskType.REMOVE:
@@ -201,11 +196,10 @@ class Steps:
         if isinstance(history, Failed):
             return history
         timeout = task.step_timeout or namespace.step_timeout
-        return await self.processor.ask(task, history, namespace=namespace, timeout=timeout)
+        with self.telemetry.step(task) as traced:
+            return await self.processor.ask(traced, history, namespace=namespace, timeout=timeout)
 
-    async def _history(
-        self, task: RunningTask, namespace: Namespace
-    ) -> tuple[Event, ...] | Failed:
+    async def _history(self, task: RunningTask, namespace: Namespace) -> tuple[Event, ...] | Failed:
         process = task.process
         last = process.last_event_id
         wanted = namespace.history_for(task.history_range, last_event_id=last)
@@ -254,7 +248,5 @@ def _recorded(
             metadata=event.metadata,
             task_id=task_id,
         )
-        for event_id, event in enumerate(
-            settlement.intent.events, start=before.last_event_id + 1
-        )
+        for event_id, event in enumerate(settlement.intent.events, start=before.last_event_id + 1)
     )

@@ -59,7 +59,7 @@ class Workers:
         await self._idle.wait()
 
     def reserve(self, namespace: Namespace) -> bool:
-        """Reserve a place for a request that has just come, if one is free and nobody is before it."""
+        """Reserve a place for a request that has just come, if nobody is before it."""
         crew = self._crew(namespace)
         if self.draining or crew.has_backlog or crew.busy >= crew.size:
             return False

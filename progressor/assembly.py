@@ -1,0 +1,225 @@
+"""The parts of an engine, put together: what there is once PostgreSQL is reached.
+
+One half of the composition root; the other is ``app``, which says when things start and end.
+"""
+
+import asyncio
+import random
+
+from progressor.clock import Clock, SystemClock
+from progressor.config import Config
+from progressor.processor.channels import Channels
+from progressor.processor.client import ProcessorClient
+from progressor.scanner.backlog import Backlog
+from progressor.scanner.due import DueScan
+from progressor.scanner.loop import repeat
+from progressor.scanner.places import Places
+from progressor.scanner.retention import RetentionScan
+from progressor.scanner.timers import Timers
+from progressor.scanner.zombies import ZombieScan
+from progressor.storage import results
+from progressor.storage.admissions import Admissions
+from progressor.storage.claims import Claims
+from progressor.storage.functions import Functions
+from progressor.storage.histories import Histories
+from progressor.storage.namespaces import Namespaces
+from progressor.storage.pools import Pools
+from progressor.storage.processes import Processes
+from progressor.storage.replicas import Replicas
+from progressor.storage.results import Results
+from progressor.storage.retention import Retention
+from progressor.storage.settlements import Settlements
+from progressor.telemetry.setup import Telemetry
+from progressor.worker.aftermath import Aftermath
+from progressor.worker.agenda import Agenda
+from progressor.worker.intake import Intake
+from progressor.worker.leases import Leases
+from progressor.worker.observer import Observers
+from progressor.worker.replies import Replies
+from progressor.worker.snapshots import Snapshots
+from progressor.worker.step import Steps
+from progressor.worker.workers import Workers
+
+_AGENDA_MAX = 100_000
+
+
+class Assembly:
+    """All that there is once PostgreSQL is reached."""
+
+    def __init__(  # noqa: PLR0913  it builds the rest
+        self,
+        config: Config,
+        dsn: str,
+        pools: Pools,
+        replicas: Replicas,
+        replica_id: int,
+        *,
+        clock: Clock,
+        observers: Observers,
+        telemetry: Telemetry,
+    ) -> None:
+        """Build everything and start nothing."""
+        self.dsn = dsn
+        self.replicas = replicas
+        self.functions = functions = Functions()
+        self._config, self._pools, self._observers = config, pools, observers
+        self._spread = random.Random()  # noqa: S311  jitter, not a secret
+
+        def own_id() -> int:
+            return replica_id
+
+        def count_batch(name: str, size: int) -> None:
+            observers.tell("batch", write=name, size=size)
+
+        timeout, grace = config.database.statement_timeout, config.replica.step_grace
+        self.namespaces = Namespaces(pool=pools.front, clock=clock)
+        histories = Histories(pool=pools.front)
+        self.processes = Processes(
+            pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
+            histories=histories, statement_timeout=timeout,
+        )  # fmt: skip
+        self._admissions = Admissions(
+            pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
+            commit=config.commit, statement_timeout=timeout, on_batch=count_batch,
+        )  # fmt: skip
+        self._settlements = Settlements(
+            pool=pools.worker, functions=functions, clock=clock, replica_id=own_id,
+            commit=config.commit, step_grace=grace, statement_timeout=timeout,
+            on_batch=count_batch,
+        )  # fmt: skip
+        self._claims = Claims(
+            functions=functions, clock=clock, replica_id=own_id, step_grace=grace,
+            statement_timeout=timeout,
+        )  # fmt: skip
+        self._results = Results(
+            pool=pools.front, functions=functions, clock=clock, replica_id=own_id
+        )
+        self.leases = Leases()
+        self.replies = Replies(
+            results=self._results,
+            listen=lambda: results.listen(dsn, replica_id),
+            carried=self.leases.carries,
+            clock=clock,
+            observers=observers,
+        )
+        self._agenda = Agenda(clock=clock, horizon=config.scanner.horizon, size_max=_AGENDA_MAX)
+        self._aftermath = Aftermath(replies=self.replies, agenda=self._agenda, replica_id=own_id)
+        self._channels = Channels()
+        self._steps = Steps(
+            processor=ProcessorClient(self._channels, clock),
+            settlements=self._settlements,
+            histories=Histories(pool=pools.worker),
+            namespaces=self.namespaces,
+            snapshots=Snapshots(bytes_max=config.snapshots.bytes_max),
+            aftermath=self._aftermath,
+            leases=self.leases,
+            clock=clock,
+            spread=self._spread,
+            step_grace=grace,
+            telemetry=telemetry,
+            observers=observers,
+        )
+        self.workers = Workers(lambda task: self._steps.carry(task, self.workers))
+        self.intake = Intake(
+            admissions=self._admissions,
+            workers=self.workers,
+            replies=self.replies,
+            results=self._results,
+            processes=self.processes,
+            namespaces=self.namespaces,
+            agenda=self._agenda,
+            aftermath=self._aftermath,
+            step_grace=grace,
+            observers=observers,
+        )
+        self._places = Places(workers=self.workers, step_grace=grace)
+        self._replica_id = own_id
+        self._workers_stop = asyncio.Event()
+        self._scanners: list[asyncio.Task[None]] = []
+        self._writers: list[asyncio.Task[None]] = []
+        self._workers_task: asyncio.Task[None] | None = None
+        self._replies_task: asyncio.Task[None] | None = None
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        """Begin to write, carry, answer and scan."""
+        self._writers = [
+            group.create_task(self._admissions.run(), name="admissions"),
+            group.create_task(self._settlements.run(), name="settlements"),
+        ]
+        self._workers_task = group.create_task(self.workers.run(self._workers_stop), name="workers")
+        self._replies_task = group.create_task(self.replies.run(), name="replies")
+        scanner, observers = self._config.scanner, self._observers
+        timers = Timers(
+            agenda=self._agenda, claims=self._claims, namespaces=self.namespaces,
+            places=self._places, pool=self._pools.worker, batch_max=scanner.batch_max,
+            observers=observers,
+        )  # fmt: skip
+        backlog = Backlog(
+            claims=self._claims, namespaces=self.namespaces, places=self._places,
+            pool=self._pools.worker, batch_max=scanner.batch_max, observers=observers,
+        )  # fmt: skip
+        due = DueScan(
+            claims=self._claims, namespaces=self.namespaces, places=self._places,
+            agenda=self._agenda, pool=self._pools.scan, scanner=scanner,
+            replica=self._config.replica, observers=observers,
+        )  # fmt: skip
+        zombies = ZombieScan(
+            replicas=self.replicas, settlements=self._settlements, namespaces=self.namespaces,
+            aftermath=self._aftermath, leases=self.leases, replica_id=self._replica_id,
+            replica=self._config.replica, scanner=scanner, spread=self._spread,
+            observers=observers,
+        )  # fmt: skip
+        retention = RetentionScan(
+            retention=Retention(
+                pool=self._pools.scan, functions=self.functions, clock=SystemClock()
+            ),
+            results=self._results, replicas=self.replicas, namespaces=self.namespaces,
+            scanner=scanner,
+        )  # fmt: skip
+        scans = {
+            "due": (due.scan, scanner.interval),
+            "zombies": (zombies.scan, scanner.interval),
+            "retention": (retention.scan, scanner.retention_interval),
+        }
+        self._scanners = [
+            group.create_task(timers.run(), name="timers"),
+            group.create_task(backlog.run(), name="backlog"),
+            *(
+                group.create_task(
+                    repeat(
+                        scan,
+                        name=name,
+                        interval=interval,
+                        spread=self._spread,
+                        observers=observers,
+                    ),
+                    name=f"scan {name}",
+                )
+                for name, (scan, interval) in scans.items()
+            ),
+        ]
+
+    def stop_scanning(self) -> None:
+        """Bring no more work. A claim in flight is a zombie, collected at once by others."""
+        for task in self._scanners:
+            task.cancel()
+
+    async def finish(self) -> None:
+        """Wait for the steps in hand, then write what is decided, and close the channels."""
+        await self.workers.idle()
+        self._workers_stop.set()
+        self._admissions.close()
+        self._settlements.close()
+        await asyncio.wait(self._writers)
+        await self._close()
+
+    def cancel(self) -> None:
+        """Give up what could not be written in time."""
+        for task in (*self._writers, self._workers_task, self._replies_task):
+            if task is not None:
+                task.cancel()
+
+    async def _close(self) -> None:
+        assert self._replies_task is not None, "closed after it was started"
+        self._replies_task.cancel()
+        await self._channels.close()
