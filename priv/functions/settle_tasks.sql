@@ -304,11 +304,7 @@ BEGIN
             history_limit, history_backward, args, trace_context
         )
         SELECT t.slot, t.namespace, t.process_id, t.task_id, t.task_type,
-            CASE
-                WHEN n.task_id = t.task_id THEN 'running'
-                WHEN c.task_id IS NOT NULL THEN 'blocked'
-                ELSE 'waiting'
-            END::task_status,
+            CASE WHEN n.task_id = t.task_id THEN 'running' ELSE 'waiting' END::task_status,
             (n.task_id IS NOT DISTINCT FROM t.task_id)::integer, v_now, t.due_at,
             CASE WHEN n.task_id = t.task_id THEN v_now END,
             CASE WHEN n.task_id = t.task_id THEN v_now END,
@@ -317,7 +313,6 @@ BEGIN
             t.trace_context
         FROM new_timer t
         LEFT JOIN next n USING (item)
-        LEFT JOIN next_call c ON c.item = t.item
     ),
     lined_up AS (
         INSERT INTO schedule (

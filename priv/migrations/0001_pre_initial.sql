@@ -65,6 +65,8 @@ CREATE INDEX processes_finished
 CREATE INDEX processes_by_metadata
     ON progressor.processes USING gin (metadata jsonb_path_ops) WHERE metadata IS NOT NULL;
 
+-- The record of all tasks. Whether a waiting timer is blocked, its schedule row says alone: it changes
+-- with every call.
 CREATE TABLE progressor.tasks (
     slot             smallint               NOT NULL,
     namespace        text                   NOT NULL,
@@ -100,6 +102,7 @@ CREATE TABLE progressor.tasks (
     error_rejected   boolean,
     error_metadata   json,
     PRIMARY KEY (slot, namespace, process_id, task_id),
+    CONSTRAINT blocked_only_in_schedule CHECK (status <> 'blocked'),
     CONSTRAINT finished_when_final
         CHECK ((finished_at IS NOT NULL) = (status IN ('finished', 'error', 'cancelled')))
 ) WITH (fillfactor = 80);

@@ -58,9 +58,9 @@ class Database:
     embedded_binaries: Path | None = setting(
         None, "directory of postgres and initdb for the embedded PostgreSQL; empty: look for one"
     )
-    front_connections_max: Connections = setting(4, "connections for requests of clients")
-    worker_connections_max: Connections = setting(4, "connections for claims and settlements")
-    scan_connections_max: Connections = setting(2, "connections for scanners and retention")
+    front_connections_max: Connections = setting(8, "connections for requests of clients")
+    worker_connections_max: Connections = setting(6, "connections for claims and settlements")
+    scan_connections_max: Connections = setting(3, "connections for scanners and retention")
     connect_timeout: Seconds = setting(dt.timedelta(seconds=5), "to open a connection")
     statement_timeout: Seconds = setting(dt.timedelta(seconds=10), "for one statement")
 
@@ -148,7 +148,11 @@ class Commit:
     """Group commit."""
 
     batch_max: Batch = setting(128, "items of one write")
-    lane_count: Annotated[int, Meta(ge=1, le=64)] = setting(2, "writes of one kind in flight")
+    lane_count: Annotated[int, Meta(ge=1, le=64)] = setting(1, "writes of one kind in flight")
+    gather: Annotated[dt.timedelta, Meta(ge=0, le=1)] = setting(
+        dt.timedelta(milliseconds=5),
+        "by which a write is put off at most so that a crowd shares it",
+    )
     queue_max: Annotated[int, Meta(ge=1, le=10_000_000)] = setting(
         20_000, "items that may wait for a write, over which requests are OVERLOADED"
     )

@@ -75,6 +75,7 @@ class Admissions:
                 batch_max=commit.batch_max,
                 queue_max=commit.queue_max,
                 statement_timeout=statement_timeout.total_seconds(),
+                gather_max=commit.gather.total_seconds(),
                 on_batch=on_batch,
             )
 

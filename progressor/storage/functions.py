@@ -27,12 +27,19 @@ class Functions:
         digest = hashlib.sha256("\0".join(self._texts).encode()).hexdigest()
         self.schema = f"progressor_{digest[:12]}"
 
-    def call(self, name: LiteralString, *, arguments: int) -> sql.Composed:
-        """Return a statement that calls a function with so many positional arguments."""
-        return sql.SQL("SELECT * FROM {}.{}({})").format(
-            sql.Identifier(self.schema),
-            sql.Identifier(name),
-            sql.SQL(", ").join([sql.SQL("%b")] * arguments),
+    def call(self, name: LiteralString, *, arguments: int) -> bytes:
+        """Return a statement that calls a function with so many positional arguments.
+
+        As bytes: psycopg remembers how it read them, and composes a Composed anew each time.
+        """
+        return (
+            sql.SQL("SELECT * FROM {}.{}({})")
+            .format(
+                sql.Identifier(self.schema),
+                sql.Identifier(name),
+                sql.SQL(", ").join([sql.SQL("%b")] * arguments),
+            )
+            .as_bytes()
         )
 
     def deploy(self, cursor: _Cursor) -> bool:

@@ -51,13 +51,15 @@ LIMIT %(limit)s
 
 -- name: trace_tasks
 -- Reads tasks of a process in the order of their ids. Locks: none.
-SELECT task_id, task_type, status, created_at, scheduled_at, started_at, finished_at,
-    attempt_count, args, caller_context, idempotency_key, response, error_code, error_reason,
-    error_message, error_rejected, error_metadata, first_event_id, event_count
-FROM progressor.tasks
-WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
-    AND task_id > %(after)s
-ORDER BY slot, namespace, process_id, task_id
+SELECT t.task_id, t.task_type, coalesce(s.status, t.status), t.created_at, t.scheduled_at,
+    t.started_at, t.finished_at, t.attempt_count, t.args, t.caller_context, t.idempotency_key,
+    t.response, t.error_code, t.error_reason, t.error_message, t.error_rejected, t.error_metadata,
+    t.first_event_id, t.event_count
+FROM progressor.tasks t
+LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
+WHERE (t.slot, t.namespace, t.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+    AND t.task_id > %(after)s
+ORDER BY t.slot, t.namespace, t.process_id, t.task_id
 LIMIT %(limit)s
 
 -- name: trace_events

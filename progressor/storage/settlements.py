@@ -128,6 +128,7 @@ class Settlements:
             batch_max=commit.batch_max,
             queue_max=commit.queue_max,
             statement_timeout=statement_timeout.total_seconds(),
+            gather_max=commit.gather.total_seconds(),
             on_batch=on_batch,
         )
 

@@ -94,13 +94,27 @@ class Engine:
 @contextlib.asynccontextmanager
 async def forever_draining(config):
     yield Engine()
-    os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.Event().wait()
+    while True:  # an impatient person
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.05)
 
 async def work(engine): os.kill(os.getpid(), signal.SIGTERM)
 
 run_loop(host(Config(), open_engine=forever_draining, work=work))
 """
+
+
+def test_the_echo_of_a_signal_is_no_second_one() -> None:
+    engine = FakeEngine()
+
+    async def work(_engine: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    run_loop(host(Config(), open_engine=engine.open, work=work))
+
+    assert engine.drained
 
 
 def test_a_second_signal_ends_a_drain_at_once() -> None:

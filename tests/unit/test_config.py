@@ -304,4 +304,6 @@ def test_every_default_of_the_reference_can_be_given(tmp_path: Path) -> None:
 def test_a_lease_of_two_and_a_half_heartbeats_is_enough() -> None:
     heartbeat = dt.timedelta(seconds=2)
 
-    assert Replica(heartbeat_interval=heartbeat, lease_timeout=2.5 * heartbeat)
+    replica = Replica(heartbeat_interval=heartbeat, lease_timeout=2.5 * heartbeat)
+
+    assert replica.lease_timeout == dt.timedelta(seconds=5)
