@@ -58,7 +58,14 @@ class DueScan:
             self.agenda.add(due, told_at=told_at)
 
     async def _claim_overdue(self) -> None:
-        rooms = self.places.rooms(self.namespaces.known(), limit=self.scanner.batch_max)
+        known = self.namespaces.known()
+        overdue = await self.claims.find_overdue(
+            self.pool,
+            [namespace.name for namespace in known],
+            overdue=self.scanner.overdue,
+        )
+        late = [namespace for namespace in known if namespace.name in overdue]
+        rooms = self.places.rooms(late, limit=self.scanner.batch_max)
         if not rooms:
             return
         try:

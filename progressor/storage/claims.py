@@ -118,6 +118,19 @@ class Claims:
             cursor = await connection.execute(self._claim_due, arguments, binary=True)
             return [_claimed(row) for row in await cursor.fetchall()]
 
+    async def find_overdue(
+        self, pool: Pool, namespaces: Sequence[str], *, overdue: dt.timedelta
+    ) -> frozenset[str]:
+        """Return those of the namespaces that have a task due for `overdue` or longer."""
+        parameters = {
+            "now": self._clock.pinned(),
+            "namespace": arrays.TextColumn(namespaces),
+            "overdue": overdue,
+        }
+        async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
+            cursor = await connection.execute(_SQL["find_overdue"], parameters)
+            return frozenset(row[0] for row in await cursor.fetchall())
+
     async def find_upcoming(
         self,
         pool: Pool,

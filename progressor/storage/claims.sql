@@ -19,3 +19,16 @@ CROSS JOIN LATERAL (
     ORDER BY s.namespace, s.due_at
     LIMIT n.room
 ) s
+
+-- name: find_overdue
+-- Finds the namespaces with a task that nobody has claimed in time: a look before places are
+-- reserved, since in a healthy engine there is none.
+-- Locks: none.
+SELECT n.namespace
+FROM unnest(%(namespace)s::text[]) AS n (namespace)
+WHERE EXISTS (
+    SELECT FROM progressor.schedule s
+    WHERE s.namespace = n.namespace
+        AND s.status = 'waiting'
+        AND s.due_at <= coalesce(%(now)s, clock_timestamp()) - %(overdue)s
+)

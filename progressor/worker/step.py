@@ -37,6 +37,13 @@ TURNS_MAX = 32
 """Steps that a worker may carry on one process while others of its namespace wait for a place."""
 
 _RESOURCE_EXHAUSTED = 8
+_INTERNAL = 13
+_UNSTORABLE = Failed(
+    code=_INTERNAL,
+    reason="INVALID_ANSWER",
+    message="PostgreSQL refuses to store a value of the answer; the engine's log has its words",
+    retryable=False,
+)
 
 
 class Processor(Protocol):
@@ -113,7 +120,32 @@ class Steps:
             self.observers.tell("abandoned", task_id=task.task_id, key=task.key)
             return None
         self.observers.tell("answered", task_id=task.task_id, key=task.key)
-        settlement = settle(
+        entry = Entry(
+            key=task.key,
+            task_id=task.task_id,
+            task_type=task.task_type,
+            attempt=task.attempt,
+            token=task.token,
+            settlement=self._decide(task, outcome, namespace),
+            process=task.process,
+            continues=continues,
+            expires_after=namespace.step_timeout + self.step_grace,
+            trace_context=task.trace_context,
+        )
+        # In line from here on: written whatever becomes of this worker.
+        try:
+            written = await self.settlements.submit(entry)
+        except errors.StorageRefusedError:
+            # A value that `processor/codec.py` let through and PostgreSQL does not take: the
+            # processor's answer is at fault, and must not stop anything but its own process.
+            entry = dataclasses.replace(
+                entry, settlement=self._decide(task, _UNSTORABLE, namespace)
+            )
+            written = await self.settlements.submit(entry)
+        return self._conclude(entry, task.process, written)
+
+    def _decide(self, task: RunningTask, outcome: Outcome, namespace: Namespace) -> Settlement:
+        return settle(
             task,
             outcome,
             namespace=namespace,
@@ -122,21 +154,6 @@ class Steps:
             now=self.clock.now(),
             spread=self.spread.uniform(-1, 1),
         )
-        entry = Entry(
-            key=task.key,
-            task_id=task.task_id,
-            task_type=task.task_type,
-            attempt=task.attempt,
-            token=task.token,
-            settlement=settlement,
-            process=task.process,
-            continues=continues,
-            expires_after=namespace.step_timeout + self.step_grace,
-            trace_context=task.trace_context,
-        )
-        # In line from here on: written whatever becomes of this worker.
-        written = await self.settlements.submit(entry)
-        return self._conclude(entry, task.process, written)
 
     def _conclude(
         self,
