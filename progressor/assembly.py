@@ -4,8 +4,10 @@ One half of the composition root; the other is ``app``, which says when things s
 """
 
 import asyncio
+import contextlib
 import random
 
+from progressor import errors
 from progressor.clock import Clock, SystemClock
 from progressor.config import Config
 from progressor.processor.channels import Channels
@@ -71,8 +73,11 @@ class Assembly:
         def count_batch(name: str, size: int) -> None:
             observers.tell("batch", write=name, size=size)
 
+        def doubt() -> None:
+            self.leases.strays = True
+
         timeout, grace = config.database.statement_timeout, config.replica.step_grace
-        self.namespaces = Namespaces(pool=pools.front, clock=clock)
+        self.namespaces = Namespaces(pool=pools.front)
         histories = Histories(pool=pools.front)
         self.processes = Processes(
             pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
@@ -80,7 +85,7 @@ class Assembly:
         )  # fmt: skip
         self._admissions = Admissions(
             pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
-            commit=config.commit, statement_timeout=timeout, on_batch=count_batch,
+            commit=config.commit, statement_timeout=timeout, on_batch=count_batch, on_doubt=doubt,
         )  # fmt: skip
         self._settlements = Settlements(
             pool=pools.worker, functions=functions, clock=clock, replica_id=own_id,
@@ -89,15 +94,17 @@ class Assembly:
         )  # fmt: skip
         self._claims = Claims(
             functions=functions, clock=clock, replica_id=own_id, step_grace=grace,
-            statement_timeout=timeout,
+            statement_timeout=timeout, on_doubt=doubt,
         )  # fmt: skip
         self._results = Results(
             pool=pools.front, functions=functions, clock=clock, replica_id=own_id
         )
         self.leases = Leases()
+        self._called = asyncio.Event()
         self.replies = Replies(
             results=self._results,
             listen=lambda: results.listen(dsn, replica_id),
+            on_due=self._called.set,
             carried=self.leases.carries,
             clock=clock,
             observers=observers,
@@ -161,7 +168,7 @@ class Assembly:
         due = DueScan(
             claims=self._claims, namespaces=self.namespaces, places=self._places,
             agenda=self._agenda, pool=self._pools.scan, scanner=scanner,
-            replica=self._config.replica, observers=observers,
+            replica=self._config.replica, observers=observers, called=self._called,
         )  # fmt: skip
         zombies = ZombieScan(
             replicas=self.replicas, settlements=self._settlements, namespaces=self.namespaces,
@@ -184,6 +191,7 @@ class Assembly:
         self._scanners = [
             group.create_task(timers.run(), name="timers"),
             group.create_task(backlog.run(), name="backlog"),
+            group.create_task(due.run_called(), name="due, called"),
             *(
                 group.create_task(
                     repeat(
@@ -211,6 +219,9 @@ class Assembly:
         self._admissions.close()
         self._settlements.close()
         await asyncio.wait(self._writers)
+        # What was handed back, or could not continue here, is due now.
+        with contextlib.suppress(errors.StorageUnavailableError):
+            await self._results.call_others(lease_timeout=self._config.replica.lease_timeout)
         await self._close()
 
     def cancel(self) -> None:

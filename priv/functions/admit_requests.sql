@@ -40,21 +40,29 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now timestamptz;
+    v_now    timestamptz;
+    v_locked bigint[];
 BEGIN
-    PERFORM
-    FROM processes p
-    JOIN unnest(p_slot, p_namespace, p_process_id) AS i (slot, namespace, process_id)
-        USING (slot, namespace, process_id)
-    ORDER BY p.slot, p.namespace, p.process_id
-    FOR NO KEY UPDATE OF p;
+    WITH locked AS (
+        SELECT i.item
+        FROM processes p
+        JOIN unnest(p_slot, p_namespace, p_process_id)
+            WITH ORDINALITY AS i (slot, namespace, process_id, item)
+            USING (slot, namespace, process_id)
+        ORDER BY p.slot, p.namespace, p.process_id
+        FOR NO KEY UPDATE OF p
+    )
+    SELECT coalesce(array_agg(l.item), '{}')
+    INTO v_locked
+    FROM locked l;
 
     -- A clock read after the locks: what is admitted later is not older.
     v_now := coalesce(p_now, clock_timestamp());
 
     RETURN QUERY
     WITH item AS (
-        SELECT i.*
+        -- A process that was started since then is not locked: for this request it came too late.
+        SELECT i.*, i.item = ANY (v_locked) AS is_locked
         FROM unnest(
             p_slot, p_namespace, p_process_id, p_task_type, p_args, p_caller_context,
             p_trace_context, p_history_after, p_history_limit, p_history_backward,
@@ -69,8 +77,8 @@ BEGIN
         SELECT i.*, k.task_id AS known_task_id,
             r.task_id IS NULL AND ahead.task_id IS NULL AS is_free,
             CASE
-                WHEN p.slot IS NULL AND n.name IS NULL THEN 'namespace_not_found'
-                WHEN p.slot IS NULL THEN 'process_not_found'
+                WHEN NOT i.is_locked AND n.name IS NULL THEN 'namespace_not_found'
+                WHEN NOT i.is_locked THEN 'process_not_found'
                 WHEN k.task_id IS NOT NULL
                     AND k.fingerprint = i.fingerprint
                     AND k.task_type = i.task_type::task_type THEN 'duplicate'

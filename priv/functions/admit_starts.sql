@@ -41,6 +41,7 @@ DECLARE
     v_items   bigint[];
     v_ids     bigint[];
     v_tokens  bigint[];
+    v_locked  bigint[];
 BEGIN
     WITH item AS (
         SELECT i.*
@@ -119,12 +120,18 @@ BEGIN
     END IF;
 
     -- Some exist already, or their namespace does not. Lock them, then look with a new snapshot.
-    PERFORM
-    FROM processes p
-    JOIN unnest(p_slot, p_namespace, p_process_id) AS i (slot, namespace, process_id)
-        USING (slot, namespace, process_id)
-    ORDER BY p.slot, p.namespace, p.process_id
-    FOR NO KEY UPDATE OF p;
+    WITH locked AS (
+        SELECT i.item
+        FROM processes p
+        JOIN unnest(p_slot, p_namespace, p_process_id)
+            WITH ORDINALITY AS i (slot, namespace, process_id, item)
+            USING (slot, namespace, process_id)
+        ORDER BY p.slot, p.namespace, p.process_id
+        FOR NO KEY UPDATE OF p
+    )
+    SELECT coalesce(array_agg(l.item), '{}')
+    INTO v_locked
+    FROM locked l;
 
     RETURN QUERY
     WITH item AS (
@@ -138,8 +145,9 @@ BEGIN
     known AS MATERIALIZED (
         SELECT i.*, p.init_task_id, k.task_id AS known_task_id,
             CASE
-                WHEN p.slot IS NULL AND n.name IS NULL THEN 'namespace_not_found'
-                WHEN p.slot IS NULL THEN 'gone'
+                WHEN i.item <> ALL (v_locked) AND n.name IS NULL THEN 'namespace_not_found'
+                -- Removed meanwhile, and perhaps started anew by somebody else: not locked by us.
+                WHEN i.item <> ALL (v_locked) THEN 'gone'
                 WHEN k.task_id IS NULL THEN 'process_already_exists'
                 WHEN k.fingerprint = i.fingerprint AND k.task_type = 'init' THEN 'duplicate'
                 ELSE 'key_reused'

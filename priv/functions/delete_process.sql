@@ -12,10 +12,13 @@ AS $$
 DECLARE
     v_cancelled jsonb;
 BEGIN
+    -- A caller whose own replica carries the task is noted nowhere else than in that replica.
     SELECT jsonb_agg(jsonb_build_array(
-        t.task_id, t.task_type, coalesce(to_jsonb(t.reply_to), '[]')))
+        t.task_id, t.task_type,
+        to_jsonb(array_remove(array_append(t.reply_to, r.replica_id), NULL))))
     INTO v_cancelled
     FROM tasks t
+    LEFT JOIN running r USING (slot, namespace, process_id, task_id)
     WHERE (t.slot, t.namespace, t.process_id) = (p_slot, p_namespace, p_process_id)
         AND t.status IN ('waiting', 'running', 'blocked')
         AND t.task_id IS DISTINCT FROM p_except;

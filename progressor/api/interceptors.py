@@ -7,13 +7,13 @@ on an empty call (2026-11-20, 2-core reference machine, uvloop).
 
 import asyncio
 import datetime as dt
+import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn, Protocol
 
 import grpc
-import structlog
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
@@ -37,7 +37,7 @@ _SUBJECT = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
 # Each method has a message type of its own; no union of them fits a callable.
 Method = Callable[..., Awaitable[Message]]
 
-_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class AbortableContext(CallContext, Protocol):
@@ -158,7 +158,7 @@ class Interceptor:
 
     def _internal_end(self, name: str, error: Exception) -> status.RichStatus:
         error_id = secrets.token_hex(8)
-        _log.error("request broke", method=name, error_id=error_id, exc_info=error)
+        _log.error("request broke", exc_info=error, extra={"method": name, "error_id": error_id})
         self._observer.refused(name, errors.ProgressorError.reason)
         return status.internal_status(error_id)
 
@@ -167,7 +167,7 @@ class Interceptor:
         now = self._clock.monotonic()
         if now - self._storage_logged_at >= _STORAGE_LOG_SECONDS:
             self._storage_logged_at = now
-            _log.warning("storage is unavailable", method=name, why=error.why)
+            _log.warning("storage is unavailable", extra={"method": name, "why": error.why})
 
 
 def _refuse() -> NoReturn:

@@ -38,7 +38,7 @@ def next_delay(
 def _interval(policy: RetryPolicy, attempt: int) -> float:
     longest = policy.interval_max.total_seconds()
     try:
-        growth = policy.coefficient ** (attempt - 1)
+        grown = policy.initial_interval.total_seconds() * policy.coefficient ** (attempt - 1)
     except OverflowError:
         return longest
-    return min(policy.initial_interval.total_seconds() * growth, longest)
+    return min(grown, longest)

@@ -54,11 +54,8 @@ class Backlog:
         rooms = self.places.rooms(namespaces, limit=self.batch_max)
         if not rooms:
             return False
-        try:
+        with self.places.kept(rooms):
             claimed = await self.claims.claim_due(self.pool, rooms, overdue=_NOT_AT_ALL, wait=True)
-        except errors.StorageError:
-            self.places.give_back(rooms)
-            raise
         found = {each.task.key.namespace for each in claimed}
         for room in rooms:
             # Whatever was marked after `backlogs` was read keeps the backlog open.

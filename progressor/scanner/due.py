@@ -5,16 +5,22 @@ other duty is to fill the agenda with timers that were too far ahead to be remem
 replica is gone.
 """
 
+import asyncio
 import dataclasses
+import datetime as dt
+import logging
+from collections.abc import Sequence
 
 from progressor import errors
 from progressor.scanner.places import Places
 from progressor.settings.sections import Replica, Scanner
-from progressor.storage.claims import Claims, Room
+from progressor.storage.claims import Claimed, Claims, Room
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.pools import Pool
 from progressor.worker.agenda import Agenda
 from progressor.worker.observer import Observers
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +36,33 @@ class DueScan:
     replica: Replica
     observers: Observers
 
+    called: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    """Set when another replica leaves due tasks to this one."""
+
+    async def run_called(self) -> None:
+        """Take over due tasks whenever another replica calls; ends only by cancellation."""
+        while True:
+            await self.called.wait()
+            self.called.clear()
+            try:
+                await self._claim_overdue(dt.timedelta())
+            except errors.StorageUnavailableError as error:
+                # The scan finds them a little later.
+                _log.warning("due tasks not taken over", extra={"why": error.why})
+
     async def scan(self) -> None:
         """Read the namespaces, look ahead, and claim what is overdue."""
         await self.namespaces.refresh()
         if self.places.workers.draining:
             return
         await self._look_ahead()
-        await self._claim_overdue()
+        for each in await self._claim_overdue(self.scanner.overdue):
+            self.observers.tell(
+                "scan_found",
+                task_id=each.task.task_id,
+                task_type=each.task.task_type,
+                set_by=each.set_by,
+            )
 
     async def _look_ahead(self) -> None:
         rooms = [
@@ -57,29 +83,18 @@ class DueScan:
             assert told_at is not None, "PostgreSQL tells its instant with the tasks"
             self.agenda.add(due, told_at=told_at)
 
-    async def _claim_overdue(self) -> None:
+    async def _claim_overdue(self, since: dt.timedelta) -> Sequence[Claimed]:
         known = self.namespaces.known()
         overdue = await self.claims.find_overdue(
             self.pool,
             [namespace.name for namespace in known],
-            overdue=self.scanner.overdue,
+            overdue=since,
         )
         late = [namespace for namespace in known if namespace.name in overdue]
         rooms = self.places.rooms(late, limit=self.scanner.batch_max)
         if not rooms:
-            return
-        try:
-            claimed = await self.claims.claim_due(
-                self.pool, rooms, overdue=self.scanner.overdue, wait=False
-            )
-        except errors.StorageError:
-            self.places.give_back(rooms)
-            raise
+            return ()
+        with self.places.kept(rooms):
+            claimed = await self.claims.claim_due(self.pool, rooms, overdue=since, wait=False)
         self.places.fill(rooms, claimed)
-        for each in claimed:
-            self.observers.tell(
-                "scan_found",
-                task_id=each.task.task_id,
-                task_type=each.task.task_type,
-                set_by=each.set_by,
-            )
+        return claimed

@@ -1,8 +1,9 @@
 """Places for due tasks: reserved before a claim, given back after it."""
 
+import contextlib
 import dataclasses
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from progressor.domain.namespace import Namespace
 from progressor.storage.claims import Claimed, Room
@@ -31,10 +32,14 @@ class Places:
                 )
         return rooms
 
-    def give_back(self, rooms: Sequence[Room]) -> None:
-        """Return the places of a claim that failed."""
-        for room in rooms:
-            self.workers.give_back(room.namespace, room.limit)
+    @contextlib.contextmanager
+    def kept(self, rooms: Sequence[Room]) -> Iterator[None]:
+        """Return the places if the claim inside fails or is cancelled."""
+        with contextlib.ExitStack() as undo:
+            for room in rooms:
+                undo.callback(self.workers.give_back, room.namespace, room.limit)
+            yield
+            undo.pop_all()
 
     def fill(self, rooms: Sequence[Room], claimed: Sequence[Claimed]) -> None:
         """Start what was claimed, and return the places that are left."""

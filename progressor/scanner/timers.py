@@ -56,22 +56,21 @@ class Timers:
     async def _claim(self, due: Sequence[Due]) -> None:
         wanted: list[Wanted] = []
         reserved: dict[str, int] = {}
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._give_back, reserved)
             for each in due:
                 await self._reserve(each, wanted, reserved)
             claimed = await self.claims.claim_tasks(self.pool, wanted) if wanted else []
-        except errors.StorageError:
-            for name, count in reserved.items():
-                self.places.workers.give_back(name, count)
-            raise
-        for each_claimed in claimed:
-            reserved[each_claimed.task.key.namespace] -= 1
-            self.places.workers.start(each_claimed.task)
+            for each_claimed in claimed:
+                reserved[each_claimed.task.key.namespace] -= 1
+                self.places.workers.start(each_claimed.task)
+        if claimed:
+            self.observers.tell("timers_claimed", count=len(claimed))
+
+    def _give_back(self, reserved: dict[str, int]) -> None:
         for name, count in reserved.items():
             if count:
                 self.places.workers.give_back(name, count)
-        if claimed:
-            self.observers.tell("timers_claimed", count=len(claimed))
 
     async def _reserve(self, due: Due, wanted: list[Wanted], reserved: dict[str, int]) -> None:
         name = due.key.namespace

@@ -7,7 +7,7 @@ first one wins and the others change nothing.
 import asyncio
 import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from progressor import errors
 from progressor.domain.intent import Lost, Released
@@ -35,24 +35,34 @@ class ZombieScan:
     scanner: Scanner
     spread: random.Random
     observers: Observers
+    _suspects: set[int] = dataclasses.field(default_factory=set)
+    """Tokens of our own leases that the last scan found and nobody here carried."""
 
     async def scan(self) -> None:
         """Find lost leases and settle them."""
-        strays = self.leases.strays
-        self.leases.strays = False
-        try:
-            zombies = await self.replicas.find_zombies(
-                replica_id=self.replica_id(),
-                lease_timeout=self.replica.lease_timeout,
-                limit=self.scanner.zombie_batch_max,
-                known=self.leases.tokens() if strays else None,
-            )
-        except errors.StorageError:
-            self.leases.strays = strays
-            raise
+        zombies = await self.replicas.find_zombies(
+            replica_id=self.replica_id(),
+            lease_timeout=self.replica.lease_timeout,
+            limit=self.scanner.zombie_batch_max,
+            known=self.leases.tokens(),
+        )
+        confirmed = self._confirm(zombies)
         async with asyncio.TaskGroup() as group:
             for zombie in zombies:
-                group.create_task(self._collect(zombie), name=f"collect {zombie.task_id}")
+                if zombie.cause is not ZombieCause.UNKNOWN or zombie.token in confirmed:
+                    group.create_task(self._collect(zombie), name=f"collect {zombie.task_id}")
+
+    def _confirm(self, zombies: Sequence[Zombie]) -> set[int]:
+        """Return the tokens of strays: unknown twice in a row.
+
+        Where the event loop was held up, the answer that tells of a lease may still be on its way.
+        """
+        unknown = {each.token for each in zombies if each.cause is ZombieCause.UNKNOWN}
+        unknown.difference_update(self.leases.tokens())
+        confirmed = unknown & self._suspects
+        self._suspects.clear()
+        self._suspects.update(unknown)
+        return confirmed
 
     async def _collect(self, zombie: Zombie) -> None:
         try:

@@ -16,7 +16,7 @@ from progressor.sdk import server
 from progressor.sdk.codecs import JSON, Codec, Payload
 from progressor.sdk.step import State, Step
 from progressor.sdk.values import TaskType
-from progressor.sdk.verdicts import Verdict, failure
+from progressor.sdk.verdicts import Reject, Verdict, failure
 from progressor.v1 import processor_service_pb2 as pb
 
 Returned = TypeVar("Returned")
@@ -155,7 +155,11 @@ class Processor(Generic[State]):
             f"processor {self._name!r} has no {task_type} handler: "
             f"add one with @processor.{task_type}"
         )
-        return failure(grpc.StatusCode.UNIMPLEMENTED, message, "NO_HANDLER")
+        if task_type is TaskType.TIMEOUT:
+            return failure(grpc.StatusCode.UNIMPLEMENTED, message, "NO_HANDLER")
+        # A request that nobody has thought of is the caller's mistake: it must not break a process.
+        unknown = Reject(message, code=grpc.StatusCode.UNIMPLEMENTED, reason="NO_HANDLER")
+        return unknown.to_wire()
 
     def _failed(self, request: pb.ProcessRequest, error: Exception) -> pb.ProcessResponse:
         _log.error(

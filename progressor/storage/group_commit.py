@@ -21,6 +21,7 @@ import datetime as dt
 import enum
 import itertools
 import logging
+import struct
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -55,6 +56,7 @@ class _Entry(Generic[Item, Result]):
     key: ProcessKey
     future: asyncio.Future[Result]
     again: bool = False
+    done: bool = False
 
 
 Write = Callable[[Connection, Sequence[Item], bool], Awaitable[Sequence[Result]]]
@@ -81,6 +83,7 @@ class GroupCommit(Generic[Item, Result]):
         statement_timeout: float,
         gather_max: float = 0.0,
         on_batch: Callable[[str, int], None] = lambda _name, _size: None,
+        on_doubt: Callable[[], None] = lambda: None,
     ) -> None:
         """Open nothing; `run` does the work.
 
@@ -96,6 +99,7 @@ class GroupCommit(Generic[Item, Result]):
             statement_timeout: Seconds for one batch.
             gather_max: Seconds by which a batch may be put off so that it fills; see `_gather`.
             on_batch: Told the name and the size of every batch written.
+            on_doubt: Called when it is unknown whether a batch was done.
         """
         self.name = name
         self._write = write
@@ -107,6 +111,7 @@ class GroupCommit(Generic[Item, Result]):
         self._statement_timeout = statement_timeout
         self._gather_max = gather_max
         self._on_batch = on_batch
+        self._on_doubt = on_doubt
         self._lanes = [_Lane[Item, Result]() for _ in range(lane_count)]
         self._closed = False
 
@@ -164,6 +169,7 @@ class GroupCommit(Generic[Item, Result]):
                 await self._empty(lane)
                 backoff = _BACKOFF_FIRST
             except errors.StorageUnavailableError as error:
+                self._on_doubt()
                 self._give_up(lane, error)
                 _log.warning("batch not written", extra={"write": self.name, "why": error.why})
                 await asyncio.sleep(backoff)
@@ -208,6 +214,7 @@ class GroupCommit(Generic[Item, Result]):
             return
         self._on_batch(self.name, len(batch))
         for entry, result in zip(batch, results, strict=True):
+            entry.done = True
             if not entry.future.done():
                 entry.future.set_result(result)
 
@@ -220,6 +227,9 @@ class GroupCommit(Generic[Item, Result]):
                 with translated():
                     async with asyncio.timeout(self._statement_timeout):
                         return await self._write(connection, items, again)
+            except (struct.error, UnicodeError, OverflowError) as error:
+                # No column can hold it, so that PostgreSQL did not even see it.
+                raise errors.StorageRefusedError(f"{type(error).__name__}: {error}") from error
             except errors.StorageConflictError:
                 if attempt == CONFLICT_ATTEMPTS_MAX:
                     raise
@@ -234,6 +244,7 @@ class GroupCommit(Generic[Item, Result]):
         """Write the halves of a batch that was refused as a whole; ends at the single culprit."""
         if len(batch) == 1:
             _log.error("item refused", extra={"write": self.name, "why": str(error)})
+            batch[0].done = True
             if not batch[0].future.done():
                 batch[0].future.set_exception(error)
             return
@@ -281,5 +292,8 @@ class _Lane(Generic[Item, Result]):
         return batch
 
     def put_back(self, batch: list[_Entry[Item, Result]]) -> None:
-        """Return to the front what has no result yet, for a lane that insists."""
-        self.entries.extendleft(entry for entry in reversed(batch) if not entry.future.done())
+        """Return to the front what is not written yet, for a lane that insists.
+
+        Whether somebody still waits for the result makes no difference.
+        """
+        self.entries.extendleft(entry for entry in reversed(batch) if not entry.done)

@@ -94,7 +94,10 @@ def _apply(connection: psycopg.Connection, migration: Migration) -> bool:
         ).fetchone()
         if row is not None:
             if row[0] != migration.checksum:
-                message = f"migration {migration.name} was applied with another text"
+                message = (
+                    f"migration {migration.name} was applied with another text: this database was "
+                    "made by another build; use the release that made it, or another database"
+                )
                 raise errors.MigrationError(message)
             return False
         connection.execute(migration.text.encode())

@@ -1,14 +1,12 @@
 """Namespaces: their configuration, kept in PostgreSQL, remembered by each replica."""
 
 import dataclasses
-import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from progressor import errors
-from progressor.clock import Clock
 from progressor.domain.namespace import Namespace
 from progressor.storage import rows, statements
 from progressor.storage.pools import Pool, connection_of
@@ -16,42 +14,30 @@ from progressor.storage.pools import Pool, connection_of
 _SQL = statements.load("namespaces")
 _KEPT_APART = ("name", "created_at", "updated_at", "revision")
 
-CACHE_AGE_MAX = dt.timedelta(seconds=1)
-"""How long a replica may act on a configuration that has changed meanwhile."""
-
 REFRESH_PAGE = 1000
 UPDATE_ATTEMPTS_MAX = 10
 
 
 class Namespaces:
-    """The namespaces, with a cache that is at most CACHE_AGE_MAX old."""
+    """The namespaces, and a memory of them that the scan refreshes."""
 
-    def __init__(self, *, pool: Pool, clock: Clock) -> None:
+    def __init__(self, *, pool: Pool) -> None:
         """Open nothing."""
         self._pool = pool
-        self._clock = clock
         self._known: dict[str, Namespace] = {}
-        self._read_at: dict[str, float] = {}
 
     async def lookup(self, name: str) -> Namespace:
-        """Return a namespace, from memory if it was read a moment ago.
+        """Return a namespace, from memory if it is there: as of the last `refresh`.
+
+        So a change made in another replica takes effect here with the next scan; and a step in hand
+        can end by yesterday's policy while PostgreSQL is away.
 
         Raises:
             NamespaceNotFoundError: There is none.
             StorageUnavailableError: It is not in memory, and PostgreSQL is away.
         """
-        read_at = self._read_at.get(name)
-        if read_at is not None and (
-            self._clock.monotonic() - read_at < CACHE_AGE_MAX.total_seconds()
-        ):
-            return self._known[name]
-        try:
-            return await self.get(name)
-        except errors.StorageUnavailableError:
-            # A step in hand must end even while PostgreSQL is away; yesterday's policy will do.
-            if name in self._known:
-                return self._known[name]
-            raise
+        known = self._known.get(name)
+        return await self.get(name) if known is None else known
 
     def known(self) -> tuple[Namespace, ...]:
         """Return the namespaces in memory."""
@@ -166,12 +152,10 @@ class Namespaces:
             Namespace,
         )
         self._known[namespace.name] = namespace
-        self._read_at[namespace.name] = self._clock.monotonic()
         return namespace
 
     def _forget(self, name: str) -> None:
         self._known.pop(name, None)
-        self._read_at.pop(name, None)
 
 
 def _config(namespace: Namespace) -> str:

@@ -25,9 +25,10 @@ class ZombieCause(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Zombie:
-    """A leased task that nobody carries any more. ``found_at`` is by PostgreSQL's clock.
+    """A leased task that nobody carries any more; instants are by PostgreSQL's clock.
 
-    UNKNOWN is a lease of this very replica which it never learned of.
+    UNKNOWN is a lease of this very replica which it does not know of: it never learned of it, or,
+    where it is young, is just about to.
     """
 
     key: ProcessKey
@@ -36,6 +37,7 @@ class Zombie:
     attempt: int
     token: int
     first_started_at: dt.datetime
+    leased_at: dt.datetime
     found_at: dt.datetime
     cause: ZombieCause
 
@@ -111,8 +113,8 @@ class Replicas:
     ) -> tuple[Zombie, ...]:
         """Find at most `limit` lost leases, oldest first.
 
-        ``known``, where given, are the tokens that this replica carries: its other leases, older
-        than the lease timeout, are strays whose claim's answer was lost.
+        ``known``, where given, are the tokens that this replica carries: its other leases are
+        found too, whatever their age.
         """
         parameters: dict[str, Any] = {
             "now": self._clock.pinned(),
@@ -137,4 +139,5 @@ def _zombie(row: rows.Row) -> Zombie:
         first_started_at=row[7],
         found_at=row[9],
         cause=ZombieCause(row[10]),
+        leased_at=row[11],
     )

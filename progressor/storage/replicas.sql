@@ -39,7 +39,8 @@ SELECT r.slot, r.namespace, r.process_id, r.task_id, r.task_type, r.attempt, r.t
             - %(lease_timeout)s THEN 'silent'
         WHEN r.expires_at < coalesce(%(now)s, clock_timestamp()) THEN 'overrun'
         ELSE 'unknown'
-    END
+    END,
+    r.leased_at
 FROM progressor.running r
 LEFT JOIN progressor.replicas p USING (replica_id)
 JOIN progressor.tasks t USING (slot, namespace, process_id, task_id)
@@ -47,7 +48,6 @@ WHERE p.replica_id IS NULL
     OR p.heartbeat_at < coalesce(%(now)s, clock_timestamp()) - %(lease_timeout)s
     OR r.expires_at < coalesce(%(now)s, clock_timestamp())
     OR (%(strays)s AND r.replica_id = %(replica_id)s
-        AND r.leased_at < coalesce(%(now)s, clock_timestamp()) - %(lease_timeout)s
         AND r.token <> ALL (%(known)s::bigint[]))
 ORDER BY r.leased_at
 LIMIT %(limit)s

@@ -1,5 +1,6 @@
 """Results: how tasks ended, for callers who wait in a replica that did not carry them."""
 
+import dataclasses
 import datetime as dt
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
@@ -15,6 +16,7 @@ from progressor.storage.pools import Pool, connection_of, translated
 
 _SQL = statements.load("results")
 
+_DUE = "due"
 NOTIFY_IDS_MAX = 350
 """Task ids of one notification: a payload holds 8,000 bytes, an id at most 20 and a comma."""
 
@@ -88,6 +90,17 @@ class Results:
         async with connection_of(self._pool) as connection:
             await connection.execute(_SQL["notify_replicas"], parameters)
 
+    async def call_others(self, *, lease_timeout: dt.timedelta) -> None:
+        """Tell all other living replicas that there are due tasks which this one leaves to them."""
+        parameters = {
+            "replica_id": self._replica_id(),
+            "lease_timeout": lease_timeout,
+            "payload": _DUE,
+            "now": self._clock.pinned(),
+        }
+        async with connection_of(self._pool) as connection:
+            await connection.execute(_SQL["call_others"], parameters)
+
     async def delete_old_replies(self, *, age: dt.timedelta) -> int:
         """Delete answers of removed processes older than `age`; return how many."""
         async with connection_of(self._pool) as connection:
@@ -97,10 +110,19 @@ class Results:
             return cursor.rowcount
 
 
-async def listen(dsn: str, replica_id: int) -> AsyncIterator[list[int]]:
-    """Yield the task ids of each notification, on a connection of its own, until it breaks.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """What a replica is told: of tasks that have ended, or that some are due which it may take.
 
-    The first list is empty: from then on nothing is missed.
+    Neither: from now on nothing is missed.
+    """
+
+    task_ids: tuple[int, ...] = ()
+    work_is_due: bool = False
+
+
+async def listen(dsn: str, replica_id: int) -> AsyncIterator[Word]:
+    """Yield each notification, on a connection of its own, until it breaks; an empty word first.
 
     Raises:
         StorageUnavailableError: The connection broke, or there was none.
@@ -109,9 +131,15 @@ async def listen(dsn: str, replica_id: int) -> AsyncIterator[list[int]]:
         connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
         async with connection:
             await connection.execute(f"LISTEN progressor_{int(replica_id)}".encode())
-            yield []
+            yield Word()
             async for notice in connection.notifies():
-                yield [int(task_id) for task_id in notice.payload.split(",")]
+                yield _word(notice.payload)
+
+
+def _word(payload: str) -> Word:
+    if payload == _DUE:
+        return Word(work_is_due=True)
+    return Word(task_ids=tuple(map(int, payload.split(","))))
 
 
 def _result(row: rows.Row) -> TaskResult:

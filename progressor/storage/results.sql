@@ -17,6 +17,13 @@ WHERE t.status IS NULL OR t.status IN ('finished', 'error', 'cancelled')
 SELECT pg_notify('progressor_' || n.replica_id, n.task_ids)
 FROM unnest(%(replica_id)s::bigint[], %(task_ids)s::text[]) AS n (replica_id, task_ids)
 
+-- name: call_others
+-- Tells the other living replicas that tasks are due which this one leaves to them. Locks: none.
+SELECT pg_notify('progressor_' || replica_id, %(payload)s)
+FROM progressor.replicas
+WHERE replica_id <> %(replica_id)s
+    AND heartbeat_at >= coalesce(%(now)s, clock_timestamp()) - %(lease_timeout)s
+
 -- name: delete_old_replies
 DELETE FROM progressor.replies
 WHERE created_at < coalesce(%(now)s, clock_timestamp()) - %(age)s

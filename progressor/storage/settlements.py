@@ -172,10 +172,13 @@ class Settlements:
         for position, entry in enumerate(batch):
             if not isinstance(results[position], LeaseLost):
                 continue
+            error = _error(entry.settlement)
             parameters = dataclasses.asdict(entry.key) | {
                 "task_id": entry.task_id,
                 "token": entry.token,
                 "replica_id": self._replica_id(),
+                "status": _ENDS[type(entry.settlement)],
+                "error_reason": error and error.reason,
             }
             cursor = await connection.execute(_SQL["recall_settlement"], parameters, binary=True)
             row = await cursor.fetchone()
@@ -191,7 +194,7 @@ def _outcome(entry: Entry, row: rows.Row) -> Outcome:
     if status is None:
         process = None
     elif process is not None:
-        process = _moved(process, entry.settlement, row)
+        process = _moved(process, entry.task_id, entry.settlement, row)
     return Written(
         settled_at=settled_at,
         process=process,
@@ -210,7 +213,7 @@ def cancelled(tasks: Sequence[Any] | None) -> tuple[Cancelled, ...]:
     )
 
 
-def _moved(process: Process, settlement: Settlement, row: rows.Row) -> Process:
+def _moved(process: Process, task_id: int, settlement: Settlement, row: rows.Row) -> Process:
     """Return the process as the settlement left it: what is known needs no reading."""
     status = rows.PROCESS_STATUSES[row[3]]
     changes: dict[str, Any] = {}
@@ -221,8 +224,9 @@ def _moved(process: Process, settlement: Settlement, row: rows.Row) -> Process:
             if intent.metadata is not None:
                 changes["metadata"] = intent.metadata
             changes |= {"detail": None, "corrupted_by": None}
-        case Fail() | Retry() | Break() | Remove():
-            # No step continues from a broken process but a repair, which a claim reads afresh.
+        case Break(error):
+            changes |= {"detail": error.message, "corrupted_by": task_id}
+        case Fail() | Retry() | Remove():
             pass
         case _:
             assert_never(settlement)
@@ -275,6 +279,9 @@ def _recalled(entry: Entry, row: rows.Row) -> Written:
 
 _OUTCOMES: Mapping[type[Settlement], str] = {
     Finish: "finish", Fail: "fail", Retry: "retry", Break: "break", Remove: "remove",
+}  # fmt: skip
+_ENDS: Mapping[type[Settlement], str] = {
+    Finish: "finished", Fail: "error", Retry: "waiting", Break: "error", Remove: "finished",
 }  # fmt: skip
 _NO_INTENT = Intent()
 

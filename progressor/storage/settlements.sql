@@ -1,9 +1,10 @@
 -- name: recall_settlement
--- Finds what a settlement did whose answer was lost: the task has ended under this token, and the
--- lease that continued from it, if this replica still holds one.
--- Locks: none. No row: it was not settled under this token.
+-- Finds what a settlement did whose answer was lost: the task has ended under this token, in just this
+-- way, and the lease that continued from it, if this replica still holds one. Whoever collected the
+-- lease as a zombie has ended it under the same token, but in another way: that is a lease lost.
+-- Locks: none. No row: it was not settled like this under this token, or is gone with its process.
 SELECT
-    t.finished_at,
+    coalesce(t.finished_at, t.started_at),
     p.status, p.previous_status, p.detail, p.aux_state, p.metadata, p.corrupted_by, p.created_at,
     p.status_changed_at, p.last_event_id, p.init_task_id,
     n.task_id, n.task_type, n.attempt_count, n.token, n.args, n.caller_context, n.trace_context,
@@ -22,4 +23,5 @@ LEFT JOIN progressor.tasks n
 WHERE (t.slot, t.namespace, t.process_id, t.task_id)
     = (%(slot)s, %(namespace)s, %(process_id)s, %(task_id)s)
     AND t.token = %(token)s
-    AND t.status <> 'running'
+    AND t.status = %(status)s::progressor.task_status
+    AND t.error_reason IS NOT DISTINCT FROM %(error_reason)s::text

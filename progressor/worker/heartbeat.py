@@ -52,7 +52,8 @@ class Heartbeat:
             loop: On which the callbacks are called.
             on_beat: A beat was written.
             on_miss: A beat could not be written.
-            on_lost: None could be written for the lease timeout; called once, until a beat is.
+            on_lost: None could be written for the lease timeout; called again and again until one
+                is, for what was leased meanwhile.
         """
         self._heartbeats = heartbeats
         self._interval = replica.heartbeat_interval.total_seconds()
@@ -89,10 +90,11 @@ class Heartbeat:
             silent = self._clock.monotonic() - self.last_beat_at
             if silent <= self._lease_timeout:
                 lost = False
-            elif not lost:
+                continue
+            if not lost:
                 lost = True
                 _log.error("lease lost: no heartbeat could be written", extra={"seconds": silent})
-                self._on_lost()
+            self._on_lost()
 
     def _run(self) -> None:
         while not self._stopped.is_set():

@@ -6,11 +6,12 @@ nothing back.
 """
 
 import asyncio
+import collections
 import dataclasses
 import datetime as dt
 import functools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Protocol, assert_never
 
 from progressor import errors
@@ -76,6 +77,8 @@ class Intake:
     aftermath: Aftermath
     step_grace: dt.timedelta
     observers: Observers
+    _callers: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    """How many wait here, by namespace: one that hangs takes no room from another."""
 
     async def ask(
         self,
@@ -94,12 +97,10 @@ class Intake:
                 whether the request was accepted.
         """
         namespace = await self.namespaces.lookup(request.key.namespace)
-        if self.replies.waiting_count >= namespace.waiting_callers_max:
-            what = f"{namespace.waiting_callers_max} callers wait"
-            raise errors.OverloadedError(what, _RETRY_AFTER)
-        ticket = self._submit(request, namespace)
-        async with self._waiting(ticket, timeout):
-            result = await ticket.result
+        with self._counted(namespace):
+            ticket = self._submit(request, namespace)
+            async with self._waiting(ticket, timeout):
+                result = await ticket.result
         return _answer(request.key, result, deduplicated=_is_duplicate(ticket))
 
     async def accept(self, request: Request) -> Receipt:
@@ -118,19 +119,21 @@ class Intake:
         timeout: float | None,
     ) -> Answer:
         """Return the answer of a task known by its id or idempotency key; raises as `ask` does."""
-        await self.namespaces.lookup(key.namespace)
+        namespace = await self.namespaces.lookup(key.namespace)
         found = await self.results.await_task(key, task)
         if isinstance(found, TaskResult):
             return _answer(key, found, deduplicated=True)
         waiter: Waiter = asyncio.get_running_loop().create_future()
-        self.replies.expect(found, key, waiter)
-        try:
-            async with asyncio.timeout(timeout):
-                result = await waiter
-        except TimeoutError:
-            raise errors.DeadlineExceededError(found) from None
-        finally:
-            self.replies.forget(found, waiter)
+        with self._counted(namespace):
+            self.replies.expect(found, key, waiter)
+            self.observers.tell("awaited", task_id=found, key=key)
+            try:
+                async with asyncio.timeout(timeout):
+                    result = await waiter
+            except TimeoutError:
+                raise errors.DeadlineExceededError(found) from None
+            finally:
+                self.replies.forget(found, waiter)
         return _answer(key, result, deduplicated=True)
 
     async def simple_repair(self, key: ProcessKey) -> int | None:
@@ -222,6 +225,18 @@ class Intake:
                 ticket.result.set_result(admission.ended)
         elif ticket.request.waits and not ticket.result.done():
             self.replies.expect(admission.task_id, ticket.request.key, ticket.result)
+
+    @contextmanager
+    def _counted(self, namespace: Namespace) -> Iterator[None]:
+        """Count a caller who waits, if there is room for one more."""
+        if self._callers[namespace.name] >= namespace.waiting_callers_max:
+            what = f"{namespace.waiting_callers_max} callers wait"
+            raise errors.OverloadedError(what, _RETRY_AFTER)
+        self._callers[namespace.name] += 1
+        try:
+            yield
+        finally:
+            self._callers[namespace.name] -= 1
 
     @asynccontextmanager
     async def _waiting(self, ticket: _Ticket, timeout: float | None) -> AsyncIterator[None]:

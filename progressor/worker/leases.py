@@ -41,8 +41,6 @@ class Leases:
         """Hold nothing."""
         self._grips: set[Grip] = set()
         self._task_ids: set[int] = set()
-        self.strays = False
-        """Whether there may be leases of this replica that it does not carry."""
 
     def take(self, task: RunningTask) -> Grip:
         """Note that a worker carries a task."""
@@ -72,8 +70,6 @@ class Leases:
 
     def let_go(self, ending: Ending) -> None:
         """Stop asking processors, everywhere; settlements that are decided are still written."""
-        if ending is Ending.ABANDONED:
-            self.strays = True
         now = asyncio.get_running_loop().time()
         for grip in self._grips:
             grip.ending = ending

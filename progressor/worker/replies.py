@@ -16,6 +16,7 @@ from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import TaskResult
+from progressor.storage.results import Word
 from progressor.worker.observer import Observers
 
 Waiter = asyncio.Future[TaskResult]
@@ -50,7 +51,8 @@ class Replies:
         self,
         *,
         results: Results,
-        listen: Callable[[], AsyncIterator[list[int]]],
+        listen: Callable[[], AsyncIterator[Word]],
+        on_due: Callable[[], None],
         carried: Callable[[int], bool],
         clock: Clock,
         observers: Observers,
@@ -59,18 +61,21 @@ class Replies:
 
         Args:
             results: Where results are read and notifications sent.
-            listen: Yields the task ids of each notification until the connection breaks.
+            listen: Yields what other replicas say until the connection breaks.
+            on_due: Called when another replica leaves due tasks to this one.
             carried: Whether this replica carries a task at the moment.
             clock: For the age of expectations.
             observers: Told of what only the slow round has found.
         """
         self._results = results
         self._listen = listen
+        self._on_due = on_due
         self._carried = carried
         self._clock = clock
         self._observers = observers
         self._expected: dict[int, _Expected] = {}
-        # Tasks that ended before their admission was told to the caller who waits for them.
+        # Tasks that have ended lately. An admission and a settlement answer over different
+        # connections: a caller who joined a task in time may be told so after its end was.
         self._early: collections.OrderedDict[int, None] = collections.OrderedDict()
         self._wanted: dict[int, None] = {}
         self._outgoing: dict[int, list[int]] = {}
@@ -90,7 +95,6 @@ class Replies:
             self._expected[task_id] = expected
         expected.waiters.append(waiter)
         if task_id in self._early:
-            del self._early[task_id]
             self._want([task_id])
 
     def forget(self, task_id: int, waiter: Waiter) -> None:
@@ -103,10 +107,9 @@ class Replies:
 
     def deliver(self, result: TaskResult, *, reply_to: Iterable[int] = (), own: int = 0) -> None:
         """Answer those who wait here, and send word to the other replicas in `reply_to`."""
+        self._note_early(result.task_id)
         expected = self._expected.pop(result.task_id, None)
-        if expected is None:
-            self._note_early(result.task_id)
-        else:
+        if expected is not None:
             for waiter in expected.waiters:
                 if not waiter.done():
                     waiter.set_result(result)
@@ -130,16 +133,18 @@ class Replies:
     async def _run_listener(self) -> None:
         while True:
             try:
-                async for task_ids in self._listen():
-                    self._heard(task_ids)
+                async for word in self._listen():
+                    self._heard(word)
             except errors.StorageUnavailableError:
                 await asyncio.sleep(_BACKOFF_SECONDS)
 
-    def _heard(self, task_ids: list[int]) -> None:
-        if not task_ids:
+    def _heard(self, word: Word) -> None:
+        if word.work_is_due:
+            self._on_due()
+        elif not word.task_ids:
             # Listening (again): whatever ended before this was not heard of.
             self._want(task_id for task_id in self._expected if not self._carried(task_id))
-        for task_id in task_ids:
+        for task_id in word.task_ids:
             if task_id in self._expected:
                 self._want([task_id])
             else:

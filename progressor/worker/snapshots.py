@@ -20,6 +20,12 @@ class _Snapshot:
     """Without gaps, up to the last event."""
     size: int
 
+    def ends_with(self, process: Process) -> bool:
+        return (
+            self.init_task_id == process.init_task_id
+            and self.events[-1].event_id == process.last_event_id
+        )
+
 
 class Snapshots:
     """The least recently used go first when `bytes_max` is reached; 0 remembers nothing."""
@@ -35,10 +41,10 @@ class Snapshots:
         if process.last_event_id <= after:
             return ()
         snapshot = self._snapshots.get(process.key)
-        if snapshot is None or snapshot.init_task_id != process.init_task_id:
+        if snapshot is None or not snapshot.ends_with(process):
             return None
         events = snapshot.events
-        if events[-1].event_id != process.last_event_id or events[0].event_id > after + 1:
+        if events[0].event_id > after + 1:
             return None
         self._snapshots.move_to_end(process.key)
         return events[after + 1 - events[0].event_id :]
@@ -58,14 +64,15 @@ class Snapshots:
 
     def extend(self, before: Process, after: Process, new: tuple[Event, ...]) -> None:
         """Carry a snapshot over a settlement that recorded `new` events."""
-        if not new:
+        if not new or after.last_event_id != new[-1].event_id:
+            # Where the answer was lost and found again, others may have gone on meanwhile.
             return
         known = self.recall(before, after=0) if before.last_event_id else ()
         if known is not None:
             self.remember(after, (*known, *new))
             return
         tail = self._snapshots.get(before.key)
-        if tail is not None and tail.events[-1].event_id == before.last_event_id:
+        if tail is not None and tail.ends_with(before):
             self.remember(after, (*tail.events, *new))
 
     def _forget(self, key: ProcessKey) -> None:

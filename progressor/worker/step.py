@@ -115,8 +115,8 @@ class Steps:
     async def _step(self, task: RunningTask, grip: Grip, *, continues: bool) -> RunningTask | None:
         self.observers.tell("claimed", task_id=task.task_id, key=task.key, attempt=task.attempt)
         namespace = await self._namespace(task)
-        outcome = await self._ask(task, grip, namespace)
-        if outcome is None:
+        outcome = None if namespace is None else await self._ask(task, grip, namespace)
+        if namespace is None or outcome is None:
             self.observers.tell("abandoned", task_id=task.task_id, key=task.key)
             return None
         self.observers.tell("answered", task_id=task.task_id, key=task.key)
@@ -181,11 +181,16 @@ class Steps:
             case _:
                 assert_never(written)
 
-    async def _namespace(self, task: RunningTask) -> Namespace:
-        """Return the task's namespace; waits for PostgreSQL if it is not in memory."""
+    async def _namespace(self, task: RunningTask) -> Namespace | None:
+        """Return the task's namespace; waits for PostgreSQL if it is not in memory.
+
+        None if it was deleted, and the task's process before it, since the task was leased.
+        """
         while True:
             try:
                 return await self.namespaces.lookup(task.key.namespace)
+            except errors.NamespaceNotFoundError:
+                return None
             except errors.StorageUnavailableError:
                 await asyncio.sleep(1)
 

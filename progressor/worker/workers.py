@@ -68,10 +68,8 @@ class Workers:
 
     def reserve_up_to(self, namespace: Namespace, wanted: int) -> int:
         """Reserve places for tasks that are due; return how many, 0 .. `wanted`."""
-        if self.draining:
-            return 0
         crew = self._crew(namespace)
-        count = min(wanted, crew.free)
+        count = 0 if self.draining else min(wanted, crew.free)
         self._take(crew, count)
         return count
 
