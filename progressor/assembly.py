@@ -73,9 +73,6 @@ class Assembly:
         def count_batch(name: str, size: int) -> None:
             observers.tell("batch", write=name, size=size)
 
-        def doubt() -> None:
-            self.leases.strays = True
-
         timeout, grace = config.database.statement_timeout, config.replica.step_grace
         self.namespaces = Namespaces(pool=pools.front)
         histories = Histories(pool=pools.front)
@@ -85,7 +82,7 @@ class Assembly:
         )  # fmt: skip
         self._admissions = Admissions(
             pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
-            commit=config.commit, statement_timeout=timeout, on_batch=count_batch, on_doubt=doubt,
+            commit=config.commit, statement_timeout=timeout, on_batch=count_batch,
         )  # fmt: skip
         self._settlements = Settlements(
             pool=pools.worker, functions=functions, clock=clock, replica_id=own_id,
@@ -94,7 +91,7 @@ class Assembly:
         )  # fmt: skip
         self._claims = Claims(
             functions=functions, clock=clock, replica_id=own_id, step_grace=grace,
-            statement_timeout=timeout, on_doubt=doubt,
+            statement_timeout=timeout,
         )  # fmt: skip
         self._results = Results(
             pool=pools.front, functions=functions, clock=clock, replica_id=own_id

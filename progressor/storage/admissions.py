@@ -57,7 +57,6 @@ class Admissions:
         commit: Commit,
         statement_timeout: dt.timedelta,
         on_batch: Callable[[str, int], None],
-        on_doubt: Callable[[], None] = lambda: None,
     ) -> None:
         """Open nothing."""
         self._clock = clock
@@ -78,7 +77,6 @@ class Admissions:
                 statement_timeout=statement_timeout.total_seconds(),
                 gather_max=commit.gather.total_seconds(),
                 on_batch=on_batch,
-                on_doubt=on_doubt,
             )
 
         self._starts = group("admit_starts", self._write_starts)

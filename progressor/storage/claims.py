@@ -1,17 +1,16 @@
 """Claims: tasks whose time has come are leased to this replica."""
 
 import asyncio
-import contextlib
 import dataclasses
 import datetime as dt
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from progressor.clock import Clock
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import RunningTask
 from progressor.storage import arrays, rows, statements
 from progressor.storage.functions import Functions
-from progressor.storage.pools import Connection, Pool, connection_of
+from progressor.storage.pools import Pool, connection_of
 from progressor.storage.settlements import Due
 
 _SQL = statements.load("claims")
@@ -55,25 +54,14 @@ class Claims:
         replica_id: Callable[[], int],
         step_grace: dt.timedelta,
         statement_timeout: dt.timedelta,
-        on_doubt: Callable[[], None] = lambda: None,
     ) -> None:
-        """Open nothing. `on_doubt` is called when it is unknown whether a claim was done."""
-        self._on_doubt = on_doubt
+        """Open nothing."""
         self._clock = clock
         self._replica_id = replica_id
         self._step_grace = step_grace.total_seconds()
         self._statement_timeout = statement_timeout.total_seconds()
         self._claim_tasks = functions.call("claim_tasks", arguments=8)
         self._claim_due = functions.call("claim_due", arguments=8)
-
-    @contextlib.asynccontextmanager
-    async def _claiming(self, pool: Pool) -> AsyncIterator[Connection]:
-        """Lend a connection; whether the claim is broken off or fails, there may be a lease."""
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._on_doubt)
-            async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
-                yield connection
-            undo.pop_all()
 
     async def claim_tasks(self, pool: Pool, wanted: Sequence[Wanted]) -> list[Claimed]:
         """Claim tasks by their ids, at most one per process.
@@ -97,7 +85,7 @@ class Claims:
             arrays.Int8Column(each.task_id for each in wanted),
             arrays.Float8Column(each.expires_after.total_seconds() for each in wanted),
         ]
-        async with self._claiming(pool) as connection:
+        async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
             cursor = await connection.execute(self._claim_tasks, arguments, binary=True)
             return [_claimed(row) for row in await cursor.fetchall()]
 
@@ -126,7 +114,7 @@ class Claims:
             arrays.Int4Column(room.limit for room in rooms),
             arrays.Float8Column(room.expires_after.total_seconds() for room in rooms),
         ]
-        async with self._claiming(pool) as connection:
+        async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
             cursor = await connection.execute(self._claim_due, arguments, binary=True)
             return [_claimed(row) for row in await cursor.fetchall()]
 

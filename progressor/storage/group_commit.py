@@ -83,7 +83,6 @@ class GroupCommit(Generic[Item, Result]):
         statement_timeout: float,
         gather_max: float = 0.0,
         on_batch: Callable[[str, int], None] = lambda _name, _size: None,
-        on_doubt: Callable[[], None] = lambda: None,
     ) -> None:
         """Open nothing; `run` does the work.
 
@@ -99,7 +98,6 @@ class GroupCommit(Generic[Item, Result]):
             statement_timeout: Seconds for one batch.
             gather_max: Seconds by which a batch may be put off so that it fills; see `_gather`.
             on_batch: Told the name and the size of every batch written.
-            on_doubt: Called when it is unknown whether a batch was done.
         """
         self.name = name
         self._write = write
@@ -111,7 +109,6 @@ class GroupCommit(Generic[Item, Result]):
         self._statement_timeout = statement_timeout
         self._gather_max = gather_max
         self._on_batch = on_batch
-        self._on_doubt = on_doubt
         self._lanes = [_Lane[Item, Result]() for _ in range(lane_count)]
         self._closed = False
 
@@ -169,7 +166,6 @@ class GroupCommit(Generic[Item, Result]):
                 await self._empty(lane)
                 backoff = _BACKOFF_FIRST
             except errors.StorageUnavailableError as error:
-                self._on_doubt()
                 self._give_up(lane, error)
                 _log.warning("batch not written", extra={"write": self.name, "why": error.why})
                 await asyncio.sleep(backoff)

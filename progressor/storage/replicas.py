@@ -25,10 +25,9 @@ class ZombieCause(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Zombie:
-    """A leased task that nobody carries any more; instants are by PostgreSQL's clock.
+    """A leased task that nobody carries any more. ``found_at`` is by PostgreSQL's clock.
 
-    UNKNOWN is a lease of this very replica which it does not know of: it never learned of it, or,
-    where it is young, is just about to.
+    UNKNOWN is a lease of this very replica which it never learned of.
     """
 
     key: ProcessKey
@@ -37,7 +36,6 @@ class Zombie:
     attempt: int
     token: int
     first_started_at: dt.datetime
-    leased_at: dt.datetime
     found_at: dt.datetime
     cause: ZombieCause
 
@@ -109,19 +107,18 @@ class Replicas:
         replica_id: int,
         lease_timeout: dt.timedelta,
         limit: int,
-        known: Collection[int] | None,
+        known: Collection[int],
     ) -> tuple[Zombie, ...]:
         """Find at most `limit` lost leases, oldest first.
 
-        ``known``, where given, are the tokens that this replica carries: its other leases are
-        found too, whatever their age.
+        ``known`` are the tokens that this replica carries: its other leases, older than the lease
+        timeout, are strays whose claim's answer was lost.
         """
         parameters: dict[str, Any] = {
             "now": self._clock.pinned(),
             "replica_id": replica_id,
             "lease_timeout": lease_timeout,
-            "strays": known is not None,
-            "known": arrays.Int8Column(known or ()),
+            "known": arrays.Int8Column(known),
             "limit": limit,
         }
         async with connection_of(self._pool) as connection:
@@ -139,5 +136,4 @@ def _zombie(row: rows.Row) -> Zombie:
         first_started_at=row[7],
         found_at=row[9],
         cause=ZombieCause(row[10]),
-        leased_at=row[11],
     )

@@ -28,8 +28,8 @@ ORDER BY replica_id
 LIMIT %(limit)s
 
 -- name: find_zombies
--- Finds leases whose replica is silent or gone, whose step overran, or, where asked, which this
--- replica does not know of (an answer was lost on the way). Reads the whole of running: it holds
+-- Finds leases whose replica is silent or gone, whose step overran, or which this replica holds and
+-- does not know of (an answer was lost on the way). Reads the whole of running: it holds
 -- only what is in flight.
 -- Locks: none; settling them is fenced by their tokens.
 SELECT r.slot, r.namespace, r.process_id, r.task_id, r.task_type, r.attempt, r.token,
@@ -39,15 +39,15 @@ SELECT r.slot, r.namespace, r.process_id, r.task_id, r.task_type, r.attempt, r.t
             - %(lease_timeout)s THEN 'silent'
         WHEN r.expires_at < coalesce(%(now)s, clock_timestamp()) THEN 'overrun'
         ELSE 'unknown'
-    END,
-    r.leased_at
+    END
 FROM progressor.running r
 LEFT JOIN progressor.replicas p USING (replica_id)
 JOIN progressor.tasks t USING (slot, namespace, process_id, task_id)
 WHERE p.replica_id IS NULL
     OR p.heartbeat_at < coalesce(%(now)s, clock_timestamp()) - %(lease_timeout)s
     OR r.expires_at < coalesce(%(now)s, clock_timestamp())
-    OR (%(strays)s AND r.replica_id = %(replica_id)s
+    OR (r.replica_id = %(replica_id)s
+        AND r.leased_at < coalesce(%(now)s, clock_timestamp()) - %(lease_timeout)s
         AND r.token <> ALL (%(known)s::bigint[]))
 ORDER BY r.leased_at
 LIMIT %(limit)s
