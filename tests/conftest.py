@@ -26,8 +26,12 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 def cluster() -> Iterator[Cluster]:
     """Return a PostgreSQL for the whole run, with a template that has the schema of today."""
     with open_cluster() as opened:
-        opened.create_template(TEMPLATE, lambda conninfo: migrate(conninfo) and None)
+        opened.create_template(TEMPLATE, _prepare)
         yield opened
+
+
+def _prepare(conninfo: str) -> None:
+    migrate(conninfo)
 
 
 @pytest.fixture(scope="module")

@@ -160,5 +160,9 @@ class ApiServer:
             ("grpc.max_receive_message_length", self._listening.message_bytes_max),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_concurrent_streams", self._listening.streams_max),
+            # gRPC's own bound on requests that Python has not taken up yet is 1,000, over which it
+            # cancels them without a word, those after a burst too.
+            ("grpc.server.max_pending_requests", self._listening.streams_max),
+            ("grpc.server.max_pending_requests_hard_limit", self._listening.streams_max),
             *_KEEPALIVE_OPTIONS,
         ]

@@ -6,6 +6,7 @@ replica is gone.
 """
 
 import asyncio
+import collections
 import dataclasses
 import datetime as dt
 import logging
@@ -92,9 +93,15 @@ class DueScan:
         )
         late = [namespace for namespace in known if namespace.name in overdue]
         rooms = self.places.rooms(late, limit=self.scanner.batch_max)
-        if not rooms:
-            return ()
-        with self.places.kept(rooms):
-            claimed = await self.claims.claim_due(self.pool, rooms, overdue=since, wait=False)
-        self.places.fill(rooms, claimed)
+        claimed: Sequence[Claimed] = ()
+        if rooms:
+            with self.places.kept(rooms):
+                claimed = await self.claims.claim_due(self.pool, rooms, overdue=since, wait=False)
+            self.places.fill(rooms, claimed)
+        room = {each.namespace: each.limit for each in rooms}
+        taken = collections.Counter(each.task.key.namespace for each in claimed)
+        for namespace in late:
+            # What found no place may not be overtaken by requests that have just come.
+            if taken[namespace.name] == room.get(namespace.name, 0):
+                self.places.workers.mark_backlog(namespace.name)
         return claimed

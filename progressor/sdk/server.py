@@ -109,7 +109,15 @@ async def running(
         RuntimeError: `bind` is taken, or no address.
         ValueError: Two processors have the same name, or there is none.
     """
-    server = grpc.aio.server(options=_SERVER_OPTIONS, maximum_concurrent_rpcs=limits.steps_max)
+    server = grpc.aio.server(
+        options=(
+            *_SERVER_OPTIONS,
+            # Over gRPC's own bound of 1,000 a burst of steps would be cancelled without a word.
+            ("grpc.server.max_pending_requests", limits.steps_max),
+            ("grpc.server.max_pending_requests_hard_limit", limits.steps_max),
+        ),
+        maximum_concurrent_rpcs=limits.steps_max,
+    )
     threads = ThreadPoolExecutor(limits.threads_max, thread_name_prefix="progressor-handler")
     pb_grpc.add_ProcessorServiceServicer_to_server(_Servicer(_router(processors), threads), server)
     health_servicer = _Health()

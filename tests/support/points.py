@@ -1,41 +1,64 @@
 """Waiting for named points that the engine passes, instead of sleeping."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from progressor.worker.observer import Observers
 
 PATIENCE_SECONDS = 30.0
 
+Facts = dict[str, Any]
+
 
 class Points:
     """Records what an engine tells its observers; waits for what is to come.
 
-    Points: claimed, answered, settled, fenced, abandoned, admitted, scan_found, timers_claimed,
-    backlog_claimed, zombie_collected, reply_fetched, notification_lost, scanned, scan_failed, batch.
+    Points: admitted, awaited, claimed, answered, settled, fenced, abandoned, scan_found,
+    timers_claimed, backlog_claimed, zombie_collected, reply_fetched, notification_lost,
+    scanned, scan_failed, batch.
     """
 
     def __init__(self) -> None:
+        """Start with nothing passed."""
         self.observers = Observers()
         self.observers.add(self._note)
-        self.passed: list[tuple[str, dict[str, Any]]] = []
-        self._condition = asyncio.Event()
+        self._passed: dict[str, list[Facts]] = {}
+        self._news = asyncio.Event()
 
-    def _note(self, point: str, facts: dict[str, Any]) -> None:
-        self.passed.append((point, facts))
-        self._condition.set()
+    def passed(self, point: str, **facts: object) -> list[Facts]:
+        """Return the facts of each time that a point was passed with these among them, in order."""
+        return [found for found in self._passed.get(point, ()) if _has(found, facts)]
 
     def count(self, point: str, **facts: object) -> int:
         """Return how often a point was passed with these facts."""
-        return sum(
-            1
-            for name, found in self.passed
-            if name == point and all(found.get(key) == value for key, value in facts.items())
-        )
+        return len(self.passed(point, **facts))
 
-    async def wait(self, point: str, count: int = 1, **facts: object) -> None:
-        """Wait until a point was passed `count` times with these facts, since the beginning."""
+    async def wait(self, point: str, count: int = 1, **facts: object) -> Sequence[Facts]:
+        """Wait until a point was passed `count` times with these facts, since the beginning.
+
+        Returns:
+            The facts of those times, in order.
+
+        Raises:
+            TimeoutError: It was not, within 30 s.
+        """
+        found: list[Facts] = []
+        looked_at = 0
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while self.count(point, **facts) < count:
-                self._condition.clear()
-                await self._condition.wait()
+            while True:
+                all_of_them = self._passed.get(point, [])
+                found.extend(each for each in all_of_them[looked_at:] if _has(each, facts))
+                looked_at = len(all_of_them)
+                if len(found) >= count:
+                    return found[:count]
+                self._news.clear()
+                await self._news.wait()
+
+    def _note(self, point: str, facts: Facts) -> None:
+        self._passed.setdefault(point, []).append(facts)
+        self._news.set()
+
+
+def _has(found: Facts, facts: Facts) -> bool:
+    return all(found.get(name) == value for name, value in facts.items())

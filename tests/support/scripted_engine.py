@@ -38,12 +38,12 @@ class Ended:
     err: str
 
     @property
-    def document(self) -> Any:  # noqa: ANN401  # it is JSON
+    def document(self) -> Any:  # it is JSON
         """What it printed with --json."""
         return json.loads(self.out)
 
     @property
-    def error(self) -> Any:  # noqa: ANN401  # it is JSON
+    def error(self) -> Any:  # it is JSON
         """What it printed to stderr with --json."""
         return json.loads(self.err)["error"]
 
@@ -94,7 +94,7 @@ class ScriptedEngine:
         )
 
 
-def _status_of(refusal: Refusal) -> Any:  # noqa: ANN401  # a private class of grpc_status
+def _status_of(refusal: Refusal) -> Any:  # a private class of grpc_status
     status = status_pb2.Status(code=refusal.code.value[0], message=refusal.message)
     info = error_details_pb2.ErrorInfo(
         domain=refusal.domain, reason=refusal.reason, metadata=refusal.metadata

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 from google.protobuf import field_mask_pb2
-from google.rpc import (  # type: ignore[import-untyped]  # it ships no stubs
+from google.rpc import (
     error_details_pb2,
     status_pb2,
 )

@@ -42,14 +42,11 @@ def _at(seconds: float) -> Timestamp:
     return stamp
 
 
-def _process(**fields: Any) -> types_pb2.Process:  # noqa: ANN401  # any field
+def _process(**fields: Any) -> types_pb2.Process:  # any field
     defaults: dict[str, Any] = {
-        "namespace": "orders",
         "process_id": "order-1",
         "status": types_pb2.PROCESS_STATUS_RUNNING,
         "created_at": _at(0),
-        "status_changed_at": _at(1),
-        "last_event_id": 1,
     }
     return types_pb2.Process(**(defaults | fields))
 

@@ -1,10 +1,12 @@
 """The main job, end to end: the shortest of all system tests."""
 
+from pathlib import Path
+
 from tests.support.processor import ScriptedProcessor
 from tests.support.replica import running_process, running_replica
 
 
-async def test_a_started_process_answers_calls(database):
+async def test_a_started_process_answers_calls(database: str) -> None:
     async with (
         running_replica(database) as replica,
         ScriptedProcessor() as processor,
@@ -17,7 +19,7 @@ async def test_a_started_process_answers_calls(database):
         assert replica.points.count("scan_found") == 0
 
 
-async def test_serve_answers_in_a_process_of_its_own(database, tmp_path):
+async def test_serve_ends_well_on_sigterm(database: str, tmp_path: Path) -> None:
     async with (
         ScriptedProcessor() as processor,
         running_replica(database) as replica,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 from google.protobuf.message import Message
-from google.rpc import (  # type: ignore[import-untyped]  # it ships no stubs
+from google.rpc import (
     error_details_pb2,
     status_pb2,
 )

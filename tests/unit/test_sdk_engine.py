@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
-from google.rpc import (  # type: ignore[import-untyped]  # it ships no stubs
+from google.rpc import (
     code_pb2,
     error_details_pb2,
     status_pb2,

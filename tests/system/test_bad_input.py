@@ -1,0 +1,334 @@
+"""Bad input: what is unknown, malformed or too large is refused by name, and hurts nobody else."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from google.protobuf.message import Message
+from google.protobuf.struct_pb2 import Struct
+from grpc import StatusCode
+
+from progressor.sdk.failures import Status, read_status
+from progressor.v1 import process_service_pb2 as pb
+from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
+from progressor.v1.types_pb2 import (
+    DIRECTION_BACKWARD,
+    PROCESS_STATUS_INIT,
+    PROCESS_STATUS_RUNNING,
+    Direction,
+    HistoryRange,
+    NewEvent,
+    SetTimer,
+)
+from tests.support.replica import QUIET, Replica, Stage, open_stage, refusal, running_replica
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MIB = 1024 * 1024
+NO_DIRECTION = Direction.ValueType(9)
+METHOD = "/progressor.v1.ProcessService/{}"
+DEADLINE_SECONDS = 20.0
+
+REQUESTS: dict[str, type[Any]] = {
+    "Start": pb.StartRequest,
+    "Call": pb.CallRequest,
+    "Notify": pb.NotifyRequest,
+    "Repair": pb.RepairRequest,
+    "SimpleRepair": pb.SimpleRepairRequest,
+    "Get": pb.GetRequest,
+    "Put": pb.PutRequest,
+    "Remove": pb.RemoveRequest,
+    "Trace": pb.TraceRequest,
+    "AwaitTask": pb.AwaitTaskRequest,
+}
+EXTRA: dict[str, dict[str, Any]] = {
+    "Put": {"status": PROCESS_STATUS_RUNNING},
+    "AwaitTask": {"task_id": 1},
+}
+WITH_ARGS = ("Start", "Call", "Notify", "Repair")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replica(database: str) -> AsyncIterator[Replica]:
+    async with running_replica(database, QUIET) as replica:
+        yield replica
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stage(replica: Replica) -> AsyncIterator[Stage]:
+    async with open_stage(replica) as stage:
+        yield stage
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def channel(replica: Replica) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(replica.address) as channel:
+        yield channel
+
+
+def message(stage: Stage, rpc: str, **fields: Any) -> Message:
+    """Return a request that is right but for what `fields` say."""
+    base: dict[str, Any] = {"namespace": stage.namespace, "process_id": "p"}
+    request: Message = REQUESTS[rpc](**base | EXTRA.get(rpc, {}) | fields)
+    return request
+
+
+async def refused(channel: grpc.aio.Channel, rpc: str, request: Message | bytes) -> Status:
+    """Send a request as it stands, and return how it was refused."""
+    call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD.format(rpc))
+    packed = request if isinstance(request, bytes) else request.SerializeToString()
+    try:
+        await call(packed, timeout=DEADLINE_SECONDS)
+    except grpc.aio.AioRpcError as error:
+        return read_status(error, "")
+    text = f"{rpc} was not refused"
+    raise AssertionError(text)
+
+
+def fields_of(status: Status) -> list[str]:
+    """Return the fields that a refusal names, having checked that it is of this kind."""
+    assert (status.code, status.reason) == (StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST")
+    return [violation.field for violation in status.violations]
+
+
+class TestUnknown:
+    @pytest.mark.parametrize("rpc", REQUESTS)
+    async def test_namespace_is_not_found(
+        self, stage: Stage, channel: grpc.aio.Channel, rpc: str
+    ) -> None:
+        status = await refused(channel, rpc, message(stage, rpc, namespace="nobodys"))
+
+        assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "NAMESPACE_NOT_FOUND")
+        assert status.namespace == "nobodys"
+
+    @pytest.mark.parametrize("rpc", sorted(REQUESTS.keys() - {"Start", "Put"}))
+    async def test_process_is_not_found(
+        self, stage: Stage, channel: grpc.aio.Channel, rpc: str
+    ) -> None:
+        status = await refused(channel, rpc, message(stage, rpc))
+
+        assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "PROCESS_NOT_FOUND")
+        assert status.process_id == "p"
+
+    @pytest.mark.parametrize("direction", [0, DIRECTION_BACKWARD])
+    async def test_event_is_not_found(
+        self, stage: Stage, channel: grpc.aio.Channel, direction: Any
+    ) -> None:
+        await stage.client.start("p")
+
+        beyond = HistoryRange(after=2, direction=direction)
+        status = await refused(channel, "Get", message(stage, "Get", history_range=beyond))
+
+        assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "EVENT_NOT_FOUND")
+        assert status.metadata["event_id"] == "2"
+
+    async def test_task_is_not_found(self, stage: Stage, channel: grpc.aio.Channel) -> None:
+        await stage.client.start("p")
+
+        status = await refused(channel, "AwaitTask", message(stage, "AwaitTask", task_id=10**15))
+
+        assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "TASK_NOT_FOUND")
+        assert status.metadata["task_id"] == str(10**15)
+
+    async def test_task_of_another_process_is_not_found(
+        self, stage: Stage, channel: grpc.aio.Channel
+    ) -> None:
+        await stage.client.start("p")
+        other = await stage.client.start("q")
+
+        status = await refused(
+            channel, "AwaitTask", message(stage, "AwaitTask", task_id=other.task_id)
+        )
+
+        assert status.reason == "TASK_NOT_FOUND"
+
+    async def test_method_is_unimplemented(self, channel: grpc.aio.Channel) -> None:
+        status = await refused(channel, "Explode", b"")
+
+        assert status.code is StatusCode.UNIMPLEMENTED
+
+
+BAD_IDS = {
+    "empty": "",
+    "257 bytes long": "x" * 257,
+    "257 bytes long in 129 characters": "ü" * 128 + "x",
+    "with a NUL": "a\0b",
+    "with a line break": "a\nb",
+}
+
+
+@pytest.mark.parametrize("bad", BAD_IDS.values(), ids=BAD_IDS)
+@pytest.mark.parametrize("rpc", REQUESTS)
+async def test_a_process_id_is_refused_that_is(
+    stage: Stage, channel: grpc.aio.Channel, rpc: str, bad: str
+) -> None:
+    status = await refused(channel, rpc, message(stage, rpc, process_id=bad))
+
+    assert fields_of(status) == ["process_id"]
+
+
+@pytest.mark.parametrize("rpc", REQUESTS)
+async def test_an_id_that_is_not_utf_8_is_refused_by_its_name(
+    stage: Stage, channel: grpc.aio.Channel, rpc: str
+) -> None:
+    packed = message(stage, rpc, process_id="XYZ").SerializeToString()
+
+    status = await refused(channel, rpc, packed.replace(b"XYZ", b"\xff\xfe\xfd"))
+
+    assert fields_of(status) == ["process_id"]
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 65, "Upper", "sp ace", "ü", "a/b", "a\0"])
+async def test_a_namespace_that_could_not_exist_is_refused(
+    stage: Stage, channel: grpc.aio.Channel, bad: str
+) -> None:
+    status = await refused(channel, "Call", message(stage, "Call", namespace=bad))
+
+    assert fields_of(status) == ["namespace"]
+
+
+def with_field(rpc: str, *fields: str, **bad: Any) -> Any:
+    name = f"{rpc}: {', '.join(fields)}"
+    return pytest.param(rpc, bad, list(fields), id=name)
+
+
+def struct(values: dict[str, Any]) -> Struct:
+    built = Struct()
+    built.update(values)
+    return built
+
+
+@pytest.mark.parametrize(
+    ("rpc", "bad", "fields"),
+    [
+        *[with_field(rpc, "idempotency_key", idempotency_key="k" * 257) for rpc in WITH_ARGS],
+        *[with_field(rpc, "idempotency_key", idempotency_key="a\0") for rpc in WITH_ARGS],
+        *[with_field(rpc, "args", args=b"x" * (5 * MIB)) for rpc in WITH_ARGS],
+        *[
+            with_field(rpc, "history_range.limit", history_range=HistoryRange(limit=100_001))
+            for rpc in (*WITH_ARGS, "Get")
+        ],
+        *[
+            with_field(rpc, "history_range.after", history_range=HistoryRange(after=-1))
+            for rpc in (*WITH_ARGS, "Get")
+        ],
+        with_field("Get", "history_range.limit", history_range=HistoryRange(limit=-1)),
+        with_field(
+            "Get", "history_range.direction", history_range=HistoryRange(direction=NO_DIRECTION)
+        ),
+        with_field("Call", "caller_context", caller_context={str(n): "" for n in range(65)}),
+        with_field("Call", "caller_context", caller_context={"k": "v" * 8192}),
+        with_field("Call", "caller_context['k']", caller_context={"k": "a\0b"}),
+        with_field("Start", "metadata.k", metadata=struct({"k": "a\0b"})),
+        with_field("Start", "metadata.k", metadata=struct({"k": float("nan")})),
+        with_field("Put", "status", status=PROCESS_STATUS_INIT),
+        with_field("Put", "status", status=77),
+        with_field("Put", "detail", detail="only with error"),
+        with_field("Put", "result", result=b"only with finished"),
+        with_field("Put", "aux_state", aux_state=b"x" * (5 * MIB)),
+        with_field(
+            "Put", "history[1].payload", history=[NewEvent(), NewEvent(payload=b"x" * (5 * MIB))]
+        ),
+        with_field("Put", "timer.args", timer=SetTimer(args=b"x" * (5 * MIB))),
+        with_field("Trace", "page_size", page_size=1001),
+        with_field("Trace", "page_size", page_size=-1),
+        with_field("Trace", "page_token", page_token="no token of ours"),
+        with_field("AwaitTask", "task_id", task_id=0),
+        with_field("AwaitTask", "idempotency_key", idempotency_key="a\0"),
+        with_field("Call", "process_id", "args", process_id="", args=b"x" * (5 * MIB)),
+    ],
+)
+async def test_a_field_is_refused_by_its_name(
+    stage: Stage, channel: grpc.aio.Channel, rpc: str, bad: dict[str, Any], fields: list[str]
+) -> None:
+    status = await refused(channel, rpc, message(stage, rpc, **bad))
+
+    assert fields_of(status) == fields
+
+
+async def test_a_refused_request_writes_nothing(stage: Stage, channel: grpc.aio.Channel) -> None:
+    await refused(channel, "Start", message(stage, "Start", args=b"x" * (5 * MIB)))
+    await refused(channel, "Put", message(stage, "Put", status=PROCESS_STATUS_INIT))
+
+    assert [process async for process in stage.client.list()] == []
+
+
+async def test_bytes_that_are_no_message_are_refused(channel: grpc.aio.Channel) -> None:
+    status = await refused(channel, "Call", b"\xff\xff no message")
+
+    assert fields_of(status) == ["request"]
+
+
+async def test_ids_at_the_bounds_are_taken(stage: Stage) -> None:
+    for process_id in ("x", "x" * 256, "ü" * 128, "with spaces / and 日本語", "'; DROP TABLE"):
+        answer = await stage.client.start(process_id, b"1", idempotency_key=process_id)
+        assert answer.response == b"1"
+
+    assert len([process async for process in stage.client.list()]) == 5
+
+
+async def test_a_payload_at_the_namespaces_bound_is_taken_and_one_byte_more_is_not(
+    replica: Replica,
+) -> None:
+    async with open_stage(replica, payload_bytes_max=1000) as stage:
+        answer = await stage.client.start("p", b"x" * 1000)
+        status = await refusal(stage.client.call("p", b"x" * 1001))
+
+    assert answer.response == b"x" * 1000
+    assert fields_of(status) == ["args"]
+
+
+async def test_payloads_are_any_bytes(stage: Stage) -> None:
+    payload = bytes(range(256)) * 100
+
+    answer = await stage.client.start("p", payload)
+
+    assert answer.response == payload
+    assert (await stage.client.get("p")).history[0].payload == payload
+
+
+POISON: dict[str, Callable[[Stage], Message | bytes]] = {
+    "a payload of 5 MiB": lambda stage: message(stage, "Call", args=b"x" * (5 * MIB)),
+    "a NUL in the id": lambda stage: message(stage, "Call", process_id="p\0"),
+    "a NUL in the key": lambda stage: message(stage, "Call", idempotency_key="\0"),
+    "a NUL in the context": lambda stage: message(stage, "Call", caller_context={"k": "\0"}),
+    "an id that is not UTF-8": lambda stage: message(
+        stage, "Call", process_id="XYZ"
+    ).SerializeToString().replace(b"XYZ", b"\xff\xfe\xfd"),
+    "a surrogate in the id": lambda stage: message(
+        stage, "Call", process_id="XYZ"
+    ).SerializeToString().replace(b"XYZ", b"\xed\xa0\x80"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("poison", POISON)
+async def test_a_poisoned_request_among_good_ones_is_refused_alone(
+    stage: Stage, channel: grpc.aio.Channel, poison: str
+) -> None:
+    names = [f"good-{number}" for number in range(20)]
+    async with asyncio.TaskGroup() as group:
+        for name in names:
+            group.create_task(stage.client.start(name))
+
+    async with asyncio.TaskGroup() as group:
+        before = [group.create_task(stage.client.call(name, b"1")) for name in names]
+        poisoned = group.create_task(refused(channel, "Call", POISON[poison](stage)))
+        after = [group.create_task(stage.client.call(name, b"2")) for name in names]
+
+    assert len(fields_of(poisoned.result())) == 1
+    assert [task.result().response for task in (*before, *after)] == [b"1"] * 20 + [b"2"] * 20
+
+
+async def test_a_message_that_is_larger_than_any_may_be_is_refused(replica: Replica) -> None:
+    options = (("grpc.max_send_message_length", -1),)
+    async with grpc.aio.insecure_channel(replica.address, options=options) as channel:
+        request = pb.CallRequest(namespace="n", process_id="p", args=b"x" * (65 * MIB))
+        call: Awaitable[Any] = ProcessServiceStub(channel).Call(request, timeout=DEADLINE_SECONDS)
+
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+
+    assert caught.value.code() is StatusCode.RESOURCE_EXHAUSTED

@@ -1,0 +1,280 @@
+"""What can be read: a process and its history, the processes of a namespace, the trace of tasks."""
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from progressor.sdk import (
+    NO_HISTORY,
+    Direction,
+    HistoryRange,
+    NewEvent,
+    ProcessStatus,
+    TaskStatus,
+    WaitCause,
+)
+from progressor.v1.processor_service_pb2 import Complete
+from tests.support.processor import Hang
+from tests.support.replica import (
+    QUIET,
+    Replica,
+    Stage,
+    answering,
+    broken,
+    open_stage,
+    refusal,
+    running_replica,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+BACKWARD = Direction.BACKWARD
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replica(database: str) -> AsyncIterator[Replica]:
+    async with running_replica(database, QUIET) as replica:
+        yield replica
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stage(replica: Replica) -> AsyncIterator[Stage]:
+    async with open_stage(replica) as stage:
+        yield stage
+
+
+RANGES = {
+    "all": (HistoryRange(), [1, 2, 3, 4, 5]),
+    "after 2": (HistoryRange(after=2), [3, 4, 5]),
+    "after the last": (HistoryRange(after=5), []),
+    "the first two": (HistoryRange(limit=2), [1, 2]),
+    "two after 1": (HistoryRange(after=1, limit=2), [2, 3]),
+    "none": (NO_HISTORY, []),
+    "all backward": (HistoryRange(direction=BACKWARD), [5, 4, 3, 2, 1]),
+    "the last two": (HistoryRange.last(2), [5, 4]),
+    "backward from 3": (HistoryRange(after=3, direction=BACKWARD), [2, 1]),
+    "backward from the first": (HistoryRange(after=1, direction=BACKWARD), []),
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+class TestHistoryRange:
+    async def test_of_a_get(self, stage: Stage, name: str) -> None:
+        wanted, expected = RANGES[name]
+        await stage.client.put("p", history=[NewEvent(payload=b"e")] * 5)
+
+        snapshot = await stage.client.get("p", history=wanted)
+
+        assert [event.event_id for event in snapshot.history] == expected
+        assert snapshot.process.last_event_id == 5
+
+    async def test_of_a_call_is_what_the_processor_gets(self, stage: Stage, name: str) -> None:
+        wanted, expected = RANGES[name]
+        await stage.client.put("p", history=[NewEvent(payload=b"e")] * 5)
+
+        await stage.client.call("p", history=wanted)
+
+        assert [event.event_id for event in stage.asked_for("p")[0].history] == expected
+
+    async def test_of_a_call_is_the_same_from_memory(self, stage: Stage, name: str) -> None:
+        wanted, expected = RANGES[name]
+        await stage.running("p", answering(*[b"e"] * 5), answering())
+        await stage.client.call("p")
+
+        await stage.client.call("p", history=wanted)
+
+        assert [event.event_id for event in stage.asked_for("p")[2].history] == expected
+
+
+class TestTheNamespacesHistory:
+    @pytest.mark.parametrize(("last", "expected"), [(None, [1, 2, 3]), (2, [2, 3]), (0, [])])
+    async def test_is_what_the_processor_gets(
+        self, replica: Replica, last: int | None, expected: list[int]
+    ) -> None:
+        async with open_stage(replica, history_last=last) as stage:
+            await stage.client.put("p", history=[NewEvent(payload=b"e")] * 3)
+
+            await stage.client.call("p")
+
+            assert [event.event_id for event in stage.asked_for("p")[0].history] == expected
+
+
+async def test_a_history_larger_than_a_message_comes_in_pages(stage: Stage) -> None:
+    big = [NewEvent(payload=b"%d" % n + b"x" * 1_000_000) for n in range(8)]
+    await stage.client.put("p", history=big)
+    seen: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        page = await stage.client.get("p", history=HistoryRange(after=after))
+        seen.extend(event.event_id for event in page.history)
+        after = page.next_after
+
+    assert seen == list(range(1, 9))
+
+
+class TestWaits:
+    async def test_tell_the_running_task_and_its_replica(self, stage: Stage) -> None:
+        hang, task_id = await stage.busy("p")
+
+        (wait,) = (await stage.client.get("p")).waits
+
+        hang.released.set()
+        assert (wait.task_id, wait.cause, wait.attempt) == (task_id, WaitCause.RUNNING, 1)
+        assert wait.replica_id == stage.replica.engine.replica_id
+
+    async def test_tell_the_line_and_the_timer_behind_it(self, stage: Stage) -> None:
+        await stage.timed("p", hang := Hang())
+        first = await stage.client.call("p", accept_only=True)
+        await stage.asked("p", 2)
+        second = await stage.client.call("p", accept_only=True)
+
+        snapshot = await stage.client.get("p")
+
+        hang.released.set()
+        assert snapshot.timer is not None
+        assert [wait.task_id for wait in snapshot.waits] == [
+            first.task_id,
+            second.task_id,
+            snapshot.timer.task_id,
+        ]
+        assert [wait.behind_task_id for wait in snapshot.waits] == [
+            None,
+            first.task_id,
+            second.task_id,
+        ]
+
+
+class TestList:
+    async def test_is_of_one_namespace_and_newest_first(
+        self, stage: Stage, replica: Replica
+    ) -> None:
+        async with open_stage(replica) as other:
+            await other.running("elsewhere")
+            for name in ("a", "b", "c"):
+                await stage.running(name)
+
+            listed = [process.process_id async for process in stage.client.list()]
+
+        assert listed == ["c", "b", "a"]
+
+    async def test_pages_lose_and_repeat_nothing(self, stage: Stage) -> None:
+        names = {f"p{number}" for number in range(25)}
+        async with asyncio.TaskGroup() as group:
+            for name in names:
+                group.create_task(stage.client.start(name))
+
+        listed = [process.process_id async for process in stage.client.list(page_size=4)]
+
+        assert len(listed) == 25
+        assert set(listed) == names
+
+    async def test_by_status(self, stage: Stage) -> None:
+        await stage.running("running")
+        await stage.broken("error")
+        await stage.finished("finished")
+
+        async def of(*statuses: ProcessStatus) -> set[str]:
+            return {each.process_id async for each in stage.client.list(statuses=statuses)}
+
+        assert await of(ProcessStatus.ERROR) == {"error"}
+        assert await of(ProcessStatus.FINISHED) == {"finished"}
+        assert await of(ProcessStatus.RUNNING, ProcessStatus.ERROR) == {"running", "error"}
+        assert await of() == {"running", "error", "finished"}
+
+    async def test_by_time_of_creation(self, stage: Stage) -> None:
+        day = dt.timedelta(days=1)
+        start = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+        for number in range(3):
+            await stage.client.put(f"p{number}", created_at=start + number * day)
+
+        listed = stage.client.list(created_from=start + day, created_to=start + 2 * day)
+
+        assert [process.process_id async for process in listed] == ["p1"]
+
+    async def test_by_metadata(self, stage: Stage) -> None:
+        await stage.client.put("p1", metadata={"customer": "c1", "n": 1})
+        await stage.client.put("p2", metadata={"customer": "c2", "n": 1})
+        await stage.client.put("p3")
+
+        async def of(metadata: dict[str, object]) -> set[str]:
+            return {each.process_id async for each in stage.client.list(metadata=metadata)}
+
+        assert await of({"customer": "c1"}) == {"p1"}
+        assert await of({"n": 1}) == {"p1", "p2"}
+        assert await of({"n": 2}) == set()
+
+
+class TestTrace:
+    async def test_has_every_task_with_its_times_and_events(self, stage: Stage) -> None:
+        await stage.running("p", answering(b"e1", b"e2", response=b"r"))
+        await stage.client.call("p", b"a", idempotency_key="k", context={"c": "1"})
+
+        init, call = (await stage.client.trace("p")).tasks
+
+        assert (init.type, call.type) == ("init", "call")
+        assert (call.args, call.response, call.idempotency_key) == (b"a", b"r", "k")
+        assert (call.context, call.attempt_count) == ({"c": "1"}, 1)
+        assert [event.event_id for event in call.events] == [1, 2]
+        assert call.scheduled_at is not None
+        assert call.started_at is not None
+        assert call.finished_at is not None
+        assert call.created_at <= call.scheduled_at <= call.started_at <= call.finished_at
+        assert call.finished_at == call.events[0].occurred_at
+
+    async def test_shows_unfinished_tasks_as_they_stand(self, stage: Stage) -> None:
+        await stage.timed("p", hang := Hang())
+        await stage.client.call("p", accept_only=True)
+        await stage.asked("p", 2)
+        await stage.client.call("p", accept_only=True)
+
+        tasks = (await stage.client.trace("p")).tasks
+
+        hang.released.set()
+        assert [task.status for task in tasks] == [
+            TaskStatus.FINISHED,
+            TaskStatus.BLOCKED,
+            TaskStatus.RUNNING,
+            TaskStatus.WAITING,
+        ]
+        assert tasks[3].scheduled_at is None
+
+    async def test_shows_how_a_task_failed(self, stage: Stage) -> None:
+        await stage.running("p", broken("why"))
+        await refusal(stage.client.call("p"))
+
+        error = (await stage.client.trace("p")).tasks[1].error
+
+        assert error is not None
+        assert (error.code, error.reason, error.message) == (13, "BROKEN", "why")
+
+    async def test_comes_in_pages(self, stage: Stage) -> None:
+        await stage.running("p")
+        for _ in range(5):
+            await stage.client.call("p")
+        token = ""
+        pages: list[list[int]] = []
+        while token or not pages:
+            page = await stage.client.trace("p", page_size=4, page_token=token)
+            pages.append([task.task_id for task in page.tasks])
+            token = page.next_page_token
+
+        assert [len(page) for page in pages] == [4, 2]
+        assert [*pages[0], *pages[1]] == sorted({*pages[0], *pages[1]})
+
+    async def test_of_a_finished_process_is_kept(self, stage: Stage) -> None:
+        await stage.running("p", answering(complete=Complete()))
+        await stage.client.call("p")
+
+        assert len((await stage.client.trace("p")).tasks) == 2
+
+
+async def test_the_callers_context_reaches_the_processor(stage: Stage) -> None:
+    await stage.running("p")
+
+    await stage.client.call("p", context={"tenant": "t1", "ключ": "значение"})
+
+    context = dict(stage.asked_for("p")[1].task.caller_context)
+    assert context == {"tenant": "t1", "ключ": "значение"}

@@ -1,0 +1,345 @@
+"""An idempotency key means one thing: one execution and one answer, for as long as it lives."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+
+import pytest
+import pytest_asyncio
+from grpc import StatusCode
+
+from progressor.sdk import Answer as Answered
+from progressor.sdk import HistoryRange, NewEvent, ProcessStatus
+from progressor.v1.processor_service_pb2 import Complete
+from tests.support.processor import Answer, Hang, reject
+from tests.support.replica import (
+    QUIET,
+    Replica,
+    Stage,
+    answering,
+    broken,
+    open_stage,
+    refusal,
+    response,
+    running_replica,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CALLERS = 100
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replica(database: str) -> AsyncIterator[Replica]:
+    async with running_replica(database, QUIET) as replica:
+        yield replica
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stage(replica: Replica) -> AsyncIterator[Stage]:
+    async with open_stage(replica) as stage:
+        yield stage
+
+
+async def at_once(requests: list[Awaitable[Answered]]) -> list[Answered]:
+    """Send all of these at the same time and return their answers."""
+
+    async def sent(request: Awaitable[Answered]) -> Answered:
+        return await request
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(sent(request)) for request in requests]
+    return [task.result() for task in tasks]
+
+
+def first_and_rest(answers: list[Answered]) -> tuple[int, set[tuple[int, object]]]:
+    """Return how many did the work, and the different answers."""
+    worked = sum(not answer.deduplicated for answer in answers)
+    return worked, {(answer.task_id, answer.response) for answer in answers}
+
+
+class TestAHundredAtOnce:
+    async def test_starts_are_one_execution_and_equal_answers(self, stage: Stage) -> None:
+        answers = await at_once(
+            [stage.client.start("p", b"a", idempotency_key="k") for _ in range(CALLERS)]
+        )
+
+        worked, different = first_and_rest(answers)
+        assert len(answers) == CALLERS
+        assert (worked, len(different)) == (1, 1)
+        assert answers[0].response == b"a"
+        assert len(stage.asked_for("p")) == 1
+        assert (await stage.client.get("p")).process.last_event_id == 1
+
+    async def test_calls_are_one_execution_and_equal_answers(self, stage: Stage) -> None:
+        await stage.running("p")
+
+        answers = await at_once(
+            [stage.client.call("p", b"a", idempotency_key="k") for _ in range(CALLERS)]
+        )
+
+        worked, different = first_and_rest(answers)
+        assert (worked, len(different)) == (1, 1)
+        assert len(stage.asked_for("p")) == 2
+        assert (await stage.client.get("p")).process.last_event_id == 1
+
+    async def test_calls_with_keys_of_their_own_are_as_many_executions(self, stage: Stage) -> None:
+        await stage.running("p")
+
+        answers = await at_once(
+            [stage.client.call("p", b"a", idempotency_key=f"k{n}") for n in range(CALLERS)]
+        )
+
+        worked, different = first_and_rest(answers)
+        assert (worked, len(different)) == (CALLERS, CALLERS)
+        assert (await stage.client.get("p")).process.last_event_id == CALLERS
+
+    async def test_starts_without_a_key_are_one_execution_and_refusals(self, stage: Stage) -> None:
+        async def outcome() -> str:
+            try:
+                await stage.client.start("p", b"a")
+            except Exception as error:  # noqa: BLE001  # which one is the claim
+                return type(error).__name__
+            return "started"
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(outcome()) for _ in range(CALLERS)]
+
+        outcomes = [task.result() for task in tasks]
+        assert outcomes.count("started") == 1
+        assert outcomes.count("ProcessAlreadyExistsError") == CALLERS - 1
+
+
+class TestTheSameRequest:
+    async def test_joins_a_task_that_still_runs(self, stage: Stage) -> None:
+        await stage.running("p", hang := Hang())
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(stage.client.call("p", b"a", idempotency_key="k"))
+            await stage.asked("p", 2)
+            second = group.create_task(stage.client.call("p", b"a", idempotency_key="k"))
+            await stage.points.wait("admitted", 3, key=stage.key("p"))
+            hang.released.set()
+
+        assert (first.result().task_id, first.result().response) == (
+            second.result().task_id,
+            second.result().response,
+        )
+        assert (first.result().deduplicated, second.result().deduplicated) == (False, True)
+
+    async def test_may_come_with_another_context(self, stage: Stage) -> None:
+        await stage.running("p")
+        first = await stage.client.call("p", b"a", idempotency_key="k", context={"trace": "1"})
+
+        second = await stage.client.call("p", b"a", idempotency_key="k", context={"trace": "2"})
+
+        assert second.task_id == first.task_id
+
+    async def test_after_accept_only_gets_the_answer(self, stage: Stage) -> None:
+        await stage.running("p")
+        accepted = await stage.client.call("p", b"a", idempotency_key="k", accept_only=True)
+
+        answer = await stage.client.call("p", b"a", idempotency_key="k")
+
+        assert (answer.task_id, answer.response, answer.deduplicated) == (
+            accepted.task_id,
+            b"a",
+            True,
+        )
+
+    async def test_after_the_process_has_finished_gets_the_old_answer(self, stage: Stage) -> None:
+        await stage.running("p", Answer(), answering(complete=Complete()))
+        first = await stage.client.call("p", b"a", idempotency_key="k")
+        await stage.client.call("p")
+
+        again = await stage.client.call("p", b"a", idempotency_key="k")
+
+        assert (await stage.client.get("p")).process.status is ProcessStatus.FINISHED
+        assert (again.task_id, again.response) == (first.task_id, b"a")
+
+    async def test_after_the_process_has_broken_gets_the_old_answer(self, stage: Stage) -> None:
+        await stage.running("p", Answer(), broken())
+        first = await stage.client.call("p", b"a", idempotency_key="k")
+        await refusal(stage.client.call("p"))
+
+        again = await stage.client.call("p", b"a", idempotency_key="k")
+
+        assert (again.task_id, again.response) == (first.task_id, b"a")
+
+    async def test_of_a_start_gets_the_old_answer_whatever_came_since(self, stage: Stage) -> None:
+        stage.processor.on_process("p", Answer(), Answer(), broken())
+        first = await stage.client.start("p", b"a", idempotency_key="k")
+        await stage.client.call("p", b"b")
+        await refusal(stage.client.call("p"))
+
+        again = await stage.client.start("p", b"a", idempotency_key="k")
+
+        assert (again.task_id, again.response, again.deduplicated) == (first.task_id, b"a", True)
+
+    async def test_that_broke_the_process_is_told_so_again(self, stage: Stage) -> None:
+        await stage.running("p", broken())
+        first = await refusal(stage.client.call("p", b"a", idempotency_key="k"))
+
+        again = await refusal(stage.client.call("p", b"a", idempotency_key="k"))
+
+        assert again == first
+        assert again.reason == "PROCESS_FAILED"
+
+    async def test_that_was_rejected_is_told_so_again(self, stage: Stage) -> None:
+        await stage.running("p", reject(3, reason="NO", message="no"), Answer())
+        first = await refusal(stage.client.call("p", b"a", idempotency_key="k"))
+
+        again = await refusal(stage.client.call("p", b"a", idempotency_key="k"))
+
+        assert again == first
+        assert (again.domain, again.reason) == ("processor", "NO")
+
+    async def test_that_was_cancelled_is_told_why_again(self, stage: Stage) -> None:
+        hang, _ = await stage.busy("p", answer=response(complete=Complete()))
+        await stage.client.call("p", b"a", idempotency_key="k", accept_only=True)
+        hang.released.set()
+        await stage.settled("p", 2)
+
+        status = await refusal(stage.client.call("p", b"a", idempotency_key="k"))
+
+        assert status.reason == "PROCESS_FINISHED"
+
+    async def test_of_a_notify_returns_its_task(self, stage: Stage) -> None:
+        await stage.running("p")
+        first = await stage.client.notify("p", b"a", idempotency_key="k")
+        again = await stage.client.notify("p", b"a", idempotency_key="k")
+        await stage.settled("p", 2)
+
+        assert (again.task_id, again.deduplicated) == (first.task_id, True)
+        assert len(stage.asked_for("p")) == 2
+
+    async def test_of_a_repair_gets_the_old_answer(self, stage: Stage) -> None:
+        await stage.broken("p")
+        first = await stage.client.repair("p", b"a", idempotency_key="k")
+
+        again = await stage.client.repair("p", b"a", idempotency_key="k")
+
+        assert (again.task_id, again.response, again.deduplicated) == (first.task_id, b"a", True)
+
+    async def test_of_a_put_returns_its_task(self, stage: Stage) -> None:
+        history = [NewEvent(payload=b"e", metadata={"a": 1, "b": 2})]
+        first = await stage.client.put("p", history=history, idempotency_key="k")
+
+        again = await stage.client.put("p", history=history, idempotency_key="k")
+
+        assert (again.task_id, again.deduplicated) == (first.task_id, True)
+
+
+class TestAnotherRequest:
+    @staticmethod
+    def refused() -> tuple[StatusCode, str, str]:
+        return StatusCode.INVALID_ARGUMENT, "IDEMPOTENCY_KEY_REUSED", "k"
+
+    async def told(self, request: Awaitable[object]) -> tuple[StatusCode, str, str]:
+        status = await refusal(request)
+        return status.code, status.reason, status.metadata["idempotency_key"]
+
+    async def test_with_other_args_is_refused_naming_the_key(self, stage: Stage) -> None:
+        await stage.running("p")
+        await stage.client.call("p", b"a", idempotency_key="k")
+
+        told = await self.told(stage.client.call("p", b"b", idempotency_key="k"))
+
+        assert told == self.refused()
+        assert len(stage.asked_for("p")) == 2
+
+    async def test_of_another_kind_is_refused(self, stage: Stage) -> None:
+        await stage.client.start("p", b"a", idempotency_key="k")
+
+        told = await self.told(stage.client.call("p", b"a", idempotency_key="k"))
+
+        assert told == self.refused()
+
+    async def test_that_starts_what_a_call_has_named_is_refused(self, stage: Stage) -> None:
+        await stage.running("p")
+        await stage.client.call("p", b"a", idempotency_key="k")
+
+        told = await self.told(stage.client.start("p", b"a", idempotency_key="k"))
+
+        assert told == self.refused()
+
+    async def test_with_another_range_of_history_is_refused(self, stage: Stage) -> None:
+        await stage.running("p")
+        await stage.client.call("p", b"a", idempotency_key="k")
+        other = HistoryRange(limit=1)
+
+        told = await self.told(stage.client.call("p", b"a", history=other, idempotency_key="k"))
+
+        assert told == self.refused()
+
+    async def test_with_other_metadata_is_refused(self, stage: Stage) -> None:
+        await stage.client.start("p", metadata={"a": 1}, idempotency_key="k")
+
+        told = await self.told(stage.client.start("p", metadata={"a": 2}, idempotency_key="k"))
+
+        assert told == self.refused()
+
+    async def test_that_puts_something_else_is_refused(self, stage: Stage) -> None:
+        await stage.client.put("p", state=b"a", idempotency_key="k")
+
+        told = await self.told(stage.client.put("p", state=b"b", idempotency_key="k"))
+
+        assert told == self.refused()
+
+    async def test_is_refused_on_a_finished_process_too(self, stage: Stage) -> None:
+        await stage.running("p", answering(complete=Complete()))
+        await stage.client.call("p", b"a", idempotency_key="k")
+
+        told = await self.told(stage.client.call("p", b"b", idempotency_key="k"))
+
+        assert told == self.refused()
+
+    async def test_among_a_hundred_at_once_only_one_of_the_two_runs(self, stage: Stage) -> None:
+        await stage.running("p")
+
+        async def outcome(args: bytes) -> tuple[bytes, bool]:
+            try:
+                await stage.client.call("p", args, idempotency_key="k")
+            except Exception:  # noqa: BLE001  # whether there was one is the claim
+                return args, False
+            return args, True
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(outcome(b"ab"[n % 2 :][:1])) for n in range(CALLERS)]
+
+        outcomes = {task.result() for task in tasks}
+        assert outcomes in ({(b"a", True), (b"b", False)}, {(b"a", False), (b"b", True)})
+        assert len(stage.asked_for("p")) == 2
+
+
+class TestScope:
+    async def test_a_key_belongs_to_its_process(self, stage: Stage) -> None:
+        await stage.running("p")
+        await stage.running("q")
+        one = await stage.client.call("p", b"a", idempotency_key="k")
+
+        other = await stage.client.call("q", b"b", idempotency_key="k")
+
+        assert one.task_id != other.task_id
+        assert not other.deduplicated
+
+    async def test_a_key_goes_with_its_process(self, stage: Stage) -> None:
+        await stage.client.start("p", b"a", idempotency_key="k")
+        await stage.client.remove("p")
+
+        answer = await stage.client.start("p", b"b", idempotency_key="k")
+
+        assert (answer.response, answer.deduplicated) == (b"b", False)
+
+    async def test_an_empty_key_makes_every_request_new(self, stage: Stage) -> None:
+        await stage.running("p")
+        one = await stage.client.call("p", b"a", idempotency_key="")
+        other = await stage.client.call("p", b"a", idempotency_key="")
+
+        assert one.task_id != other.task_id
+
+    async def test_a_rejected_start_leaves_its_key_free(self, stage: Stage) -> None:
+        stage.processor.on_process("p", reject(3), Answer())
+        await refusal(stage.client.start("p", b"a", idempotency_key="k"))
+
+        answer = await stage.client.start("p", b"a", idempotency_key="k")
+
+        assert (answer.response, answer.deduplicated) == (b"a", False)

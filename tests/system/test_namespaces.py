@@ -1,0 +1,92 @@
+"""Namespaces at run time: what a change of one means for its processes, on the real engine."""
+
+import dataclasses
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from grpc import StatusCode
+
+from tests.support.replica import QUIET, Replica, Stage, open_stage, refusal, running_replica
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replica(database: str) -> AsyncIterator[Replica]:
+    async with running_replica(database, QUIET) as replica:
+        yield replica
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stage(replica: Replica) -> AsyncIterator[Stage]:
+    async with open_stage(replica) as stage:
+        yield stage
+
+
+async def test_a_namespace_with_processes_cannot_be_deleted(stage: Stage) -> None:
+    await stage.running("p")
+
+    status = await refusal(stage.client.delete_namespace(stage.namespace))
+
+    assert (status.code, status.reason) == (
+        StatusCode.FAILED_PRECONDITION,
+        "NAMESPACE_NOT_EMPTY",
+    )
+    assert (await stage.client.call("p", b"1")).response == b"1"
+
+
+async def test_a_deleted_namespace_takes_no_more_processes(replica: Replica, stage: Stage) -> None:
+    config = await stage.client.get_namespace(stage.namespace)
+    gone = dataclasses.replace(config, name="gone")
+    await stage.client.create_namespace(gone)
+    await stage.client.delete_namespace("gone")
+
+    status = await refusal(stage.client.start("p", namespace="gone"))
+
+    assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "NAMESPACE_NOT_FOUND")
+    assert replica.points.count("claimed", key=stage.key("p")) == 0
+
+
+async def test_a_name_that_is_taken_is_refused(stage: Stage) -> None:
+    config = await stage.client.get_namespace(stage.namespace)
+
+    status = await refusal(stage.client.create_namespace(config))
+
+    assert (status.code, status.reason) == (
+        StatusCode.ALREADY_EXISTS,
+        "NAMESPACE_ALREADY_EXISTS",
+    )
+
+
+async def test_an_update_of_another_revision_is_refused_and_changes_nothing(stage: Stage) -> None:
+    config = await stage.client.get_namespace(stage.namespace)
+    changed = dataclasses.replace(config, worker_count_max=7)
+    await stage.client.update_namespace(changed, expected_revision=config.revision)
+
+    status = await refusal(stage.client.update_namespace(config, expected_revision=config.revision))
+
+    assert status.reason == "NAMESPACE_CHANGED"
+    assert (await stage.client.get_namespace(stage.namespace)).worker_count_max == 7
+
+
+async def test_an_update_counts_from_the_next_request_on(stage: Stage) -> None:
+    await stage.running("p")
+    config = await stage.client.get_namespace(stage.namespace)
+    small = dataclasses.replace(config, payload_bytes_max=10)
+    await stage.client.update_namespace(small, fields=["payload_bytes_max"])
+
+    status = await refusal(stage.client.call("p", b"x" * 11))
+
+    assert [violation.field for violation in status.violations] == ["args"]
+
+
+async def test_an_update_with_a_mask_leaves_the_other_fields(stage: Stage) -> None:
+    config = await stage.client.get_namespace(stage.namespace)
+    other = dataclasses.replace(config, worker_count_max=9, waiting_callers_max=1)
+
+    await stage.client.update_namespace(other, fields=["worker_count_max"])
+
+    now = await stage.client.get_namespace(stage.namespace)
+    assert (now.worker_count_max, now.waiting_callers_max) == (9, config.waiting_callers_max)
+    assert now.revision == config.revision + 1

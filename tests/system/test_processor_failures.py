@@ -1,0 +1,343 @@
+"""Processors that are down, slow, dying or talking nonsense: what becomes of the step."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.struct_pb2 import Struct
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.rpc.error_details_pb2 import (
+    ErrorInfo,
+    RetryInfo,
+)
+from grpc import StatusCode
+
+from progressor.sdk import ProcessStatus, TaskTrace, WaitCause
+from progressor.v1.processor_service_pb2 import (
+    Complete,
+    Failure,
+    ProcessResponse,
+    Reject,
+)
+from progressor.v1.types_pb2 import Direction, HistoryRange, NewEvent, SetTimer
+from tests.support.processor import Answer, Drop, Garble, Hang, Late, Refuse, Step
+from tests.support.replica import (
+    NOW_AND_THEN,
+    QUIET,
+    Replica,
+    Stage,
+    answering,
+    open_stage,
+    refusal,
+    running_replica,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MIB = 1024 * 1024
+NO_DIRECTION = Direction.ValueType(9)
+HOUR = 3600
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replica(database: str) -> AsyncIterator[Replica]:
+    async with running_replica(database, QUIET) as replica:
+        yield replica
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stage(replica: Replica) -> AsyncIterator[Stage]:
+    async with open_stage(replica, retry_policy=NOW_AND_THEN) as stage:
+        yield stage
+
+
+async def last_task(stage: Stage) -> TaskTrace:
+    return (await stage.client.trace("p")).tasks[-1]
+
+
+async def why_it_broke(stage: Stage, *steps: Step) -> tuple[str, str]:
+    """Call a process that is served by these steps; return reason and message of its failure."""
+    await stage.running("p", *steps)
+    status = await refusal(stage.client.call("p"))
+    assert status.reason == "PROCESS_FAILED"
+    error = (await last_task(stage)).error
+    assert error is not None
+    return error.reason, error.message
+
+
+def unused_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+class TestDown:
+    async def test_is_tried_again_and_breaks_once_the_attempts_are_spent(
+        self, stage: Stage
+    ) -> None:
+        await stage.processor.stop()
+
+        status = await refusal(stage.client.start("p"))
+
+        task = await last_task(stage)
+        assert status.reason == "PROCESS_FAILED"
+        assert task.attempt_count == 3
+        assert task.error is not None
+        assert task.error.reason == "PROCESSOR_UNAVAILABLE"
+
+    async def test_is_found_when_it_comes_back(self, replica: Replica) -> None:
+        async with open_stage(replica) as stage:
+            await stage.processor.stop()
+            async with asyncio.TaskGroup() as group:
+                started = group.create_task(stage.client.start("p", b"1"))
+                await stage.settled("p", settlement="Retry")
+                await stage.processor.restart()
+
+            assert started.result().response == b"1"
+
+    async def test_is_said_by_get(self, replica: Replica) -> None:
+        async with open_stage(replica) as stage:
+            await stage.running("p", Refuse(StatusCode.UNAVAILABLE, "no", (_retry(HOUR),)))
+            await stage.client.call("p", accept_only=True)
+            await stage.settled("p", 2)
+
+            (wait,) = (await stage.client.get("p")).waits
+            assert wait.cause is WaitCause.RETRY
+            assert wait.last_error is not None
+            assert wait.last_error.reason == "PROCESSOR_UNAVAILABLE"
+
+    async def test_at_an_address_that_nobody_has_is_no_different(self, replica: Replica) -> None:
+        for target in (f"127.0.0.1:{unused_port()}", "unix:/nowhere/at/all.sock"):
+            async with open_stage(
+                replica, processor_targets=(target,), retry_policy=NOW_AND_THEN
+            ) as stage:
+                status = await refusal(stage.client.start("p"))
+
+            assert status.reason == "PROCESS_FAILED"
+
+    async def test_for_one_target_of_two_costs_nothing_but_an_attempt(
+        self, stage: Stage, replica: Replica
+    ) -> None:
+        targets = (f"127.0.0.1:{unused_port()}", stage.processor.target)
+        async with open_stage(
+            replica, processor_targets=targets, retry_policy=NOW_AND_THEN
+        ) as other:
+            answers = [(await other.client.start(f"p{n}", b"1")).response for n in range(5)]
+
+        assert answers == [b"1"] * 5
+
+
+def _retry(seconds: int) -> Any:
+    return RetryInfo(retry_delay=Duration(seconds=seconds))
+
+
+class TestDying:
+    async def test_in_the_middle_of_a_call_is_tried_again(self, stage: Stage) -> None:
+        await stage.running("p", Drop(), Answer())
+
+        answer = await stage.client.call("p", b"1")
+
+        assert answer.response == b"1"
+        assert (await last_task(stage)).attempt_count == 2
+
+    async def test_each_time_breaks_only_its_own_process(self, stage: Stage) -> None:
+        reason, _ = await why_it_broke(stage, Drop())
+
+        answer = await stage.client.start("q", b"1")
+
+        assert reason == "PROCESSOR_UNAVAILABLE"
+        assert answer.response == b"1"
+
+
+class TestSlow:
+    async def test_past_the_step_timeout_is_tried_again_and_then_breaks(
+        self, replica: Replica
+    ) -> None:
+        quick = dt.timedelta(milliseconds=400)
+        async with open_stage(replica, step_timeout=quick, retry_policy=NOW_AND_THEN) as stage:
+            reason, _ = await why_it_broke(stage, Hang())
+
+            assert reason == "STEP_TIMEOUT"
+            assert (await last_task(stage)).attempt_count == 3
+
+    async def test_but_in_time_is_no_failure(self, stage: Stage) -> None:
+        await stage.running("p", Late(0.1))
+
+        await stage.client.call("p", b"1")
+
+        assert (await last_task(stage)).attempt_count == 1
+
+    async def test_does_not_hold_up_its_neighbours(self, stage: Stage) -> None:
+        hang, _ = await stage.busy("p")
+
+        answer = await stage.client.start("q", b"1")
+
+        hang.released.set()
+        assert answer.response == b"1"
+
+    async def test_knows_its_deadline(self, replica: Replica) -> None:
+        timeout = dt.timedelta(seconds=7)
+        async with open_stage(replica, step_timeout=timeout) as stage:
+            await stage.running("p")
+            task = await last_task(stage)
+
+            deadline = stage.asked_for("p")[0].deadline.ToDatetime(dt.UTC)
+            assert task.started_at is not None
+            assert timeout <= deadline - task.started_at < 2 * timeout
+
+
+NONSENSE: dict[str, tuple[Step, str]] = {
+    "garbage": (Garble(), "response"),
+    "an empty field 15, unknown to this release": (Garble(b"\x7a\x00"), "response"),
+    "a code of a reject that is none": (
+        Answer(ProcessResponse(reject=Reject(code=99))), "reject.code",
+    ),
+    "a reject without a code": (Answer(ProcessResponse(reject=Reject())), "reject.code"),
+    "a code of a failure that is none": (
+        Answer(ProcessResponse(failure=Failure(code=99))), "failure.code",
+    ),
+    "an unknown direction": (
+        answering(set_timer=SetTimer(history_range=HistoryRange(direction=NO_DIRECTION))),
+        "set_timer.history_range.direction",
+    ),
+    "a timer before now": (
+        answering(set_timer=SetTimer(after=Duration(seconds=-1))), "set_timer.after",
+    ),
+    "an instant out of range": (
+        answering(set_timer=SetTimer(at=Timestamp(seconds=10**12))), "set_timer.at",
+    ),
+    "a step timeout of nothing": (
+        answering(set_timer=SetTimer(step_timeout=Duration())), "set_timer.step_timeout",
+    ),
+    "a response that is too large": (answering(response=b"x" * (3 * MIB)), "response"),
+    "a state that is too large": (answering(aux_state=b"x" * (3 * MIB)), "aux_state"),
+    "a result that is too large": (
+        answering(complete=Complete(result=b"x" * (3 * MIB))), "complete.result",
+    ),
+    "an event that is too large": (answering(b"e", b"x" * (3 * MIB)), "events[1].payload"),
+    "too many events": (answering(*[b""] * 10_001), "events"),
+    "an event with a time": (
+        Answer(ProcessResponse(events=[NewEvent(occurred_at=Timestamp(seconds=1))])),
+        "events[0].occurred_at",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+async def test_an_answer_breaks_the_process_naming_the_field_that_has(
+    stage: Stage, nonsense: str
+) -> None:
+    step, field = NONSENSE[nonsense]
+
+    reason, message = await why_it_broke(stage, step)
+
+    assert reason == "INVALID_ANSWER"
+    assert message.startswith(f"{field}: ")
+    process = (await stage.client.get("p")).process
+    assert (process.status, process.detail) == (ProcessStatus.ERROR, message)
+    assert process.last_event_id == 0
+
+
+async def test_an_answer_with_a_nul_in_its_metadata_breaks_the_process(stage: Stage) -> None:
+    metadata = Struct()
+    metadata.update({"k": "a\0b"})
+
+    reason, message = await why_it_broke(stage, answering(metadata=metadata))
+
+    assert (reason, message.partition(":")[0]) == ("INVALID_ANSWER", "metadata.k")
+
+
+async def test_an_answer_that_no_message_holds_breaks_the_process(stage: Stage) -> None:
+    reason, _ = await why_it_broke(stage, Garble(bytes(65 * MIB)))
+
+    assert reason == "MESSAGE_TOO_LARGE"
+    assert (await last_task(stage)).attempt_count == 1
+
+
+async def test_nonsense_about_one_process_does_not_touch_another_in_the_same_moment(
+    stage: Stage,
+) -> None:
+    names = [f"good-{number}" for number in range(10)]
+    for name in names:
+        await stage.running(name)
+    await stage.running("p", Garble())
+
+    async with asyncio.TaskGroup() as group:
+        good = [group.create_task(stage.client.call(name, b"1")) for name in names]
+        bad = group.create_task(refusal(stage.client.call("p")))
+
+    assert [task.result().response for task in good] == [b"1"] * 10
+    assert bad.result().reason == "PROCESS_FAILED"
+
+
+class TestAStatus:
+    @pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED"])
+    async def test_is_tried_again_with(self, stage: Stage, code: str) -> None:
+        await stage.running("p", Refuse(StatusCode[code]), Answer())
+
+        answer = await stage.client.call("p", b"1")
+
+        assert answer.response == b"1"
+
+    @pytest.mark.parametrize(
+        "code", ["INTERNAL", "INVALID_ARGUMENT", "UNIMPLEMENTED", "UNAUTHENTICATED", "UNKNOWN"]
+    )
+    async def test_breaks_the_process_with(self, stage: Stage, code: str) -> None:
+        reason, message = await why_it_broke(stage, Refuse(StatusCode[code], "why"))
+
+        assert (reason, message) == (code, "why")
+        assert (await last_task(stage)).attempt_count == 1
+
+    async def test_brings_its_own_reason(self, stage: Stage) -> None:
+        info = ErrorInfo(reason="NO_FUNDS", domain="bank")
+
+        reason, _ = await why_it_broke(stage, Refuse(StatusCode.INTERNAL, "why", (info,)))
+
+        assert reason == "NO_FUNDS"
+
+    async def test_says_when_to_ask_again(self, stage: Stage) -> None:
+        await stage.running("p", Refuse(StatusCode.UNAVAILABLE, "later", (_retry(HOUR),)))
+        await stage.client.call("p", accept_only=True)
+        await stage.settled("p", 2)
+
+        (wait,) = (await stage.client.get("p")).waits
+        started_at = (await last_task(stage)).started_at
+        assert started_at is not None
+        assert wait.until is not None
+        assert wait.until >= started_at + dt.timedelta(seconds=HOUR)
+
+
+async def test_a_server_that_is_no_processor_breaks_the_process(replica: Replica) -> None:
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with open_stage(replica, processor_targets=(f"127.0.0.1:{port}",)) as stage:
+        status = await refusal(stage.client.start("p"))
+        error = (await last_task(stage)).error
+    await server.stop(None)
+
+    assert status.reason == "PROCESS_FAILED"
+    assert error is not None
+    assert error.reason == "UNIMPLEMENTED"
+
+
+async def test_the_processor_of_a_namespace_can_be_moved_at_run_time(
+    stage: Stage, replica: Replica
+) -> None:
+    async with open_stage(replica) as other:
+        await stage.running("p")
+        config = await stage.client.get_namespace(stage.namespace)
+        moved = dataclasses.replace(config, processor_targets=(other.processor.target,))
+        await stage.client.update_namespace(moved, fields=["processor_targets"])
+
+        await stage.client.call("p", b"1")
+
+        assert len(other.asked_for("p")) == 1

@@ -1,0 +1,416 @@
+"""The README says what is so: its tables are those of the code, and its examples run.
+
+``python -m tests.unit.test_readme`` writes the tables anew.
+"""
+
+import ast
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+import inspect
+import os
+import re
+import shlex
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import grpc
+import pytest
+
+from progressor import config, errors, sdk, wire
+from progressor.api import answers, namespace_fields, status, validation
+from progressor.cli.exit_codes import EPILOGUE, ExitCode
+from progressor.cli.main import main
+from progressor.domain.namespace import PAYLOAD_BYTES_CEILING, Namespace
+from progressor.processor import codec, failures
+from progressor.settings.sources import variable_of
+from progressor.telemetry import names
+from progressor.worker import step
+from tests.support.replica import running_replica
+from tests.support.scripted_engine import Ended
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+
+ENGINE = "127.0.0.1:7420"
+PROCESSOR = "127.0.0.1:7422"
+PATIENCE_SECONDS = 30.0
+
+_NAMESPACE = "namespaces.NAME."
+_EXIT_CODE = re.compile(r"^  (\d+)  (.+)$", re.MULTILINE)
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)#:]+)\)")
+_ERROR_ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| `(\w+)` \|", re.MULTILINE)
+
+# What a client never meets as a status: it ends a step, or a command.
+_NOT_ON_THE_WIRE = frozenset({"INTERNAL", "REJECTED", "INVALID_ANSWER"})
+
+
+def readme() -> str:
+    return README.read_text("utf-8")
+
+
+def section(title: str) -> str:
+    """Return the text below a heading, up to the next one."""
+    (found,) = re.findall(
+        rf"^#+ {re.escape(title)}$(.*?)(?=^#|\Z)", readme(), re.MULTILINE | re.DOTALL
+    )
+    return str(found)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines
+    )
+
+
+def code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def configuration_table() -> str:
+    rows = [
+        (code(row.key), code(row.default), row.meaning)
+        for row in config.reference()
+        if not row.key.startswith(_NAMESPACE)
+    ]
+    return table(("key", "default", "meaning"), rows)
+
+
+def namespace_table() -> str:
+    rows = [
+        (code(row.key.removeprefix(_NAMESPACE)), code(row.default), row.meaning)
+        for row in config.reference()
+        if row.key.startswith(_NAMESPACE)
+    ]
+    return table(("key", "default", "meaning"), rows)
+
+
+def metrics_table() -> str:
+    rows = [
+        (code(it.name), it.unit.strip("{}"), ", ".join(map(code, it.facts)), it.meaning)
+        for it in names.COUNTERS.values()
+    ]
+    return table(("counter", "of", "by", "meaning"), rows)
+
+
+def exit_codes_table() -> str:
+    rows = [*_EXIT_CODE.findall(EPILOGUE), (str(int(ExitCode.INTERRUPTED)), "ended by Ctrl-C")]
+    return table(("code", "meaning"), rows)
+
+
+TABLES = {
+    "config": configuration_table,
+    "namespace": namespace_table,
+    "metrics": metrics_table,
+    "exit-codes": exit_codes_table,
+}
+
+
+def region(name: str) -> "re.Pattern[str]":
+    """Return the pattern of a region between markers: its begin, its text, its end."""
+    return re.compile(rf"(<!-- {name}:begin[^>]*-->\n)(.*?)(<!-- {name}:end -->)", re.DOTALL)
+
+
+def region_text(name: str) -> str:
+    match = region(name).search(readme())
+    assert match is not None, f"the README has no region {name}"
+    return match[2].strip()
+
+
+def regenerated(text: str) -> str:
+    """Return a README with the tables of today."""
+    for name, make in TABLES.items():
+        text, count = region(name).subn(rf"\g<1>{_escaped(make())}\n\g<3>", text)
+        assert count == 1, f"the README has {count} regions {name}"
+    return text
+
+
+def _escaped(template: str) -> str:
+    return template.replace("\\", r"\\")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_what_the_code_says(name: str) -> None:
+    assert region_text(name) == TABLES[name](), "python -m tests.unit.test_readme writes it anew"
+
+
+def test_every_key_has_the_variable_that_the_rule_gives() -> None:
+    rows = [row for row in config.reference() if not row.key.startswith(_NAMESPACE)]
+
+    assert "`PROGRESSOR_SCANNER_BATCH_MAX`" in section("Configuration")
+    assert variable_of("scanner.batch_max") == "PROGRESSOR_SCANNER_BATCH_MAX"
+    assert [row.variable for row in rows] == [variable_of(row.key) for row in rows]
+
+
+def test_every_reason_has_the_code_and_the_class_of_the_code() -> None:
+    told = _ERROR_ROW.findall(region_text("errors"))
+
+    expected = {
+        (kind.reason, gcode.name, kind.__name__)
+        for kind, gcode in status.CODES.items()
+        if kind.reason not in _NOT_ON_THE_WIRE and gcode.name != "INTERNAL"
+        # A conflict is unavailable storage, by another cause.
+        if kind is not errors.StorageConflictError
+    }
+    assert set(told) == expected | {("INTERNAL", "INTERNAL", "UnexpectedStatusError")}
+    assert len(told) == len(set(told))
+    assert [name for _, _, name in told if not hasattr(sdk, name)] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "of_the_code", "told"),
+    [
+        ("1 to 256 bytes", validation.ID_BYTES_MAX, 256),
+        (
+            "2 MiB, by namespace",
+            Namespace(name="n", processor_targets=()).payload_bytes_max,
+            2 * 1024**2,
+        ),
+        ("up to 16 MiB", PAYLOAD_BYTES_CEILING, 16 * 1024**2),
+        ("64 KiB, nested 30 deep", wire.METADATA_BYTES_MAX, 64 * 1024),
+        ("64 KiB, nested 30 deep", wire.METADATA_DEPTH_MAX, 30),
+        ("64 pairs, 8 KiB in all", validation.CALLER_CONTEXT_PAIRS_MAX, 64),
+        ("64 pairs, 8 KiB in all", validation.CALLER_CONTEXT_BYTES_MAX, 8 * 1024),
+        ("| 10,000 |", codec.EVENTS_MAX, 10_000),
+        ("100,000 events; 48 MiB", wire.HISTORY_LIMIT_MAX, 100_000),
+        ("100,000 events; 48 MiB", step.HISTORY_BYTES_MAX, 48 * 1024**2),
+        ("1,000 items, or 3 MiB", validation.PAGE_SIZE_MAX, 1000),
+        ("1,000 items, or 3 MiB", answers.PAGE_BYTES_MAX, 3 * 1024**2),
+        ("the first 100;", answers.WAITS_MAX, 100),
+        ("1 ms to 1 day", wire.STEP_TIMEOUT_MIN, dt.timedelta(milliseconds=1)),
+        ("1 ms to 1 day", wire.STEP_TIMEOUT_MAX, dt.timedelta(days=1)),
+        ("of a namespace | 32 |", namespace_fields.TARGETS_MAX, 32),
+        ("64 pairs, 2 KiB in all", codec.REJECT_METADATA_PAIRS_MAX, 64),
+        ("64 pairs, 2 KiB in all", codec.REJECT_METADATA_BYTES_MAX, 2 * 1024),
+    ],
+)
+def test_a_limit_is_that_of_the_code(words: str, of_the_code: object, told: object) -> None:
+    assert words in section("Limits")
+    assert of_the_code == told
+
+
+def test_the_message_of_a_step_is_as_large_as_told() -> None:
+    assert "of a step above 64 MiB" in readme()
+    assert failures.MESSAGE_BYTES_MAX == 64 * 1024**2
+
+
+def test_every_reason_of_a_failed_task_is_in_the_code() -> None:
+    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "progressor").rglob("*.py"))
+    told = set(
+        re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", section("Bad input and failure: where to look"))
+    )
+
+    assert {it for it in told if f'"{it}"' not in source and it not in source} == set()
+
+
+def test_every_log_message_is_in_the_code() -> None:
+    rows = re.findall(r"^\| (`.+?`) \| ", section("Metrics, traces, logs"), re.MULTILINE)
+    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "progressor").rglob("*.py"))
+    told = [text for row in rows for text in re.findall(r"`([^`]+)`", row)]
+
+    assert len(told) > len(names.COUNTERS)
+    assert [text for text in told if text not in source] == []
+
+
+def test_every_link_leads_somewhere() -> None:
+    told = _LINK.findall(readme())
+    anchors = re.findall(r"\]\(#([^)]+)\)", readme())
+    headings = re.findall(r"^#+ (.+)$", readme(), re.MULTILINE)
+
+    assert [it for it in told if not (ROOT / it).exists()] == []
+    assert set(anchors) <= {_anchor(it) for it in headings}
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block: its language and its text."""
+
+    language: str
+    text: str
+
+
+def blocks() -> list[Block]:
+    return [Block(language, text) for language, text in _FENCE.findall(readme())]
+
+
+def test_every_block_has_a_language_that_is_known_here() -> None:
+    assert {it.language for it in blocks()} == {"python", "console", "sh", "text", "toml"}
+
+
+def test_the_processor_is_the_one_that_the_sdk_shows() -> None:
+    (shown,) = re.findall(r"one::\n\n((?:    .*\n|\n)+)", sdk.__doc__ or "")
+    told = next(it.text for it in blocks() if it.language == "python")
+
+    renamed = told.replace("baskets", "orders").replace(PROCESSOR, "127.0.0.1:7421")
+    assert ast.dump(ast.parse(renamed)) == ast.dump(ast.parse(inspect.cleandoc(shown)))
+
+
+def test_the_configuration_file_is_one(tmp_path: Path) -> None:
+    (text,) = [it.text for it in blocks() if it.language == "toml"]
+    file = tmp_path / "progressor.toml"
+    file.write_text(text)
+
+    loaded = config.load(file=file, environment={})
+
+    assert loaded.server.bind == ("0.0.0.0:7420",)  # read, not bound
+    assert [it.name for it in loaded.namespaces] == ["baskets"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        line
+        for it in blocks()
+        if it.language == "sh"
+        for line in it.text.splitlines()
+        if line.startswith("make ")
+    ],
+)
+def test_a_make_command_has_its_target(command: str) -> None:
+    assert re.search(
+        rf"^{command.split()[1]}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """Somebody who types what the README shows, with other addresses."""
+
+    addresses: Mapping[str, str]
+    folder: Path
+    capture: pytest.CaptureFixture[str]
+
+    async def follow(self) -> None:
+        """Run every block in order; the processor keeps serving."""
+        async with contextlib.AsyncExitStack() as stack:
+            shown = iter([it for it in blocks() if it.language in {"python", "console", "text"}])
+            for block in shown:
+                if block.language == "console":
+                    await self._type(block.text)
+                elif block.language == "python" and ".serve(" in block.text:
+                    await stack.enter_async_context(self._serving(block.text))
+                elif block.language == "python":
+                    printed = await self._run(sys.executable, self._save(block.text))
+                    assert_shown(self._ours(next(shown).text), printed)
+
+    @contextlib.asynccontextmanager
+    async def _serving(self, text: str) -> AsyncIterator[None]:
+        process = await self._start(sys.executable, self._save(text))
+        try:
+            async with (
+                asyncio.timeout(PATIENCE_SECONDS),
+                grpc.aio.insecure_channel(self.addresses[PROCESSOR]) as channel,
+            ):
+                await channel.channel_ready()
+            yield
+        finally:
+            process.terminate()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                assert await process.wait() == 0
+
+    async def _type(self, session: str) -> None:
+        ended = Ended(code=0, out="", err="")
+        for command, expected in _commands(session):
+            if command == "echo $?":
+                printed = f"{ended.code}\n"
+            elif command.startswith("progressor "):
+                ended = await self._cli(shlex.split(self._ours(command))[1:])
+                printed = ended.out + ended.err
+            else:
+                program, *rest = shlex.split(self._ours(command))
+                printed = await self._run(str(Path(sys.executable).with_name(program)), *rest)
+            assert_shown(self._ours(expected), printed)
+
+    async def _cli(self, arguments: Sequence[str]) -> Ended:
+        self.capture.readouterr()
+        code_ = await asyncio.to_thread(main, [*arguments])
+        captured = self.capture.readouterr()
+        return Ended(code=code_, out=captured.out, err=captured.err)
+
+    async def _run(self, *command: str) -> str:
+        process = await self._start(*command)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            printed, _ = await process.communicate()
+        assert process.returncode == 0, printed.decode()
+        return printed.decode()
+
+    async def _start(self, *command: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+
+    def _save(self, text: str) -> str:
+        program = self.folder / f"program-{len(list(self.folder.iterdir()))}.py"
+        program.write_text(self._ours(text))
+        return str(program)
+
+    def _ours(self, text: str) -> str:
+        for told, real in self.addresses.items():
+            text = text.replace(told, real)
+        return text
+
+
+def _commands(session: str) -> Iterator[tuple[str, str]]:
+    """Return the commands of a console, each with what it prints."""
+    for part in session.removeprefix("$ ").split("\n$ "):
+        command, _, expected = part.partition("\n")
+        yield command, expected
+
+
+def assert_shown(expected: str, printed: str) -> None:
+    """Check that a command printed what is shown: any number, any spaces; … is anything."""
+    words = [word for line in expected.splitlines() for word in (*line.split(), "\n")]
+    pattern = r"\s*".join(_pattern(word) for word in words)
+    assert re.fullmatch(rf"\s*{pattern}\s*", printed, re.DOTALL), (
+        f"the README shows\n{expected}\nand there was\n{printed}"
+    )
+
+
+def _pattern(word: str) -> str:
+    if word == "\n":
+        return ""
+    parts = re.split(r"(…|\d+(?:\.\d+)?|\bm?s\b)", word)
+    return "".join(map(_piece, parts))
+
+
+def _piece(part: str) -> str:
+    if part == "…":
+        return ".*"
+    if part[:1].isdigit():
+        return r"\d+(?:\.\d+)?"
+    return r"m?s" if part in {"ms", "s"} else re.escape(part)
+
+
+async def test_every_example_runs_and_prints_what_is_shown(
+    database: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    processor = f"unix:{tmp_path}/p.sock"
+    async with running_replica(database) as replica:
+        monkeypatch.setenv("PROGRESSOR_ADDRESS", replica.address)
+        reader = Reader(
+            addresses={PROCESSOR: processor, ENGINE: replica.address},
+            folder=tmp_path,
+            capture=capfd,
+        )
+
+        await reader.follow()
+
+
+if __name__ == "__main__":
+    README.write_text(regenerated(readme()), "utf-8")
