@@ -73,6 +73,9 @@ class Assembly:
         def count_batch(name: str, size: int) -> None:
             observers.tell("batch", write=name, size=size)
 
+        def crowd() -> int:
+            return self.workers.busy_total
+
         timeout, grace = config.database.statement_timeout, config.replica.step_grace
         self.namespaces = Namespaces(pool=pools.front)
         histories = Histories(pool=pools.front)
@@ -82,12 +85,12 @@ class Assembly:
         )  # fmt: skip
         self._admissions = Admissions(
             pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
-            commit=config.commit, statement_timeout=timeout, on_batch=count_batch,
+            commit=config.commit, statement_timeout=timeout, on_batch=count_batch, crowd=crowd,
         )  # fmt: skip
         self._settlements = Settlements(
             pool=pools.worker, functions=functions, clock=clock, replica_id=own_id,
             commit=config.commit, step_grace=grace, statement_timeout=timeout,
-            on_batch=count_batch,
+            on_batch=count_batch, crowd=crowd,
         )  # fmt: skip
         self._claims = Claims(
             functions=functions, clock=clock, replica_id=own_id, step_grace=grace,

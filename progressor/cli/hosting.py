@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -65,9 +66,22 @@ async def host(config: Config, *, open_engine: OpenEngine, work: Work) -> None:
     leaving = asyncio.Event()
     with _signals(leaving):
         async with open_engine(config) as engine:
+            _tame_collector()
             await _until_left(leaving, work(engine), engine.failed())
             _log.info("engine drains", extra={"addresses": engine.addresses})
     _log.info("engine stopped")
+
+
+def _tame_collector() -> None:
+    """Let the garbage collector look at less, and less often.
+
+    What is there once the engine is built stays for ever; what a step makes is freed by its
+    counts. Looking at all of it every 700 allocations took 4 % of the engine's time, and a tenth
+    with the caches it cools (2026-11-20, 2 cores, 64 callers).
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
 
 
 async def until_signal(work: Awaitable[None]) -> None:

@@ -18,10 +18,14 @@ from progressor.settings.sections import Replica, Scanner
 from progressor.storage.claims import Claimed, Claims, Room
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.pools import Pool
+from progressor.storage.settlements import Due
 from progressor.worker.agenda import Agenda
 from progressor.worker.observer import Observers
 
 _log = logging.getLogger(__name__)
+
+PAGES_MAX = 100
+"""Pages of one look ahead; what lies behind them comes with the next scans, as these are due."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,7 @@ class DueScan:
             )
 
     async def _look_ahead(self) -> None:
+        """Read all that is due within the horizon, a page of each namespace at a time."""
         rooms = [
             Room(
                 namespace=namespace.name,
@@ -74,15 +79,19 @@ class DueScan:
             )
             for namespace in self.namespaces.known()
         ]
-        upcoming, told_at = await self.claims.find_upcoming(
-            self.pool,
-            rooms,
-            horizon=self.scanner.horizon,
-            lease_timeout=self.replica.lease_timeout,
-        )
-        for due in upcoming:
-            assert told_at is not None, "PostgreSQL tells its instant with the tasks"
-            self.agenda.add(due, told_at=told_at)
+        for _ in range(PAGES_MAX):
+            upcoming, told_at = await self.claims.find_upcoming(
+                self.pool,
+                rooms,
+                horizon=self.scanner.horizon,
+                lease_timeout=self.replica.lease_timeout,
+            )
+            for due in upcoming:
+                assert told_at is not None, "PostgreSQL tells its instant with the tasks"
+                self.agenda.add(due, told_at=told_at)
+            rooms = _following(rooms, upcoming)
+            if not rooms:
+                return
 
     async def _claim_overdue(self, since: dt.timedelta) -> Sequence[Claimed]:
         known = self.namespaces.known()
@@ -105,3 +114,17 @@ class DueScan:
             if taken[namespace.name] == room.get(namespace.name, 0):
                 self.places.workers.mark_backlog(namespace.name)
         return claimed
+
+
+def _following(rooms: Sequence[Room], upcoming: Sequence[Due]) -> list[Room]:
+    """Return where to read on: behind the last task of each namespace whose page was full."""
+    pages: dict[str, list[Due]] = {}
+    for due in upcoming:
+        pages.setdefault(due.key.namespace, []).append(due)
+    following = []
+    for room in rooms:
+        page = pages.get(room.namespace, [])
+        if len(page) == room.limit:
+            last = page[-1]
+            following.append(dataclasses.replace(room, after=(last.due_at, last.task_id)))
+    return following

@@ -150,7 +150,7 @@ class Commit:
     batch_max: Batch = setting(128, "items of one write")
     lane_count: Annotated[int, Meta(ge=1, le=64)] = setting(1, "writes of one kind in flight")
     gather: Annotated[dt.timedelta, Meta(ge=0, le=1)] = setting(
-        dt.timedelta(milliseconds=5),
+        dt.timedelta(milliseconds=10),
         "by which a write is put off at most so that a crowd shares it",
     )
     queue_max: Annotated[int, Meta(ge=1, le=10_000_000)] = setting(

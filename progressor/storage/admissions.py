@@ -57,6 +57,7 @@ class Admissions:
         commit: Commit,
         statement_timeout: dt.timedelta,
         on_batch: Callable[[str, int], None],
+        crowd: Callable[[], int] = lambda: 0,
     ) -> None:
         """Open nothing."""
         self._clock = clock
@@ -76,6 +77,7 @@ class Admissions:
                 queue_max=commit.queue_max,
                 statement_timeout=statement_timeout.total_seconds(),
                 gather_max=commit.gather.total_seconds(),
+                crowd=crowd,
                 on_batch=on_batch,
             )
 

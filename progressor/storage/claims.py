@@ -36,11 +36,15 @@ class Wanted:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """How many tasks of a namespace this replica can take."""
+    """How many tasks of a namespace this replica can take.
+
+    ``after`` is the time and the id of the last task that `find_upcoming` has told of.
+    """
 
     namespace: str
     limit: int
     expires_after: dt.timedelta
+    after: tuple[dt.datetime, int] | None = None
 
 
 class Claims:
@@ -153,6 +157,8 @@ class Claims:
             "lease_timeout": lease_timeout,
             "namespace": arrays.TextColumn(room.namespace for room in rooms),
             "limit": arrays.Int4Column(room.limit for room in rooms),
+            "after_at": arrays.InstantColumn(room.after and room.after[0] for room in rooms),
+            "after_id": arrays.Int8Column(room.after and room.after[1] for room in rooms),
         }
         async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
             cursor = await connection.execute(_SQL["find_upcoming"], parameters, binary=True)

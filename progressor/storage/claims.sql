@@ -3,7 +3,9 @@
 -- Locks: none; a claim decides.
 SELECT s.slot, n.namespace, s.process_id, s.task_id, s.due_at, clock.now
 FROM (SELECT coalesce(%(now)s, clock_timestamp()) AS now) clock
-CROSS JOIN unnest(%(namespace)s::text[], %(limit)s::integer[]) AS n (namespace, room)
+CROSS JOIN unnest(
+    %(namespace)s::text[], %(limit)s::integer[], %(after_at)s::timestamptz[], %(after_id)s::bigint[]
+) AS n (namespace, room, after_at, after_id)
 CROSS JOIN LATERAL (
     SELECT s.slot, s.process_id, s.task_id, s.due_at
     FROM progressor.schedule s
@@ -11,12 +13,14 @@ CROSS JOIN LATERAL (
         AND s.status = 'waiting'
         AND s.due_at > clock.now
         AND s.due_at <= clock.now + %(horizon)s
+        AND s.due_at >= coalesce(n.after_at, '-infinity')
+        AND (n.after_at IS NULL OR (s.due_at, s.task_id) > (n.after_at, n.after_id))
         AND (s.replica_id = %(replica_id)s OR NOT EXISTS (
             SELECT FROM progressor.replicas r
             WHERE r.replica_id = s.replica_id
                 AND r.heartbeat_at >= clock.now - %(lease_timeout)s
         ))
-    ORDER BY s.namespace, s.due_at
+    ORDER BY s.namespace, s.due_at, s.task_id
     LIMIT n.room
 ) s
 

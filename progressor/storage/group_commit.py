@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 _log = logging.getLogger(__name__)
 
 CONFLICT_ATTEMPTS_MAX = 5
-GATHER_PER_ITEM = 0.004
+GATHER_PER_STEP = 0.00025
 RETRY_AFTER = dt.timedelta(seconds=1)
 _BACKOFF_FIRST = 0.05
 _BACKOFF_MAX = 1.0
@@ -82,6 +82,7 @@ class GroupCommit(Generic[Item, Result]):
         queue_max: int,
         statement_timeout: float,
         gather_max: float = 0.0,
+        crowd: Callable[[], int] = lambda: 0,
         on_batch: Callable[[str, int], None] = lambda _name, _size: None,
     ) -> None:
         """Open nothing; `run` does the work.
@@ -97,6 +98,7 @@ class GroupCommit(Generic[Item, Result]):
             queue_max: Items that may wait over all lanes.
             statement_timeout: Seconds for one batch.
             gather_max: Seconds by which a batch may be put off so that it fills; see `_gather`.
+            crowd: Returns how many steps are in hand.
             on_batch: Told the name and the size of every batch written.
         """
         self.name = name
@@ -108,6 +110,7 @@ class GroupCommit(Generic[Item, Result]):
         self._queue_max = queue_max
         self._statement_timeout = statement_timeout
         self._gather_max = gather_max
+        self._crowd = crowd
         self._on_batch = on_batch
         self._lanes = [_Lane[Item, Result]() for _ in range(lane_count)]
         self._closed = False
@@ -183,15 +186,16 @@ class GroupCommit(Generic[Item, Result]):
                     raise
 
     async def _gather(self, lane: "_Lane[Item, Result]") -> None:
-        """Let a batch fill, where the one before tells that there is a crowd.
+        """Let a batch fill where there is a crowd.
 
-        A batch of one costs PostgreSQL several times as much per item as a batch of eight. So after
-        a batch of n items the next one starts no sooner than n * GATHER_PER_ITEM later, at most
-        `gather_max`. After a batch of one, or of long ago, nobody waits: the lone caller pays
-        nothing, and a crowd pays with milliseconds where it waits for tens of them already.
+        A write of one costs PostgreSQL several times as much per item as a batch of eight. So with
+        n steps in hand a batch starts no sooner than n * GATHER_PER_STEP after the one before, at
+        most `gather_max`. That is a fraction of what each of n already waits for the others; the
+        lone caller pays nothing.
         """
-        if lane.last_size > 1 and len(lane.entries) < self._batch_max:
-            pause = min(self._gather_max, lane.last_size * GATHER_PER_ITEM)
+        crowd = self._crowd()
+        if crowd > 1 and not lane.held_back and len(lane.entries) < self._batch_max:
+            pause = min(self._gather_max, crowd * GATHER_PER_STEP)
             left = lane.last_started_at + pause - asyncio.get_running_loop().time()
             if left > 0:
                 await asyncio.sleep(left)
@@ -264,8 +268,9 @@ class _Lane(Generic[Item, Result]):
     def __init__(self) -> None:
         self.entries: collections.deque[_Entry[Item, Result]] = collections.deque()
         self.filled = asyncio.Event()
-        self.last_size = 0
         self.last_started_at = 0.0
+        self.held_back = False
+        """Whether entries wait only because one of their process went before them."""
 
     def take(self, limit: int) -> list[_Entry[Item, Result]]:
         """Take entries from the front, at most one per process; others keep their order."""
@@ -283,7 +288,7 @@ class _Lane(Generic[Item, Result]):
                 if len(batch) == limit:
                     break
         self.entries.extendleft(reversed(passed))
-        self.last_size = len(batch)
+        self.held_back = bool(passed)
         self.last_started_at = asyncio.get_running_loop().time()
         return batch
 

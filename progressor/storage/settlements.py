@@ -112,6 +112,7 @@ class Settlements:
         step_grace: dt.timedelta,
         statement_timeout: dt.timedelta,
         on_batch: Callable[[str, int], None],
+        crowd: Callable[[], int] = lambda: 0,
     ) -> None:
         """Open nothing."""
         self._clock = clock
@@ -129,6 +130,7 @@ class Settlements:
             queue_max=commit.queue_max,
             statement_timeout=statement_timeout.total_seconds(),
             gather_max=commit.gather.total_seconds(),
+            crowd=crowd,
             on_batch=on_batch,
         )
 

@@ -39,6 +39,7 @@ class Workers:
         """Take what carries a task, and those that follow on its process, to the end."""
         self._carry = carry
         self._crews: dict[str, _Crew] = {}
+        self._busy_total = 0
         self._group: asyncio.TaskGroup | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -78,9 +79,10 @@ class Workers:
         crew = self._crews[namespace]
         assert crew.busy >= count, "more places given back than were taken"
         crew.busy -= count
+        self._busy_total -= count
         if crew.has_backlog:
             self.room_made.set()
-        if not any(each.busy for each in self._crews.values()):
+        if not self._busy_total:
             self._idle.set()
 
     def start(self, task: RunningTask) -> None:
@@ -114,6 +116,11 @@ class Workers:
         crew = self._crews.get(namespace)
         return crew is not None and crew.has_backlog
 
+    @property
+    def busy_total(self) -> int:
+        """The places taken in all namespaces."""
+        return self._busy_total
+
     def busy_count(self, namespace: str) -> int:
         """Return the places taken in a namespace."""
         crew = self._crews.get(namespace)
@@ -137,4 +144,5 @@ class Workers:
     def _take(self, crew: _Crew, count: int) -> None:
         if count:
             crew.busy += count
+            self._busy_total += count
             self._idle.clear()

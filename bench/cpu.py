@@ -1,0 +1,72 @@
+"""CPU seconds by component, from /proc: each part's process tree, PostgreSQL apart.
+
+Source: proc(5), /proc/[pid]/stat, fields 4 (ppid) and 14 to 17 (utime, stime, cutime, cstime).
+"""
+
+import collections
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PROC = Path("/proc")
+_POSTGRES = "postgres"
+
+
+class _Stat(NamedTuple):
+    name: str
+    parent: int
+    seconds: float
+
+
+def cpu_seconds(pids: Mapping[str, int], *, all_postgres: bool) -> dict[str, float]:
+    """Return the CPU seconds that each component has used so far, children that ended included.
+
+    Args:
+        pids: The root process of each part.
+        all_postgres: Count every PostgreSQL on this machine, not only those under the parts: for a
+            server that somebody else has started.
+    """
+    stats = _read_all()
+    children = collections.defaultdict(list)
+    for pid, stat in stats.items():
+        children[stat.parent].append(pid)
+    used: dict[str, float] = dict.fromkeys((*pids, _POSTGRES), 0.0)
+    for component, root in pids.items():
+        waiting = [root]
+        while waiting:
+            pid = waiting.pop()
+            waiting.extend(children[pid])
+            if pid in stats:
+                name = _POSTGRES if stats[pid].name == _POSTGRES else component
+                used[name] += stats[pid].seconds
+    if all_postgres:
+        used[_POSTGRES] = sum(stat.seconds for stat in stats.values() if stat.name == _POSTGRES)
+    return used
+
+
+def busy_seconds() -> float:
+    """Return the seconds that all cores together have not been idle.
+
+    Source: proc(5), /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal.
+    """
+    first = (_PROC / "stat").read_text("ascii").partition("\n")[0]
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, first.split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / _TICKS
+
+
+def _read_all() -> dict[int, _Stat]:
+    stats = {}
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            text = (entry / "stat").read_text("utf-8", "replace")
+        except OSError:
+            continue  # It has ended meanwhile.
+        head, _, tail = text.rpartition(")")
+        fields = tail.split()
+        seconds = sum(map(int, fields[11:15])) / _TICKS
+        stats[int(entry.name)] = _Stat(head.partition("(")[2], int(fields[1]), seconds)
+    return stats

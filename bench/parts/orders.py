@@ -1,0 +1,38 @@
+"""What all parts share: orders in, answers out, an event loop, and the channel options."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+import uvloop
+
+Answer = Mapping[str, Any]
+Obey = Callable[[dict[str, Any]], Awaitable[Answer]]
+
+SECONDS_MAX = 60.0
+"""The deadline of every call: long enough that none ends by it."""
+
+SERVER_OPTIONS = (("grpc.so_reuseport", 0),)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a part to its end."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main)
+
+
+def tell(answer: Answer) -> None:
+    """Print one line for the bench."""
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+async def obey(obey_one: Obey) -> None:
+    """Answer orders, one at a time, until standard input ends."""
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    async for line in reader:
+        tell(await obey_one(json.loads(line)))

@@ -1,0 +1,73 @@
+"""A part in a process of its own, and the conversation with it."""
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+
+_READY_SECONDS = 90.0
+_END_SECONDS = 40.0
+
+
+class Peer:
+    """A running part."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        """Take the process; `ready` is what it said of itself."""
+        self.name = name
+        self.pid = process.pid
+        self.ready: dict[str, Any] = {}
+        self._process = process
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return str(self.ready["address"])
+
+    async def ask(self, **order: object) -> dict[str, Any]:
+        """Send an order and return the answer."""
+        assert self._process.stdin is not None, "started with a pipe"
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        return await self.hear()
+
+    async def hear(self) -> dict[str, Any]:
+        """Return the next line it says."""
+        assert self._process.stdout is not None, "started with a pipe"
+        line = await self._process.stdout.readline()
+        if not line:
+            message = f"the {self.name} has ended; what it said is above"
+            raise RuntimeError(message)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    async def end(self) -> None:
+        """End its input, so that it leaves, and wait; a part that will not leave is killed."""
+        assert self._process.stdin is not None, "started with a pipe"
+        self._process.stdin.close()
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+
+@contextlib.asynccontextmanager
+async def started(name: str, *arguments: str) -> AsyncIterator[Peer]:
+    """Run `bench.parts.<name>` until the context is left."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", f"bench.parts.{name}", *arguments,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=ROOT,
+    )  # fmt: skip
+    peer = Peer(name, process)
+    try:
+        async with asyncio.timeout(_READY_SECONDS):
+            peer.ready = await peer.hear()
+        yield peer
+    finally:
+        await peer.end()

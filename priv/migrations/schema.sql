@@ -1,0 +1,194 @@
+-- The schema as it is today: what the numbered files beside this one come to.
+-- Written by `make migrate-schema`; proven equal to the migrations by tests/storage/test_migrations.py.
+-- Nothing reads it but people.
+
+CREATE TYPE progressor.process_status AS ENUM ('init', 'running', 'error', 'finished');
+
+CREATE TYPE progressor.task_status AS ENUM ('waiting', 'running', 'blocked', 'finished', 'error', 'cancelled');
+
+CREATE TYPE progressor.task_type AS ENUM ('init', 'call', 'notify', 'repair', 'timeout', 'remove');
+
+CREATE SEQUENCE progressor.lease_tokens AS bigint;
+
+CREATE SEQUENCE progressor.replica_ids AS bigint;
+
+CREATE SEQUENCE progressor.task_ids AS bigint;
+
+CREATE TABLE progressor.events (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    process_id text NOT NULL,
+    event_id bigint NOT NULL,
+    task_id bigint NOT NULL,
+    occurred_at timestamp with time zone NOT NULL,
+    format_version integer NOT NULL DEFAULT 0,
+    payload bytea NOT NULL,
+    metadata json,
+    CONSTRAINT events_pkey PRIMARY KEY (slot, namespace, process_id, event_id),
+    CONSTRAINT events_event_id_check CHECK ((event_id >= 1))
+);
+
+CREATE TABLE progressor.migrations (
+    number integer NOT NULL,
+    name text NOT NULL,
+    checksum text NOT NULL,
+    applied_at timestamp with time zone NOT NULL DEFAULT now(),
+    CONSTRAINT migrations_pkey PRIMARY KEY (number)
+);
+
+CREATE TABLE progressor.namespaces (
+    name text NOT NULL,
+    revision bigint NOT NULL,
+    config jsonb NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT namespaces_pkey PRIMARY KEY (name),
+    CONSTRAINT namespaces_name_check CHECK ((name ~ '^[a-z0-9._-]{1,64}$'::text)),
+    CONSTRAINT namespaces_revision_check CHECK ((revision >= 1))
+);
+
+CREATE TABLE progressor.processes (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    process_id text NOT NULL,
+    status progressor.process_status NOT NULL,
+    previous_status progressor.process_status,
+    detail text,
+    aux_state bytea NOT NULL DEFAULT '\x'::bytea,
+    metadata jsonb,
+    corrupted_by bigint,
+    created_at timestamp with time zone NOT NULL,
+    status_changed_at timestamp with time zone NOT NULL,
+    last_event_id bigint NOT NULL DEFAULT 0,
+    init_task_id bigint NOT NULL,
+    result bytea,
+    CONSTRAINT processes_pkey PRIMARY KEY (slot, namespace, process_id),
+    CONSTRAINT corrupted_only_in_error CHECK (((corrupted_by IS NULL) OR (status = 'error'::progressor.process_status))),
+    CONSTRAINT detail_with_error CHECK (((status = 'error'::progressor.process_status) = (detail IS NOT NULL))),
+    CONSTRAINT processes_last_event_id_check CHECK ((last_event_id >= 0)),
+    CONSTRAINT processes_process_id_check CHECK (((octet_length(process_id) >= 1) AND (octet_length(process_id) <= 256)))
+) WITH (
+    fillfactor=85
+);
+
+CREATE TABLE progressor.replicas (
+    replica_id bigint NOT NULL,
+    name text NOT NULL,
+    version text NOT NULL,
+    functions text NOT NULL,
+    started_at timestamp with time zone NOT NULL,
+    heartbeat_at timestamp with time zone NOT NULL,
+    draining boolean NOT NULL DEFAULT false,
+    CONSTRAINT replicas_pkey PRIMARY KEY (replica_id)
+) WITH (
+    fillfactor=50
+);
+
+CREATE TABLE progressor.replies (
+    task_id bigint NOT NULL,
+    task_type progressor.task_type NOT NULL,
+    status progressor.task_status NOT NULL,
+    response bytea,
+    error_code integer,
+    error_reason text,
+    error_message text,
+    error_rejected boolean,
+    error_metadata json,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT replies_pkey PRIMARY KEY (task_id)
+);
+
+CREATE TABLE progressor.running (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    process_id text NOT NULL,
+    task_id bigint NOT NULL,
+    task_type progressor.task_type NOT NULL,
+    attempt integer NOT NULL,
+    token bigint NOT NULL,
+    previous_token bigint,
+    replica_id bigint NOT NULL,
+    leased_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    CONSTRAINT running_pkey PRIMARY KEY (slot, namespace, process_id)
+) WITH (
+    fillfactor=50,
+    autovacuum_vacuum_scale_factor=0.01,
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_cost_delay=0
+);
+
+CREATE TABLE progressor.schedule (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    process_id text NOT NULL,
+    task_id bigint NOT NULL,
+    task_type progressor.task_type NOT NULL,
+    status progressor.task_status NOT NULL,
+    due_at timestamp with time zone,
+    attempt integer NOT NULL DEFAULT 0,
+    replica_id bigint NOT NULL,
+    CONSTRAINT schedule_pkey PRIMARY KEY (slot, namespace, process_id, task_id),
+    CONSTRAINT only_timers_are_blocked CHECK (((status = 'waiting'::progressor.task_status) OR (task_type = ANY (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type])))),
+    CONSTRAINT schedule_status_check CHECK ((status = ANY (ARRAY['waiting'::progressor.task_status, 'blocked'::progressor.task_status]))),
+    CONSTRAINT timers_are_due CHECK (((due_at IS NOT NULL) OR (task_type <> ALL (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type]))))
+) WITH (
+    fillfactor=70,
+    autovacuum_vacuum_scale_factor=0.01,
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_cost_delay=0
+);
+
+CREATE TABLE progressor.tasks (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    process_id text NOT NULL,
+    task_id bigint NOT NULL,
+    task_type progressor.task_type NOT NULL,
+    status progressor.task_status NOT NULL,
+    attempt_count integer NOT NULL DEFAULT 0,
+    created_at timestamp with time zone NOT NULL,
+    scheduled_at timestamp with time zone,
+    first_started_at timestamp with time zone,
+    started_at timestamp with time zone,
+    finished_at timestamp with time zone,
+    token bigint,
+    first_event_id bigint,
+    event_count integer NOT NULL DEFAULT 0,
+    step_timeout interval,
+    history_after bigint,
+    history_limit integer,
+    history_backward boolean,
+    args bytea NOT NULL DEFAULT '\x'::bytea,
+    caller_context json,
+    trace_context json,
+    idempotency_key text,
+    fingerprint bytea,
+    reply_to bigint[],
+    response bytea,
+    error_code integer,
+    error_reason text,
+    error_message text,
+    error_rejected boolean,
+    error_metadata json,
+    CONSTRAINT tasks_pkey PRIMARY KEY (slot, namespace, process_id, task_id),
+    CONSTRAINT blocked_only_in_schedule CHECK ((status <> 'blocked'::progressor.task_status)),
+    CONSTRAINT finished_when_final CHECK (((finished_at IS NOT NULL) = (status = ANY (ARRAY['finished'::progressor.task_status, 'error'::progressor.task_status, 'cancelled'::progressor.task_status])))),
+    CONSTRAINT tasks_attempt_count_check CHECK ((attempt_count >= 0))
+) WITH (
+    fillfactor=80
+);
+
+CREATE INDEX processes_by_creation ON progressor.processes USING btree (namespace, created_at DESC, process_id DESC);
+
+CREATE INDEX processes_by_metadata ON progressor.processes USING gin (metadata jsonb_path_ops) WHERE (metadata IS NOT NULL);
+
+CREATE INDEX processes_finished ON progressor.processes USING btree (namespace, status_changed_at) WHERE (status = 'finished'::progressor.process_status);
+
+CREATE INDEX processes_in_error ON progressor.processes USING btree (namespace, created_at DESC, process_id DESC) WHERE (status = 'error'::progressor.process_status);
+
+CREATE INDEX schedule_due ON progressor.schedule USING btree (namespace, due_at) WHERE ((status = 'waiting'::progressor.task_status) AND (due_at IS NOT NULL));
+
+CREATE UNIQUE INDEX schedule_timer ON progressor.schedule USING btree (slot, namespace, process_id) WHERE (task_type = ANY (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type]));
+
+CREATE UNIQUE INDEX tasks_by_idempotency_key ON progressor.tasks USING btree (slot, namespace, process_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
