@@ -8,6 +8,7 @@ back the leases of the rest, write what is decided, stop the heartbeat, close ch
 import asyncio
 import contextlib
 import datetime as dt
+import functools
 import logging
 from collections.abc import AsyncIterator
 from typing import Any, cast
@@ -217,10 +218,18 @@ class Engine:
             replica=self._config.replica,
             clock=self._clock,
             loop=asyncio.get_running_loop(),
-            on_beat=lambda: self._health.set(healthy=True),
+            on_beat=functools.partial(self._beat, opened),
             on_miss=lambda: self._health.set(healthy=False),
-            on_lost=lambda: opened.leases.let_go(Ending.ABANDONED),
+            on_lost=functools.partial(self._lose_leases, opened),
         )
+
+    def _beat(self, opened: Assembly) -> None:
+        opened.workers.suspended = False
+        self._health.set(healthy=True)
+
+    def _lose_leases(self, opened: Assembly) -> None:
+        opened.workers.suspended = True
+        opened.leases.let_go(Ending.ABANDONED)
 
     async def _drain(
         self, opened: Assembly, heartbeat: Heartbeat, group: asyncio.TaskGroup

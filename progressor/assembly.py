@@ -63,34 +63,47 @@ class Assembly:
         """Build everything and start nothing."""
         self.dsn = dsn
         self.replicas = replicas
-        self.functions = functions = Functions()
+        self.functions = Functions()
         self._config, self._pools, self._observers = config, pools, observers
+        self._clock, self._telemetry = clock, telemetry
+        self._own_id = replica_id
         self._spread = random.Random()  # noqa: S311  jitter, not a secret
+        self._called = asyncio.Event()
+        self._workers_stop = asyncio.Event()
+        self._scanners: list[asyncio.Task[None]] = []
+        self._writers: list[asyncio.Task[None]] = []
+        self._workers_task: asyncio.Task[None] | None = None
+        self._replies_task: asyncio.Task[None] | None = None
+        self._build_storage()
+        self._build_worker()
 
-        def own_id() -> int:
-            return replica_id
+    def _replica_id(self) -> int:
+        return self._own_id
 
-        def count_batch(name: str, size: int) -> None:
-            observers.tell("batch", write=name, size=size)
+    def _crowd(self) -> int:
+        return self.workers.busy_total
 
-        def crowd() -> int:
-            return self.workers.busy_total
+    def _count_batch(self, name: str, size: int) -> None:
+        self._observers.tell("batch", write=name, size=size)
 
+    def _build_storage(self) -> None:
+        config, pools, functions = self._config, self._pools, self.functions
+        clock, own_id = self._clock, self._replica_id
         timeout, grace = config.database.statement_timeout, config.replica.step_grace
         self.namespaces = Namespaces(pool=pools.front)
-        histories = Histories(pool=pools.front)
         self.processes = Processes(
             pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
-            histories=histories, statement_timeout=timeout,
+            histories=Histories(pool=pools.front), statement_timeout=timeout,
         )  # fmt: skip
         self._admissions = Admissions(
             pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
-            commit=config.commit, statement_timeout=timeout, on_batch=count_batch, crowd=crowd,
+            commit=config.commit, statement_timeout=timeout, on_batch=self._count_batch,
+            crowd=self._crowd,
         )  # fmt: skip
         self._settlements = Settlements(
             pool=pools.worker, functions=functions, clock=clock, replica_id=own_id,
             commit=config.commit, step_grace=grace, statement_timeout=timeout,
-            on_batch=count_batch, crowd=crowd,
+            on_batch=self._count_batch, crowd=self._crowd,
         )  # fmt: skip
         self._claims = Claims(
             functions=functions, clock=clock, replica_id=own_id, step_grace=grace,
@@ -99,11 +112,14 @@ class Assembly:
         self._results = Results(
             pool=pools.front, functions=functions, clock=clock, replica_id=own_id
         )
+
+    def _build_worker(self) -> None:
+        config, clock, own_id = self._config, self._clock, self._replica_id
+        grace, observers = config.replica.step_grace, self._observers
         self.leases = Leases()
-        self._called = asyncio.Event()
         self.replies = Replies(
             results=self._results,
-            listen=lambda: results.listen(dsn, replica_id),
+            listen=lambda: results.listen(self.dsn, self._own_id),
             on_due=self._called.set,
             carried=self.leases.carries,
             clock=clock,
@@ -112,10 +128,10 @@ class Assembly:
         self._agenda = Agenda(clock=clock, horizon=config.scanner.horizon, size_max=_AGENDA_MAX)
         self._aftermath = Aftermath(replies=self.replies, agenda=self._agenda, replica_id=own_id)
         self._channels = Channels()
-        self._steps = Steps(
+        steps = Steps(
             processor=ProcessorClient(self._channels, clock),
             settlements=self._settlements,
-            histories=Histories(pool=pools.worker),
+            histories=Histories(pool=self._pools.worker),
             namespaces=self.namespaces,
             snapshots=Snapshots(bytes_max=config.snapshots.bytes_max),
             aftermath=self._aftermath,
@@ -123,10 +139,10 @@ class Assembly:
             clock=clock,
             spread=self._spread,
             step_grace=grace,
-            telemetry=telemetry,
+            telemetry=self._telemetry,
             observers=observers,
         )
-        self.workers = Workers(lambda task: self._steps.carry(task, self.workers))
+        self.workers = Workers(lambda task: steps.carry(task, self.workers))
         self.intake = Intake(
             admissions=self._admissions,
             workers=self.workers,
@@ -140,12 +156,6 @@ class Assembly:
             observers=observers,
         )
         self._places = Places(workers=self.workers, step_grace=grace)
-        self._replica_id = own_id
-        self._workers_stop = asyncio.Event()
-        self._scanners: list[asyncio.Task[None]] = []
-        self._writers: list[asyncio.Task[None]] = []
-        self._workers_task: asyncio.Task[None] | None = None
-        self._replies_task: asyncio.Task[None] | None = None
 
     def start(self, group: asyncio.TaskGroup) -> None:
         """Begin to write, carry, answer and scan."""

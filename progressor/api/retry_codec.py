@@ -1,5 +1,6 @@
 """RetryPolicy, from protobuf to domain, with the bounds and defaults of its proto comments."""
 
+import datetime as dt
 import math
 
 from progressor.api.validation import (
@@ -12,6 +13,7 @@ from progressor.domain.namespace import RetryPolicy
 from progressor.v1 import namespace_service_pb2
 
 ATTEMPTS_MAX = 1_000_000
+INTERVAL_MAX = dt.timedelta(days=365)
 REASONS_MAX = 100
 REASON_BYTES_MAX = 256
 
@@ -33,6 +35,9 @@ def retry_policy_from_wire(
     # An absent duration reads as zero, and zero takes the default as well.
     initial = duration_from_wire(message.initial_interval, f"{field}.initial_interval", violations)
     longest = duration_from_wire(message.interval_max, f"{field}.interval_max", violations)
+    for name, interval in (("initial_interval", initial), ("interval_max", longest)):
+        if interval is not None and interval > INTERVAL_MAX:
+            violations.add(f"{field}.{name}", f"{interval} is more than {INTERVAL_MAX}")
     elapsed_max = duration_from_wire(message.elapsed_max, f"{field}.elapsed_max", violations)
     return RetryPolicy(
         initial_interval=initial or _DEFAULTS.initial_interval,

@@ -77,8 +77,8 @@ class Server:
     )
     tls_certificate: Path | None = setting(None, "PEM file of the certificate chain; empty: no TLS")
     tls_key: Path | None = setting(None, "PEM file of the certificate's private key")
-    message_bytes_max: Annotated[int, Meta(ge=64 * 1024, le=1024 * _MIB)] = setting(
-        64 * _MIB, "bytes of the largest gRPC message"
+    message_bytes_max: Annotated[int, Meta(gt=16 * _MIB, le=1024 * _MIB)] = setting(
+        64 * _MIB, "bytes of the largest gRPC message; the largest payload, 16 MiB, must fit"
     )
     streams_max: Annotated[int, Meta(ge=1, le=1_000_000)] = setting(
         10_000, "requests at once over one connection"

@@ -18,6 +18,8 @@ from progressor import errors
 from progressor.settings.sections import Database
 from progressor.storage import arrays
 
+RECONNECT_SECONDS = 5.0
+
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 Pool = psycopg_pool.AsyncConnectionPool[Connection]
 
@@ -107,7 +109,9 @@ async def open_pools(config: Database, dsn: str) -> Pools:
             open=False,
             configure=prepare,
             timeout=config.connect_timeout.total_seconds(),
-            reconnect_timeout=float("inf"),
+            # The pool doubles the pause between its attempts without end. When it gives up after
+            # these seconds, whoever asks next makes it begin anew.
+            reconnect_timeout=RECONNECT_SECONDS,
         )
 
     pools = Pools(

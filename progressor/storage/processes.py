@@ -121,7 +121,7 @@ class Processes:
         before_at, before_id = query.before or (None, None)
         parameters = {
             "namespace": query.namespace,
-            "statuses": [str(status) for status in query.statuses] or None,
+            "statuses": f"{{{','.join(query.statuses)}}}" if query.statuses else None,
             "created_from": query.created_from,
             "created_to": query.created_to,
             "metadata": Jsonb(query.metadata) if query.metadata else None,

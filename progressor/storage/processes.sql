@@ -34,13 +34,14 @@ WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
     AND task_type IN ('timeout', 'remove')
 
 -- name: list_processes
--- Pages through the processes of a namespace, newest first. Locks: none.
+-- Pages through the processes of a namespace, newest first. Locks: none. `statuses` is an array's
+-- literal: a constant for the planner, by which it sees that an index of one status will do.
 SELECT slot, process_id, status, previous_status, detail, ''::bytea, metadata, corrupted_by,
     created_at, status_changed_at, last_event_id, init_task_id
 FROM progressor.processes
 WHERE namespace = %(namespace)s
-    AND (%(statuses)s::text[] IS NULL
-        OR status = ANY (%(statuses)s::text[]::progressor.process_status[]))
+    AND (%(statuses)s::progressor.process_status[] IS NULL
+        OR status = ANY (%(statuses)s::progressor.process_status[]))
     AND (%(created_from)s::timestamptz IS NULL OR created_at >= %(created_from)s)
     AND (%(created_to)s::timestamptz IS NULL OR created_at < %(created_to)s)
     AND (%(metadata)s::jsonb IS NULL OR metadata @> %(metadata)s::jsonb)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime as dt
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import psycopg
@@ -16,7 +17,10 @@ from progressor.storage.pools import Pool, connection_of, translated
 
 _SQL = statements.load("results")
 
+_log = logging.getLogger(__name__)
+
 _DUE = "due"
+_DIGITS_MAX = 19
 NOTIFY_IDS_MAX = 350
 """Task ids of one notification: a payload holds 8,000 bytes, an id at most 20 and a comma."""
 
@@ -133,13 +137,21 @@ async def listen(dsn: str, replica_id: int) -> AsyncIterator[Word]:
             await connection.execute(f"LISTEN progressor_{int(replica_id)}".encode())
             yield Word()
             async for notice in connection.notifies():
-                yield _word(notice.payload)
+                word = _word(notice.payload)
+                if word is None:
+                    _log.warning("not a word of a replica", extra={"payload": notice.payload[:100]})
+                else:
+                    yield word
 
 
-def _word(payload: str) -> Word:
+def _word(payload: str) -> Word | None:
+    """Return what a notification says; None: anybody who may connect can send anything."""
     if payload == _DUE:
         return Word(work_is_due=True)
-    return Word(task_ids=tuple(map(int, payload.split(","))))
+    parts = payload.split(",")
+    if not all(part.isascii() and part.isdigit() and len(part) <= _DIGITS_MAX for part in parts):
+        return None
+    return Word(task_ids=tuple(map(int, parts)))
 
 
 def _result(row: rows.Row) -> TaskResult:

@@ -44,6 +44,8 @@ class Workers:
         self._idle = asyncio.Event()
         self._idle.set()
         self.draining = False
+        self.suspended = False
+        """Whether no lease may be taken: what is leased now would be lost already."""
         self.room_made = asyncio.Event()
         """Set when a namespace with a backlog may have a free place."""
 
@@ -59,10 +61,15 @@ class Workers:
         """Wait until no place is taken."""
         await self._idle.wait()
 
+    @property
+    def closed(self) -> bool:
+        """Whether no places are given at the moment."""
+        return self.draining or self.suspended
+
     def reserve(self, namespace: Namespace) -> bool:
         """Reserve a place for a request that has just come, if nobody is before it."""
         crew = self._crew(namespace)
-        if self.draining or crew.has_backlog or crew.busy >= crew.size:
+        if self.closed or crew.has_backlog or crew.busy >= crew.size:
             return False
         self._take(crew, 1)
         return True
@@ -70,7 +77,7 @@ class Workers:
     def reserve_up_to(self, namespace: Namespace, wanted: int) -> int:
         """Reserve places for tasks that are due; return how many, 0 .. `wanted`."""
         crew = self._crew(namespace)
-        count = 0 if self.draining else min(wanted, crew.free)
+        count = 0 if self.closed else min(wanted, crew.free)
         self._take(crew, count)
         return count
 

@@ -1,0 +1,165 @@
+"""Laws of group commit, over random crowds and random faults."""
+
+import asyncio
+import collections
+import dataclasses
+import enum
+from collections.abc import Sequence
+from typing import cast
+
+import psycopg
+from hypothesis import given
+from hypothesis import strategies as st
+
+from progressor import errors
+from progressor.storage.group_commit import GroupCommit, Insistence
+from progressor.storage.pools import Connection, Pool
+from tests.support.builders import make_key
+from tests.support.memory import MemoryPool
+from tests.support.virtual_time import in_virtual_time
+
+BATCH_MAX = 3
+TIMEOUT_SECONDS = 10.0
+
+
+class Fault(enum.Enum):
+    """What happens to one write."""
+
+    NONE = enum.auto()
+    CUT_BEFORE = enum.auto()
+    CUT_AFTER = enum.auto()
+    UNDONE = enum.auto()
+    HANGS = enum.auto()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Item:
+    """A write about one of a few processes; whoever waits for it may go away."""
+
+    process_id: str
+    pause: float
+    poisoned: bool
+    abandoned: bool
+    number: int = 0
+
+
+class Database:
+    """Applies what it is sent, each item once, unless a fault is due."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.faults = collections.deque(faults)
+        self.applied: list[Item] = []
+
+    async def write(
+        self, _connection: Connection, items: Sequence[Item], again: bool
+    ) -> Sequence[int]:
+        assert 0 < len(items) <= BATCH_MAX
+        assert len({item.process_id for item in items}) == len(items), "two of one process"
+        fault = self.faults.popleft() if self.faults else Fault.NONE
+        await asyncio.sleep(0.001)
+        match fault:
+            case Fault.CUT_BEFORE:
+                raise psycopg.OperationalError("cut before")
+            case Fault.UNDONE:
+                raise psycopg.errors.SerializationFailure("undone")
+            case Fault.HANGS:
+                await asyncio.get_running_loop().create_future()
+            case _:
+                pass
+        if any(item.poisoned for item in items):
+            raise psycopg.DataError("poisoned")
+        for item in items:
+            assert item not in self.applied or again, "sent twice without a word"
+            if item not in self.applied:
+                self.applied.append(item)
+        if fault is Fault.CUT_AFTER:
+            raise psycopg.OperationalError("cut after")
+        return [item.number for item in items]
+
+
+ITEMS = st.lists(
+    st.builds(
+        Item,
+        process_id=st.sampled_from("abcde"),
+        pause=st.sampled_from([0.0, 0.0, 0.0005, 0.01, 2.0]),
+        poisoned=st.sampled_from([False, False, False, True]),
+        abandoned=st.sampled_from([False, False, True]),
+    ),
+    max_size=20,
+)
+FAULTS = st.lists(st.sampled_from(Fault), max_size=8)
+
+
+def commit_to(
+    database: Database, pool: MemoryPool, insistence: Insistence, lanes: int, gather: float
+) -> GroupCommit[Item, int]:
+    return GroupCommit(
+        name="test",
+        write=database.write,
+        key=lambda item: make_key(item.process_id),
+        pool=cast("Pool", pool),
+        insistence=insistence,
+        lane_count=lanes,
+        batch_max=BATCH_MAX,
+        queue_max=1000,
+        statement_timeout=TIMEOUT_SECONDS,
+        gather_max=gather,
+        crowd=lambda: 10,
+    )
+
+
+@given(
+    items=ITEMS,
+    faults=FAULTS,
+    insistence=st.sampled_from(Insistence),
+    lanes=st.integers(1, 3),
+    outages=st.integers(0, 2),
+    gather=st.sampled_from([0.0, 0.005]),
+)
+@in_virtual_time
+async def test_every_item_has_one_result_and_no_fault_spreads(
+    items: list[Item],
+    faults: list[Fault],
+    insistence: Insistence,
+    lanes: int,
+    outages: int,
+    gather: float,
+) -> None:
+    database, pool = Database(faults), MemoryPool()
+    pool.outages = outages
+    commit = commit_to(database, pool, insistence, lanes, gather)
+    numbered = [dataclasses.replace(item, number=number) for number, item in enumerate(items)]
+    futures: list[asyncio.Future[int]] = []
+    running = asyncio.ensure_future(commit.run())
+    for item in numbered:
+        await asyncio.sleep(item.pause)
+        futures.append(commit.submit(item))
+        if item.abandoned:
+            futures[-1].cancel()
+    commit.close()
+    await running
+
+    assert all(future.done() for future in futures)
+    for item, future in zip(numbered, futures, strict=True):
+        if not item.abandoned:
+            _check_result(database, item, future, insistence)
+    for process_id in "abcde":
+        written = [item.number for item in database.applied if item.process_id == process_id]
+        assert written == sorted(written), "written out of order"
+    if insistence is Insistence.INSIST:
+        wanted = {item.number for item in numbered if not item.poisoned}
+        assert sorted(item.number for item in database.applied) == sorted(wanted)
+
+
+def _check_result(
+    database: Database, item: Item, future: "asyncio.Future[int]", insistence: Insistence
+) -> None:
+    error = future.exception()
+    if error is None:
+        assert future.result() == item.number
+        assert database.applied.count(item) == 1
+    elif isinstance(error, errors.StorageRefusedError):
+        assert item.poisoned, "refused with its neighbour"
+    else:
+        assert isinstance(error, errors.StorageUnavailableError)
+        assert insistence is Insistence.GIVE_UP

@@ -1,0 +1,203 @@
+"""Values of the domain and of storage's answers: every default valid, override one field."""
+
+import datetime as dt
+from typing import Any
+
+from progressor.domain.admission import Request
+from progressor.domain.event import Event, NewEvent
+from progressor.domain.intent import Action, Failed, Intent, KeepTimer, Succeeded
+from progressor.domain.namespace import Namespace
+from progressor.domain.process import Process, ProcessKey, ProcessStatus, process_key
+from progressor.domain.settlement import Finish
+from progressor.domain.task import RunningTask, TaskError, TaskResult, TaskStatus, TaskType
+from progressor.storage.claims import Claimed
+from progressor.storage.replicas import Zombie, ZombieCause
+from progressor.storage.settlements import Cancelled, Due, Entry, Written
+from tests.support.clock import START
+
+Fields = dict[str, Any]
+
+NAMESPACE = "orders"
+INIT_TASK_ID = 1
+STEP_TIMEOUT = dt.timedelta(seconds=30)
+
+
+def seconds(count: float) -> dt.timedelta:
+    """Return a duration."""
+    return dt.timedelta(seconds=count)
+
+
+def make_key(process_id: str = "p1", *, namespace: str = NAMESPACE) -> ProcessKey:
+    """Return the key of a process."""
+    return process_key(namespace, process_id)
+
+
+def make_namespace(name: str = NAMESPACE, **fields: Any) -> Namespace:
+    """Return a namespace with the defaults of production."""
+    defaults: Fields = {"name": name, "processor_targets": ("127.0.0.1:1",)}
+    return Namespace(**defaults | fields)
+
+
+def make_process(**fields: Any) -> Process:
+    """Return a running process without events."""
+    defaults: Fields = {
+        "key": make_key(),
+        "status": ProcessStatus.RUNNING,
+        "previous_status": ProcessStatus.INIT,
+        "detail": None,
+        "aux_state": b"",
+        "metadata": None,
+        "corrupted_by": None,
+        "created_at": START,
+        "status_changed_at": START,
+        "last_event_id": 0,
+        "init_task_id": INIT_TASK_ID,
+        "result": None,
+    }
+    return Process(**defaults | fields)
+
+
+def make_task(**fields: Any) -> RunningTask:
+    """Return the first attempt of a call."""
+    defaults: Fields = {
+        "process": make_process(),
+        "task_id": 7,
+        "task_type": TaskType.CALL,
+        "attempt": 1,
+        "token": 70,
+        "args": b"args",
+        "caller_context": {},
+        "trace_context": {},
+        "history_range": None,
+        "step_timeout": None,
+        "scheduled_at": START,
+        "started_at": START,
+        "first_started_at": START,
+    }
+    return RunningTask(**defaults | fields)
+
+
+def make_event(event_id: int = 1, **fields: Any) -> Event:
+    """Return a recorded event."""
+    defaults: Fields = {
+        "event_id": event_id,
+        "occurred_at": START,
+        "payload": f"event {event_id}".encode(),
+        "format_version": 0,
+        "metadata": None,
+        "task_id": 7,
+    }
+    return Event(**defaults | fields)
+
+
+def make_history(last: int, *, first: int = 1, **fields: Any) -> tuple[Event, ...]:
+    """Return the events first .. last."""
+    return tuple(make_event(event_id, **fields) for event_id in range(first, last + 1))
+
+
+def make_new_events(count: int) -> tuple[NewEvent, ...]:
+    """Return events about to be recorded."""
+    return tuple(NewEvent(payload=f"new {number}".encode()) for number in range(1, count + 1))
+
+
+def make_success(action: Action | None = None, **fields: Any) -> Succeeded:
+    """Return a success without events and without an action."""
+    chosen = KeepTimer() if action is None else action
+    defaults: Fields = {"response": b"done", "action": chosen}
+    return Succeeded(Intent(**defaults | fields))
+
+
+def make_failure(**fields: Any) -> Failed:
+    """Return a failure that another attempt may mend."""
+    defaults: Fields = {
+        "code": 14,
+        "reason": "PROCESSOR_UNAVAILABLE",
+        "message": "nobody there",
+        "retryable": True,
+    }
+    return Failed(**defaults | fields)
+
+
+def make_error(**fields: Any) -> TaskError:
+    """Return the error of a task that failed."""
+    defaults: Fields = {"code": 13, "reason": "BUG", "message": "it broke"}
+    return TaskError(**defaults | fields)
+
+
+def make_result(task_id: int = 7, **fields: Any) -> TaskResult:
+    """Return the result of a call that finished."""
+    defaults: Fields = {
+        "task_id": task_id,
+        "task_type": TaskType.CALL,
+        "status": TaskStatus.FINISHED,
+        "response": b"done",
+    }
+    return TaskResult(**defaults | fields)
+
+
+def make_request(task_type: TaskType = TaskType.CALL, **fields: Any) -> Request:
+    """Return a call."""
+    defaults: Fields = {"key": make_key(), "task_type": task_type, "args": b"args"}
+    return Request(**defaults | fields)
+
+
+def make_entry(task: RunningTask | None = None, **fields: Any) -> Entry:
+    """Return the settlement of a task that finished."""
+    settled = make_task() if task is None else task
+    defaults: Fields = {
+        "key": settled.key,
+        "task_id": settled.task_id,
+        "task_type": settled.task_type,
+        "attempt": settled.attempt,
+        "token": settled.token,
+        "settlement": Finish(make_success().intent),
+        "process": settled.process,
+        "continues": True,
+        "expires_after": STEP_TIMEOUT,
+    }
+    return Entry(**defaults | fields)
+
+
+def make_written(**fields: Any) -> Written:
+    """Return a settlement after which nothing is to be done."""
+    defaults: Fields = {
+        "settled_at": START,
+        "process": make_process(),
+        "next": None,
+        "due": None,
+        "reply_to": (),
+        "cancelled": (),
+    }
+    return Written(**defaults | fields)
+
+
+def make_cancelled(task_id: int = 8, **fields: Any) -> Cancelled:
+    """Return a call that will never run, waited for nowhere else."""
+    defaults: Fields = {"task_id": task_id, "task_type": TaskType.CALL, "reply_to": ()}
+    return Cancelled(**defaults | fields)
+
+
+def make_due(task_id: int = 9, **fields: Any) -> Due:
+    """Return a timer that is due."""
+    defaults: Fields = {"key": make_key(), "task_id": task_id, "due_at": START}
+    return Due(**defaults | fields)
+
+
+def make_claimed(task: RunningTask | None = None) -> Claimed:
+    """Return a claimed task that this replica had scheduled."""
+    return Claimed(task=make_task() if task is None else task, due_at=START, set_by=1)
+
+
+def make_zombie(**fields: Any) -> Zombie:
+    """Return a lost lease of a silent replica."""
+    defaults: Fields = {
+        "key": make_key(),
+        "task_id": 7,
+        "task_type": TaskType.CALL,
+        "attempt": 1,
+        "token": 70,
+        "first_started_at": START,
+        "found_at": START + seconds(10),
+        "cause": ZombieCause.SILENT,
+    }
+    return Zombie(**defaults | fields)

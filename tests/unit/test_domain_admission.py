@@ -1,0 +1,126 @@
+"""Admission: the table of requests and statuses, and what makes two requests the same."""
+
+import dataclasses
+import datetime as dt
+
+import pytest
+
+from progressor.domain.admission import Import, Verdict, decide
+from progressor.domain.event import HistoryRange, NewEvent
+from progressor.domain.intent import SetTimer
+from progressor.domain.process import ProcessStatus
+from progressor.domain.task import TaskType
+from tests.support.builders import make_key, make_request
+from tests.support.clock import START
+
+INIT, RUNNING = ProcessStatus.INIT, ProcessStatus.RUNNING
+ERROR, FINISHED = ProcessStatus.ERROR, ProcessStatus.FINISHED
+EXISTS, NOT_FOUND = Verdict.PROCESS_ALREADY_EXISTS, Verdict.PROCESS_NOT_FOUND
+TABLE = {
+    (TaskType.INIT, None): Verdict.ACCEPTED,
+    (TaskType.INIT, INIT): EXISTS,
+    (TaskType.INIT, RUNNING): EXISTS,
+    (TaskType.INIT, ERROR): EXISTS,
+    (TaskType.INIT, FINISHED): EXISTS,
+    (TaskType.REPAIR, None): NOT_FOUND,
+    (TaskType.REPAIR, INIT): Verdict.PROCESS_IS_RUNNING,
+    (TaskType.REPAIR, RUNNING): Verdict.PROCESS_IS_RUNNING,
+    (TaskType.REPAIR, ERROR): Verdict.ACCEPTED,
+    (TaskType.REPAIR, FINISHED): Verdict.PROCESS_FINISHED,
+} | {
+    (task_type, status): verdict
+    for task_type in (TaskType.CALL, TaskType.NOTIFY)
+    for status, verdict in (
+        (None, NOT_FOUND),
+        (INIT, Verdict.ACCEPTED),
+        (RUNNING, Verdict.ACCEPTED),
+        (ERROR, Verdict.PROCESS_FAILED),
+        (FINISHED, Verdict.PROCESS_FINISHED),
+    )
+}
+IMPORT = Import(key=make_key(), status=RUNNING)
+
+
+@pytest.mark.parametrize(("met", "verdict"), TABLE.items())
+def test_a_request_meets_what_the_table_says(
+    met: tuple[TaskType, ProcessStatus | None], verdict: Verdict
+) -> None:
+    assert decide(*met) is verdict
+
+
+def test_equal_requests_have_equal_fingerprints_of_16_bytes() -> None:
+    first, second = make_request().fingerprint(), make_request().fingerprint()
+
+    assert first == second
+    assert len(first) == 16
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"task_type": TaskType.NOTIFY},
+        {"args": b"other"},
+        {"history_range": HistoryRange(limit=1)},
+        {"metadata": {"a": 1}},
+    ],
+    ids=str,
+)
+def test_another_request_has_another_fingerprint(changes: dict[str, object]) -> None:
+    changed = dataclasses.replace(make_request(), **changes)  # type: ignore[arg-type]
+
+    assert changed.fingerprint() != make_request().fingerprint()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"caller_context": {"tenant": "other"}},
+        {"trace_context": {"traceparent": "other"}},
+        {"waits": False},
+        {"idempotency_key": "other"},
+    ],
+    ids=str,
+)
+def test_what_a_repetition_may_change_leaves_the_fingerprint(changes: dict[str, object]) -> None:
+    changed = dataclasses.replace(make_request(), **changes)  # type: ignore[arg-type]
+
+    assert changed.fingerprint() == make_request().fingerprint()
+
+
+def test_the_order_of_metadata_does_not_make_another_request() -> None:
+    one = make_request(TaskType.INIT, metadata={"a": 1, "b": [{"x": 1, "y": 2}]})
+    other = make_request(TaskType.INIT, metadata={"b": [{"y": 2, "x": 1}], "a": 1})
+
+    assert one.fingerprint() == other.fingerprint()
+
+
+def test_the_order_of_a_list_makes_another_request() -> None:
+    one = make_request(TaskType.INIT, metadata={"a": [1, 2]})
+    other = make_request(TaskType.INIT, metadata={"a": [2, 1]})
+
+    assert one.fingerprint() != other.fingerprint()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": FINISHED, "result": b"done"},
+        {"aux_state": b"other"},
+        {"history": (NewEvent(payload=b"event"),)},
+        {"timer": SetTimer(after=dt.timedelta(seconds=1))},
+        {"created_at": START},
+        {"metadata": {"a": 1}},
+    ],
+    ids=str,
+)
+def test_another_import_has_another_fingerprint(changes: dict[str, object]) -> None:
+    changed = dataclasses.replace(IMPORT, **changes)  # type: ignore[arg-type]
+
+    assert changed.fingerprint() != IMPORT.fingerprint()
+
+
+def test_the_order_of_metadata_does_not_make_another_import() -> None:
+    one = dataclasses.replace(IMPORT, metadata={"a": 1, "b": 2})
+    other = dataclasses.replace(IMPORT, metadata={"b": 2, "a": 1})
+
+    assert one.fingerprint() == other.fingerprint()

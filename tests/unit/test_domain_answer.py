@@ -1,0 +1,92 @@
+"""How the end of a task is told to its caller."""
+
+from typing import Any
+
+import pytest
+
+from progressor import errors
+from progressor.domain import answer
+from progressor.domain.answer import response_of
+from progressor.domain.task import TaskResult, TaskStatus, TaskType
+from tests.support.builders import make_error, make_key, make_result
+
+KEY = make_key()
+
+
+def refused_with(error_class: type[errors.RequestError], **fields: Any) -> Any:
+    result: TaskResult = make_result(**{"status": TaskStatus.ERROR} | fields)
+    with pytest.raises(error_class) as caught:
+        response_of(KEY, result)
+    assert type(caught.value) is error_class
+    return caught.value
+
+
+def cancelled_with(error_class: type[errors.RequestError], **fields: Any) -> Any:
+    return refused_with(error_class, status=TaskStatus.CANCELLED, error=make_error(**fields))
+
+
+def test_a_finished_task_gives_its_response() -> None:
+    assert response_of(KEY, make_result(response=b"here")) == b"here"
+
+
+def test_a_task_gone_with_its_process_says_removed() -> None:
+    assert refused_with(errors.ProcessRemovedError, removed=True).process_id == KEY.process_id
+
+
+def test_a_task_cancelled_without_cause_says_cancelled() -> None:
+    error = refused_with(errors.TaskCancelledError, status=TaskStatus.CANCELLED)
+
+    assert error.task_id == 7
+
+
+def test_a_reject_is_told_in_the_processors_words() -> None:
+    refusal = make_error(
+        code=9, reason="CLOSED", message="no", rejected=True, metadata={"door": "north"}
+    )
+
+    error = refused_with(errors.RejectedError, error=refusal)
+
+    assert (error.code, error.processor_reason, error.message) == (9, "CLOSED", "no")
+    assert error.metadata == {"door": "north"}
+
+
+def test_a_task_cancelled_because_the_process_broke_names_what_broke_it() -> None:
+    error = cancelled_with(
+        errors.ProcessFailedError, reason=answer.PROCESS_FAILED, metadata={"task_id": "5"}
+    )
+
+    assert (error.detail, error.task_id) == ("it broke", 5)
+
+
+def test_a_task_cancelled_by_a_failure_of_unknown_origin_names_none() -> None:
+    error = cancelled_with(errors.ProcessFailedError, reason=answer.PROCESS_FAILED)
+
+    assert error.task_id is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "error_class"),
+    [
+        (answer.PROCESS_FINISHED, errors.ProcessFinishedError),
+        (answer.PROCESS_IS_RUNNING, errors.ProcessIsRunningError),
+        ("SOMETHING_ELSE", errors.TaskCancelledError),
+    ],
+)
+def test_a_cancelled_task_says_why(reason: str, error_class: type[errors.RequestError]) -> None:
+    cancelled_with(error_class, reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("fields", "metadata", "error_class"),
+    [
+        ({"task_type": TaskType.REPAIR}, {}, errors.RepairFailedError),
+        ({}, {"alone": "true"}, errors.TaskFailedError),
+        ({}, {}, errors.ProcessFailedError),
+    ],
+)
+def test_a_failed_task_says_what_it_did_to_its_process(
+    fields: dict[str, Any], metadata: dict[str, str], error_class: type[errors.RequestError]
+) -> None:
+    error = refused_with(error_class, error=make_error(metadata=metadata), **fields)
+
+    assert (error.detail, error.task_id) == ("it broke", 7)

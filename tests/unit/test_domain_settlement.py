@@ -1,0 +1,203 @@
+"""Settlement: the table of outcomes and tasks."""
+
+import dataclasses
+
+import pytest
+
+from progressor.domain.intent import (
+    Action,
+    Complete,
+    KeepTimer,
+    Lost,
+    Outcome,
+    Rejected,
+    Released,
+    RemoveProcess,
+    SetTimer,
+    UnsetTimer,
+)
+from progressor.domain.namespace import Namespace, RetryPolicy, ZombiePolicy
+from progressor.domain.settlement import (
+    ZOMBIE_DETECTED,
+    Break,
+    Fail,
+    Finish,
+    Remove,
+    Retry,
+    Settlement,
+    settle,
+)
+from progressor.domain.task import RunningTask, TaskError, TaskType
+from tests.support.builders import make_failure, make_namespace, make_success, make_task, seconds
+from tests.support.clock import START
+
+POLICY = RetryPolicy(initial_interval=seconds(2), jitter=0.5, attempts_max=3)
+NAMESPACE = make_namespace(retry_policy=POLICY)
+REJECTED = Rejected(code=9, message="no", reason="CLOSED", metadata={"a": "b"})
+REFUSAL = TaskError(code=9, reason="CLOSED", message="no", rejected=True, metadata={"a": "b"})
+ALL_BUT_REPAIR = tuple(task_type for task_type in TaskType if task_type is not TaskType.REPAIR)
+
+
+def settlement_of(
+    outcome: Outcome,
+    task: RunningTask | None = None,
+    *,
+    namespace: Namespace = NAMESPACE,
+    spread: float = 0.0,
+) -> Settlement:
+    settled = make_task() if task is None else task
+    return settle(settled, outcome, namespace=namespace, now=START, spread=spread)
+
+
+@pytest.mark.parametrize(
+    "action", [KeepTimer(), SetTimer(after=seconds(1)), UnsetTimer(), Complete(b"end")], ids=repr
+)
+def test_a_success_finishes_the_task_with_its_whole_intent(action: Action) -> None:
+    outcome = make_success(action)
+
+    assert settlement_of(outcome) == Finish(outcome.intent)
+
+
+def test_a_success_with_remove_removes_the_process_and_answers() -> None:
+    outcome = make_success(RemoveProcess(), response=b"bye")
+
+    assert settlement_of(outcome) == Remove(response=b"bye")
+
+
+@pytest.mark.parametrize("task_type", [TaskType.CALL, TaskType.NOTIFY, TaskType.REPAIR])
+def test_a_rejected_request_fails_alone_with_the_processors_words(task_type: TaskType) -> None:
+    assert settlement_of(REJECTED, make_task(task_type=task_type)) == Fail(REFUSAL)
+
+
+def test_a_process_whose_first_step_is_rejected_never_came_to_be() -> None:
+    assert settlement_of(REJECTED, make_task(task_type=TaskType.INIT)) == Remove(error=REFUSAL)
+
+
+@pytest.mark.parametrize("task_type", TaskType)
+def test_a_retryable_failure_waits_for_the_next_attempt(task_type: TaskType) -> None:
+    failed = make_failure()
+
+    settlement = settlement_of(failed, make_task(task_type=task_type, attempt=2))
+
+    error = TaskError(code=failed.code, reason=failed.reason, message=failed.message)
+    assert settlement == Retry(delay=seconds(4), attempt_count=2, error=error)
+
+
+def test_the_spread_moves_a_retry_within_the_jitter() -> None:
+    assert settlement_of(make_failure(), spread=-1.0) == dataclasses.replace(
+        _retry(settlement_of(make_failure())), delay=seconds(1)
+    )
+
+
+@pytest.mark.parametrize("task_type", ALL_BUT_REPAIR)
+@pytest.mark.parametrize(
+    ("retryable", "attempt"), [(False, 1), (True, 3)], ids=["for good", "spent"]
+)
+def test_a_failure_without_another_attempt_breaks_the_process(
+    task_type: TaskType, retryable: bool, attempt: int
+) -> None:
+    failed = make_failure(retryable=retryable)
+
+    settlement = settlement_of(failed, make_task(task_type=task_type, attempt=attempt))
+
+    error = TaskError(code=failed.code, reason=failed.reason, message=failed.message)
+    assert settlement == Break(error)
+
+
+def test_a_failed_repair_leaves_the_process_in_error() -> None:
+    settlement = settlement_of(make_failure(retryable=False), make_task(task_type=TaskType.REPAIR))
+
+    assert isinstance(settlement, Fail)
+
+
+@pytest.mark.parametrize("task_type", [TaskType.CALL, TaskType.NOTIFY])
+def test_an_exhausted_call_fails_alone_where_the_namespace_says_so(task_type: TaskType) -> None:
+    namespace = make_namespace(retry_policy=POLICY, exhausted_call_fails_alone=True)
+    task = make_task(task_type=task_type, attempt=3)
+
+    settlement = settlement_of(make_failure(), task, namespace=namespace)
+
+    assert isinstance(settlement, Fail)
+    assert settlement.error.metadata == {"alone": "true"}
+
+
+@pytest.mark.parametrize("task_type", [TaskType.INIT, TaskType.TIMEOUT, TaskType.REMOVE])
+def test_an_exhausted_task_that_nobody_called_breaks_all_the_same(task_type: TaskType) -> None:
+    namespace = make_namespace(retry_policy=POLICY, exhausted_call_fails_alone=True)
+    task = make_task(task_type=task_type, attempt=3)
+
+    assert isinstance(settlement_of(make_failure(), task, namespace=namespace), Break)
+
+
+def test_a_call_that_failed_for_good_breaks_although_exhausted_ones_fail_alone() -> None:
+    namespace = make_namespace(retry_policy=POLICY, exhausted_call_fails_alone=True)
+
+    settlement = settlement_of(make_failure(retryable=False), namespace=namespace)
+
+    assert isinstance(settlement, Break)
+
+
+def test_the_policy_of_the_task_type_goes_before_the_namespaces() -> None:
+    namespace = make_namespace(
+        retry_policy=POLICY, retry_policies={TaskType.CALL: RetryPolicy(attempts_max=1)}
+    )
+
+    assert isinstance(settlement_of(make_failure(), namespace=namespace), Break)
+
+
+def test_the_time_since_the_first_attempt_counts() -> None:
+    policy = dataclasses.replace(POLICY, elapsed_max=seconds(60))
+    task = make_task(first_started_at=START - seconds(59))
+
+    settlement = settlement_of(make_failure(), task, namespace=make_namespace(retry_policy=policy))
+
+    assert isinstance(settlement, Break)
+
+
+@pytest.mark.parametrize("task_type", TaskType)
+def test_a_zombie_is_retried_at_once_while_attempts_are_left(task_type: TaskType) -> None:
+    settlement = settlement_of(Lost(), make_task(task_type=task_type, attempt=2))
+
+    assert isinstance(settlement, Retry)
+    assert (settlement.delay, settlement.attempt_count) == (seconds(0), 2)
+
+
+@pytest.mark.parametrize("task_type", ALL_BUT_REPAIR)
+@pytest.mark.parametrize(
+    ("policy", "attempt"), [(ZombiePolicy.RETRY, 3), (ZombiePolicy.FAIL, 1)], ids=str
+)
+def test_a_zombie_without_another_attempt_breaks_its_process(
+    task_type: TaskType, policy: ZombiePolicy, attempt: int
+) -> None:
+    namespace = make_namespace(retry_policy=POLICY, zombie_policy=policy)
+    task = make_task(task_type=task_type, attempt=attempt)
+
+    settlement = settlement_of(Lost(), task, namespace=namespace)
+
+    assert isinstance(settlement, Break)
+    assert settlement.error.message == ZOMBIE_DETECTED
+
+
+def test_a_repair_that_became_a_zombie_leaves_the_process_in_error() -> None:
+    namespace = make_namespace(zombie_policy=ZombiePolicy.FAIL)
+
+    settlement = settlement_of(Lost(), make_task(task_type=TaskType.REPAIR), namespace=namespace)
+
+    assert isinstance(settlement, Fail)
+
+
+def test_a_zombie_call_breaks_although_exhausted_ones_fail_alone() -> None:
+    namespace = make_namespace(zombie_policy=ZombiePolicy.FAIL, exhausted_call_fails_alone=True)
+
+    assert isinstance(settlement_of(Lost(), namespace=namespace), Break)
+
+
+def test_a_released_attempt_does_not_count() -> None:
+    settlement = settlement_of(Released(), make_task(attempt=3))
+
+    assert settlement == Retry(delay=seconds(0), attempt_count=2, error=None)
+
+
+def _retry(settlement: Settlement) -> Retry:
+    assert isinstance(settlement, Retry)
+    return settlement

@@ -1,0 +1,466 @@
+"""Group commit: what waits at the moment becomes one write."""
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import itertools
+import struct
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, cast
+
+import psycopg
+import pytest
+
+from progressor import errors
+from progressor.domain.process import ProcessKey
+from progressor.storage.group_commit import CONFLICT_ATTEMPTS_MAX, GroupCommit, Insistence
+from progressor.storage.pools import Connection, Pool
+from tests.support.builders import make_key
+from tests.support.memory import MemoryPool
+from tests.support.virtual_time import in_virtual_time, settled
+
+TIMEOUT_SECONDS = 10.0
+GATHER_SECONDS = 0.01
+AWAY = psycopg.OperationalError
+CONFLICT = psycopg.errors.DeadlockDetected
+REFUSED = psycopg.DataError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Item:
+    """Something to write about a process."""
+
+    number: int
+    process_id: str
+    poisoned: bool = False
+
+    @property
+    def key(self) -> ProcessKey:
+        return make_key(self.process_id)
+
+
+class Bench:
+    """A group commit over a scripted write; an error in the script is raised by one write."""
+
+    def __init__(self, insistence: Insistence = Insistence.GIVE_UP, **fields: Any) -> None:
+        self.pool = MemoryPool()
+        self.script: collections.deque[type[Exception] | None] = collections.deque()
+        self.batches: list[tuple[int, ...]] = []
+        self.again: list[bool] = []
+        self.times: list[float] = []
+        self.told: list[tuple[str, int]] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        defaults = {"lane_count": 1, "batch_max": 4, "queue_max": 100}
+        self.commit: GroupCommit[Item, int] = GroupCommit(
+            name="test",
+            write=self._write,
+            key=lambda item: item.key,
+            pool=cast("Pool", self.pool),
+            insistence=insistence,
+            statement_timeout=TIMEOUT_SECONDS,
+            on_batch=lambda name, size: self.told.append((name, size)),
+            **defaults | fields,
+        )
+
+    def submit(self, *items: Item) -> list["asyncio.Future[int]"]:
+        futures = [self.commit.submit(item) for item in items]
+        for future in futures:
+            # Not every test asks how every item ended.
+            future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return futures
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        running = asyncio.ensure_future(self.commit.run())
+        await settled()
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+
+    async def _write(
+        self, _connection: Connection, items: Sequence[Item], again: bool
+    ) -> Sequence[int]:
+        self.batches.append(tuple(item.number for item in items))
+        self.again.append(again)
+        self.times.append(asyncio.get_running_loop().time())
+        await self.open.wait()
+        answer = self.script.popleft() if self.script else None
+        if answer is not None:
+            raise answer
+        if any(item.poisoned for item in items):
+            raise REFUSED
+        return [10 * item.number for item in items]
+
+
+def crowd(*numbers: int) -> list[Item]:
+    """Return items of as many processes."""
+    return [Item(number, f"p{number}") for number in numbers]
+
+
+@in_virtual_time
+async def test_a_lone_item_is_written_at_once() -> None:
+    bench = Bench()
+    async with bench.running():
+        (future,) = bench.submit(Item(1, "p1"))
+
+        assert await future == 10
+
+    assert asyncio.get_running_loop().time() == 0
+    assert bench.told == [("test", 1)]
+
+
+@in_virtual_time
+async def test_what_comes_while_a_batch_is_in_flight_makes_the_next_one() -> None:
+    bench = Bench()
+    bench.open.clear()
+    async with bench.running():
+        first = bench.submit(*crowd(1))
+        await settled()
+        others = bench.submit(*crowd(2, 3))
+        await settled()
+        waiting = bench.commit.waiting_count
+        bench.open.set()
+        await asyncio.wait([*first, *others])
+
+    assert waiting == 2
+    assert bench.batches == [(1,), (2, 3)]
+
+
+@in_virtual_time
+async def test_a_batch_holds_no_more_than_it_may() -> None:
+    bench = Bench(batch_max=2)
+    futures = bench.submit(*crowd(1, 2, 3))
+    async with bench.running():
+        await asyncio.wait(futures)
+
+    assert bench.batches == [(1, 2), (3,)]
+
+
+@in_virtual_time
+async def test_a_batch_holds_one_item_per_process_and_keeps_their_order() -> None:
+    bench = Bench()
+    futures = bench.submit(Item(1, "a"), Item(2, "a"), Item(3, "b"), Item(4, "a"))
+    async with bench.running():
+        await asyncio.wait(futures)
+
+    assert bench.batches == [(1, 3), (2,), (4,)]
+
+
+@in_virtual_time
+async def test_a_crowd_on_one_process_does_not_hold_up_its_neighbours_for_long() -> None:
+    bench = Bench(batch_max=2)
+    futures = bench.submit(*(Item(number, "a") for number in range(1, 12)), Item(99, "b"))
+    async with bench.running():
+        await asyncio.wait(futures)
+
+    position = next(index for index, batch in enumerate(bench.batches) if 99 in batch)
+    assert position == 4
+
+
+@in_virtual_time
+async def test_processes_in_other_lanes_are_not_held_up() -> None:
+    bench = Bench(lane_count=2)
+    lanes = {number: make_key(f"p{number}").slot % 2 for number in range(1, 20)}
+    one = next(number for number, lane in lanes.items() if lane == 0)
+    other = next(number for number, lane in lanes.items() if lane == 1)
+    bench.open.clear()
+    async with bench.running():
+        bench.submit(*crowd(one, other))
+        await settled()
+
+    assert sorted(bench.batches) == sorted([(one,), (other,)])
+
+
+@in_virtual_time
+async def test_a_full_line_refuses_requests() -> None:
+    bench = Bench(queue_max=2)
+    bench.submit(*crowd(1, 2))
+
+    with pytest.raises(errors.OverloadedError) as caught:
+        bench.submit(*crowd(3))
+
+    assert caught.value.retry_after.total_seconds() > 0
+    assert bench.commit.waiting_count == 2
+
+
+@in_virtual_time
+async def test_what_is_decided_is_never_refused() -> None:
+    bench = Bench(Insistence.INSIST, queue_max=2)
+
+    bench.submit(*crowd(1, 2, 3))
+
+    assert bench.commit.waiting_count == 3
+
+
+@in_virtual_time
+async def test_a_closed_line_takes_nobody() -> None:
+    bench = Bench()
+    bench.commit.close()
+
+    with pytest.raises(errors.StorageUnavailableError):
+        bench.submit(*crowd(1))
+
+
+@in_virtual_time
+async def test_what_is_in_line_on_closing_is_written() -> None:
+    bench = Bench()
+    futures = bench.submit(*crowd(1, 2))
+    bench.commit.close()
+
+    await bench.commit.run()
+
+    assert [future.result() for future in futures] == [10, 20]
+
+
+@in_virtual_time
+async def test_closing_ends_lanes_that_wait() -> None:
+    bench = Bench(lane_count=3)
+    running = asyncio.ensure_future(bench.commit.run())
+    await settled()
+
+    bench.commit.close()
+
+    await running
+
+
+@in_virtual_time
+async def test_an_outage_fails_all_who_wait_and_would_rather_know() -> None:
+    bench = Bench(batch_max=2)
+    bench.script.append(AWAY)
+    futures = bench.submit(*crowd(1, 2, 3))
+    async with bench.running():
+        await asyncio.wait(futures)
+
+    raised = {type(future.exception()) for future in futures}
+    assert raised == {errors.StorageUnavailableError}
+    assert bench.batches == [(1, 2)]
+
+
+@in_virtual_time
+async def test_a_pool_that_is_away_fails_all_who_wait() -> None:
+    bench = Bench()
+    bench.pool.outages = 1
+    (future,) = bench.submit(*crowd(1))
+    async with bench.running():
+        await asyncio.wait({future})
+
+    assert isinstance(future.exception(), errors.StorageUnavailableError)
+
+
+@in_virtual_time
+async def test_what_comes_after_an_outage_is_written() -> None:
+    bench = Bench()
+    bench.script.append(AWAY)
+    async with bench.running():
+        (failed,) = bench.submit(*crowd(1))
+        await asyncio.wait({failed})
+        (later,) = bench.submit(*crowd(2))
+
+        assert await later == 20
+
+    assert isinstance(failed.exception(), errors.StorageUnavailableError)
+
+
+@in_virtual_time
+async def test_a_caller_who_has_gone_is_not_failed() -> None:
+    bench = Bench()
+    gone, there = bench.submit(*crowd(1, 2))
+    gone.cancel()
+    bench.script.append(AWAY)
+    async with bench.running():
+        await asyncio.wait({there})
+
+    assert gone.cancelled()
+
+
+@in_virtual_time
+async def test_what_is_decided_is_written_again_until_postgresql_answers() -> None:
+    bench = Bench(Insistence.INSIST)
+    bench.script.extend([AWAY, AWAY])
+    bench.pool.outages = 1
+    futures = bench.submit(*crowd(1, 2))
+    async with bench.running():
+        await asyncio.wait(futures)
+
+    assert [future.result() for future in futures] == [10, 20]
+    assert bench.batches == [(1, 2)] * 3
+    assert bench.again == [False, True, True]
+
+
+@in_virtual_time
+async def test_an_outage_keeps_the_order_within_a_process() -> None:
+    bench = Bench(Insistence.INSIST)
+    bench.script.append(AWAY)
+    bench.open.clear()
+    async with bench.running():
+        futures = bench.submit(Item(1, "a"), Item(2, "b"))
+        await settled()
+        futures += bench.submit(Item(3, "a"), Item(4, "b"))
+        bench.open.set()
+        await asyncio.wait(futures)
+
+    assert bench.batches == [(1, 2), (1, 2), (3, 4)]
+
+
+@in_virtual_time
+async def test_a_worker_who_has_gone_leaves_its_settlement_to_be_written_again() -> None:
+    bench = Bench(Insistence.INSIST)
+    bench.script.append(AWAY)
+    bench.open.clear()
+    async with bench.running():
+        (future,) = bench.submit(*crowd(1))
+        await settled()
+        future.cancel()
+        bench.open.set()
+        await asyncio.sleep(1)
+
+    assert bench.batches == [(1,), (1,)]
+
+
+@in_virtual_time
+async def test_the_pauses_of_an_outage_grow_up_to_a_second_and_then_start_over() -> None:
+    bench = Bench(Insistence.INSIST)
+    bench.script.extend([AWAY] * 7)
+    async with bench.running():
+        (first,) = bench.submit(*crowd(1))
+        await asyncio.wait({first})
+        bench.script.append(AWAY)
+        (second,) = bench.submit(*crowd(2))
+        await asyncio.wait({second})
+
+    pauses = [later - earlier for earlier, later in itertools.pairwise(bench.times)]
+    assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.0, 0.05])
+
+
+@in_virtual_time
+async def test_a_write_that_hangs_is_cut_off() -> None:
+    bench = Bench()
+    bench.open.clear()
+    (future,) = bench.submit(*crowd(1))
+    async with bench.running():
+        await asyncio.wait({future})
+
+    assert asyncio.get_running_loop().time() == TIMEOUT_SECONDS
+    assert isinstance(future.exception(), errors.StorageUnavailableError)
+
+
+@in_virtual_time
+async def test_a_write_that_was_undone_for_another_is_repeated_at_once() -> None:
+    bench = Bench()
+    bench.script.append(CONFLICT)
+    (future,) = bench.submit(*crowd(1))
+    async with bench.running():
+        assert await future == 10
+
+    assert asyncio.get_running_loop().time() == 0
+    assert bench.again == [False, False]
+
+
+@in_virtual_time
+async def test_a_write_that_is_undone_again_and_again_is_an_outage() -> None:
+    bench = Bench()
+    bench.script.extend([CONFLICT] * CONFLICT_ATTEMPTS_MAX)
+    (future,) = bench.submit(*crowd(1))
+    async with bench.running():
+        await asyncio.wait({future})
+
+    assert len(bench.batches) == CONFLICT_ATTEMPTS_MAX
+    assert isinstance(future.exception(), errors.StorageConflictError)
+
+
+@pytest.mark.parametrize("insistence", Insistence)
+@in_virtual_time
+async def test_an_item_that_postgresql_refuses_fails_alone(insistence: Insistence) -> None:
+    bench = Bench(insistence)
+    good, poisoned = crowd(1, 3, 4), Item(2, "p2", poisoned=True)
+    futures = bench.submit(good[0], poisoned, *good[1:])
+    async with bench.running():
+        await asyncio.wait(futures)
+
+    assert isinstance(futures[1].exception(), errors.StorageRefusedError)
+    assert [futures[index].result() for index in (0, 2, 3)] == [10, 30, 40]
+
+
+@pytest.mark.parametrize("error", [struct.error, UnicodeError, OverflowError])
+@in_virtual_time
+async def test_an_item_that_no_column_can_hold_fails_alone(error: type[Exception]) -> None:
+    bench = Bench()
+    bench.script.extend([error, error])
+    futures = bench.submit(*crowd(1, 2))
+    async with bench.running():
+        await asyncio.wait(futures)
+
+    assert isinstance(futures[0].exception(), errors.StorageRefusedError)
+    assert futures[1].result() == 20
+
+
+@in_virtual_time
+async def test_the_refusal_of_an_item_that_nobody_waits_for_is_no_matter() -> None:
+    bench = Bench(Insistence.INSIST)
+    (gone,) = bench.submit(Item(1, "p1", poisoned=True))
+    gone.cancel()
+    async with bench.running():
+        (there,) = bench.submit(*crowd(2))
+
+        assert await there == 20
+
+
+@in_virtual_time
+async def test_half_a_batch_that_is_written_is_not_written_again_for_the_other() -> None:
+    bench = Bench(Insistence.INSIST)
+    bench.script.extend([REFUSED, None, AWAY])
+    futures = bench.submit(*crowd(1, 2))
+    async with bench.running():
+        await asyncio.wait(futures)
+
+    assert bench.batches == [(1, 2), (1,), (2,), (2,)]
+
+
+@in_virtual_time
+async def test_a_bug_in_a_write_ends_the_group() -> None:
+    bench = Bench()
+    bench.script.append(ZeroDivisionError)
+    bench.submit(*crowd(1))
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await bench.commit.run()
+
+    assert caught.group_contains(ZeroDivisionError)
+
+
+@in_virtual_time
+async def test_in_a_crowd_a_batch_lets_itself_fill() -> None:
+    bench = Bench(gather_max=GATHER_SECONDS, crowd=lambda: 1000)
+    async with bench.running():
+        await asyncio.sleep(1)
+        await asyncio.wait(bench.submit(*crowd(1)))
+        futures = bench.submit(*crowd(2))
+        await asyncio.sleep(GATHER_SECONDS / 2)
+        futures += bench.submit(*crowd(3))
+        await asyncio.wait(futures)
+
+    assert bench.batches == [(1,), (2, 3)]
+    assert bench.times == [1, pytest.approx(1 + GATHER_SECONDS)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "pause", "second"),
+    [(1, 0.0, (2,)), (1000, 1.0, (2,)), (1000, 0.0, (2, 3, 4, 5))],
+    ids=["alone", "long after", "full already"],
+)
+@in_virtual_time
+async def test_nobody_waits_in_vain_for_a_batch_to_fill(
+    steps: int, pause: float, second: tuple[int, ...]
+) -> None:
+    bench = Bench(gather_max=GATHER_SECONDS, crowd=lambda: steps)
+    async with bench.running():
+        await asyncio.wait(bench.submit(*crowd(1)))
+        await asyncio.sleep(pause)
+        began_at = asyncio.get_running_loop().time()
+        await asyncio.wait(bench.submit(*crowd(*second)))
+
+    assert bench.times[-1] == began_at

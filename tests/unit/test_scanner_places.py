@@ -1,0 +1,118 @@
+"""Places: reserved before a claim, given back after it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from progressor.domain.task import RunningTask
+from progressor.scanner.places import Places
+from progressor.storage.claims import Room
+from progressor.worker.workers import Workers
+from tests.support.builders import (
+    make_claimed,
+    make_key,
+    make_namespace,
+    make_process,
+    make_task,
+    seconds,
+)
+from tests.support.memory import away
+from tests.support.virtual_time import in_virtual_time, settled
+
+ORDERS = make_namespace(worker_count_max=2)
+INVOICES = make_namespace("invoices", worker_count_max=2)
+
+
+class Bench:
+    """Workers that carry until the end of time."""
+
+    def __init__(self) -> None:
+        self.carried: list[int] = []
+        self.workers = Workers(self._carry)
+        self.places = Places(workers=self.workers, step_grace=seconds(2))
+
+    @contextlib.asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        running = asyncio.ensure_future(self.workers.run(asyncio.Event()))
+        await settled()
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+
+    async def _carry(self, task: RunningTask) -> None:
+        self.carried.append(task.task_id)
+        await asyncio.get_running_loop().create_future()
+
+
+def test_there_is_room_for_as_many_as_there_are_places() -> None:
+    rooms = Bench().places.rooms([ORDERS], limit=10)
+
+    assert rooms == [Room(namespace="orders", limit=2, expires_after=seconds(32))]
+
+
+def test_there_is_no_more_room_than_a_scan_may_take() -> None:
+    assert [room.limit for room in Bench().places.rooms([ORDERS], limit=1)] == [1]
+
+
+def test_a_namespace_without_a_free_place_is_left_out() -> None:
+    bench = Bench()
+    bench.workers.reserve_up_to(ORDERS, 2)
+
+    assert [room.namespace for room in bench.places.rooms([ORDERS, INVOICES], limit=1)] == [
+        "invoices"
+    ]
+
+
+def test_the_places_of_a_claim_that_failed_are_given_back() -> None:
+    bench = Bench()
+    rooms = bench.places.rooms([ORDERS, INVOICES], limit=2)
+
+    with contextlib.suppress(Exception), bench.places.kept(rooms):
+        raise away()
+
+    assert (bench.workers.busy_count("orders"), bench.workers.busy_count("invoices")) == (0, 0)
+
+
+def test_the_places_of_a_claim_that_went_well_are_kept() -> None:
+    bench = Bench()
+    rooms = bench.places.rooms([ORDERS], limit=2)
+
+    with bench.places.kept(rooms):
+        pass
+
+    assert bench.workers.busy_count("orders") == 2
+
+
+@in_virtual_time
+async def test_what_was_claimed_is_carried_and_the_rest_given_back() -> None:
+    bench = Bench()
+    rooms = bench.places.rooms([ORDERS, INVOICES], limit=2)
+    key = make_key(namespace="invoices")
+    async with bench.working():
+        invoices = [
+            make_claimed(make_task(task_id=task_id, process=make_process(key=key)))
+            for task_id in (1, 2)
+        ]
+
+        bench.places.fill(rooms, invoices)
+        await settled()
+
+        assert bench.carried == [1, 2]
+        assert bench.workers.busy_count("orders") == 0
+        assert bench.workers.busy_count("invoices") == 2
+
+
+@in_virtual_time
+async def test_more_tasks_than_places_is_a_bug() -> None:
+    bench = Bench()
+    rooms = bench.places.rooms([ORDERS], limit=1)
+    bench.workers.reserve(ORDERS)
+    async with bench.working():
+        claimed = [make_claimed(make_task(task_id=task_id)) for task_id in (1, 2)]
+
+        with pytest.raises(AssertionError, match="than there are places"):
+            bench.places.fill(rooms, claimed)

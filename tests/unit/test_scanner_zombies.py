@@ -1,0 +1,214 @@
+"""Zombies: lost leases are collected by the namespace's policy."""
+
+import asyncio
+import random
+from typing import cast
+
+import pytest
+
+from progressor import errors
+from progressor.domain.namespace import ZombiePolicy
+from progressor.domain.settlement import Break, Retry
+from progressor.domain.task import TaskStatus
+from progressor.scanner.zombies import ZombieScan
+from progressor.settings.sections import Replica, Scanner
+from progressor.storage.namespaces import Namespaces
+from progressor.storage.replicas import Replicas, ZombieCause
+from progressor.storage.settlements import Entry, LeaseLost, Settlements
+from progressor.worker.aftermath import Aftermath
+from progressor.worker.agenda import Agenda
+from progressor.worker.leases import Leases
+from progressor.worker.observer import Observers
+from progressor.worker.replies import Replies, Waiter
+from tests.support.builders import (
+    make_key,
+    make_namespace,
+    make_task,
+    make_zombie,
+    seconds,
+)
+from tests.support.memory import (
+    MemoryListener,
+    MemoryNamespaces,
+    MemoryReplicas,
+    MemoryResults,
+    MemorySettlements,
+    away,
+)
+from tests.support.virtual_time import LoopClock, in_virtual_time
+
+REPLICA = Replica()
+STRAY = make_zombie(cause=ZombieCause.UNKNOWN)
+
+
+class Bench:
+    """A scan among collaborators in memory."""
+
+    def __init__(self) -> None:
+        self.replicas = MemoryReplicas()
+        self.settlements = MemorySettlements()
+        self.namespaces = MemoryNamespaces()
+        self.leases = Leases()
+        self.observers = Observers()
+        self.replies = Replies(
+            results=MemoryResults(),
+            listen=MemoryListener().listen,
+            on_due=lambda: None,
+            carried=self.leases.carries,
+            clock=LoopClock(),
+            observers=self.observers,
+        )
+        self.agenda = Agenda(clock=LoopClock(), horizon=seconds(5), size_max=10)
+        self.scanning = ZombieScan(
+            replicas=cast("Replicas", self.replicas),
+            settlements=cast("Settlements", self.settlements),
+            namespaces=cast("Namespaces", self.namespaces),
+            aftermath=Aftermath(replies=self.replies, agenda=self.agenda, replica_id=lambda: 1),
+            leases=self.leases,
+            replica_id=lambda: 1,
+            replica=REPLICA,
+            scanner=Scanner(zombie_batch_max=3),
+            spread=random.Random(1),
+            observers=self.observers,
+        )
+
+
+@pytest.mark.parametrize("cause", [ZombieCause.SILENT, ZombieCause.OVERRUN])
+@in_virtual_time
+async def test_a_lost_lease_is_retried_and_the_attempt_counts(cause: ZombieCause) -> None:
+    bench = Bench()
+    zombie = make_zombie(cause=cause, attempt=2)
+    bench.replicas.zombies = (zombie,)
+
+    await bench.scanning.scan()
+
+    (entry,) = bench.settlements.entries
+    assert isinstance(entry.settlement, Retry)
+    assert entry.settlement.attempt_count == 2
+    assert entry == Entry(
+        key=zombie.key,
+        task_id=zombie.task_id,
+        task_type=zombie.task_type,
+        attempt=zombie.attempt,
+        token=zombie.token,
+        settlement=entry.settlement,
+        process=None,
+        continues=False,
+        expires_after=bench.namespaces.known()[0].step_timeout,
+    )
+
+
+@in_virtual_time
+async def test_a_lost_lease_breaks_its_process_where_the_namespace_says_so() -> None:
+    bench = Bench()
+    bench.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
+    bench.replicas.zombies = (make_zombie(),)
+
+    await bench.scanning.scan()
+
+    assert isinstance(bench.settlements.entries[0].settlement, Break)
+
+
+@in_virtual_time
+async def test_the_caller_of_a_zombie_that_is_given_up_is_told() -> None:
+    bench = Bench()
+    bench.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
+    bench.replicas.zombies = (make_zombie(),)
+    waiter: Waiter = asyncio.get_running_loop().create_future()
+    bench.replies.expect(7, make_key(), waiter)
+
+    await bench.scanning.scan()
+
+    assert waiter.result().status is TaskStatus.ERROR
+    assert bench.observers.counts == {"zombie_collected": 1}
+
+
+@in_virtual_time
+async def test_a_zombie_that_another_replica_collected_first_is_not_counted() -> None:
+    bench = Bench()
+    bench.replicas.zombies = (make_zombie(),)
+    bench.settlements.script.append(LeaseLost())
+
+    await bench.scanning.scan()
+
+    assert bench.observers.counts == {}
+
+
+@in_virtual_time
+async def test_a_zombie_of_a_namespace_that_is_gone_is_passed_over() -> None:
+    bench = Bench()
+    gone = make_zombie(key=make_key(namespace="void"), task_id=1)
+    bench.replicas.zombies = (gone, make_zombie(task_id=2))
+
+    await bench.scanning.scan()
+
+    assert [entry.task_id for entry in bench.settlements.entries] == [2]
+
+
+@in_virtual_time
+async def test_a_scan_asks_for_leases_that_nobody_here_carries() -> None:
+    bench = Bench()
+    bench.leases.take(make_task(token=70))
+
+    await bench.scanning.scan()
+
+    assert bench.replicas.asked == [
+        {"replica_id": 1, "lease_timeout": REPLICA.lease_timeout, "limit": 3, "known": (70,)}
+    ]
+
+
+@in_virtual_time
+async def test_a_stray_is_handed_on_uncounted_when_it_is_found_twice() -> None:
+    bench = Bench()
+    bench.replicas.zombies = (STRAY,)
+
+    await bench.scanning.scan()
+    once = len(bench.settlements.entries)
+    await bench.scanning.scan()
+
+    (entry,) = bench.settlements.entries
+    assert once == 0
+    assert entry.settlement == Retry(delay=seconds(0), attempt_count=0, error=None)
+
+
+@in_virtual_time
+async def test_a_lease_whose_answer_was_only_late_is_no_stray() -> None:
+    bench = Bench()
+    bench.replicas.zombies = (STRAY,)
+    await bench.scanning.scan()
+
+    bench.leases.take(make_task(token=STRAY.token))
+    await bench.scanning.scan()
+
+    assert bench.settlements.entries == []
+
+
+@in_virtual_time
+async def test_a_suspect_that_disappears_is_cleared() -> None:
+    bench = Bench()
+    for zombies in ((STRAY,), (), (STRAY,)):
+        bench.replicas.zombies = zombies
+        await bench.scanning.scan()
+
+    assert bench.settlements.entries == []
+
+
+@in_virtual_time
+async def test_an_outage_is_told_to_the_loop() -> None:
+    bench = Bench()
+    bench.replicas.outage.remaining = 1
+
+    with pytest.raises(errors.StorageUnavailableError):
+        await bench.scanning.scan()
+
+
+@in_virtual_time
+async def test_a_zombie_that_cannot_be_settled_ends_the_scan_loudly() -> None:
+    bench = Bench()
+    bench.replicas.zombies = (make_zombie(),)
+    bench.settlements.script.append(away())
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await bench.scanning.scan()
+
+    assert caught.group_contains(errors.StorageUnavailableError)

@@ -1,0 +1,157 @@
+"""Aftermath: who hears of a settlement."""
+
+from typing import Any, cast
+
+import pytest
+
+from progressor.domain.intent import Complete
+from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry
+from progressor.domain.task import TaskError, TaskResult, TaskStatus, TaskType
+from progressor.worker.aftermath import Aftermath
+from progressor.worker.agenda import Agenda
+from progressor.worker.replies import Replies
+from tests.support.builders import (
+    make_cancelled,
+    make_due,
+    make_entry,
+    make_error,
+    make_success,
+    make_task,
+    make_written,
+    seconds,
+)
+from tests.support.clock import START, ManualClock
+
+OWN = 1
+ERROR = make_error()
+RETRY = Retry(delay=seconds(1), attempt_count=1, error=ERROR)
+
+
+class HeardReplies:
+    """Notes what is delivered."""
+
+    def __init__(self) -> None:
+        self.delivered: list[tuple[TaskResult, tuple[int, ...], int]] = []
+
+    def deliver(self, result: TaskResult, *, reply_to: tuple[int, ...], own: int) -> None:
+        self.delivered.append((result, reply_to, own))
+
+
+class Bench:
+    """An aftermath, and those it tells."""
+
+    def __init__(self) -> None:
+        self.replies = HeardReplies()
+        self.agenda = Agenda(clock=ManualClock(), horizon=seconds(5), size_max=10)
+        self.aftermath = Aftermath(
+            replies=cast("Replies", self.replies), agenda=self.agenda, replica_id=lambda: OWN
+        )
+
+    def results(self) -> list[TaskResult]:
+        return [result for result, _, _ in self.replies.delivered]
+
+
+@pytest.mark.parametrize(
+    ("settlement", "status", "response", "error"),
+    [
+        (Finish(make_success().intent), TaskStatus.FINISHED, b"done", None),
+        (Remove(response=b"bye"), TaskStatus.FINISHED, b"bye", None),
+        (Remove(error=ERROR), TaskStatus.ERROR, b"", ERROR),
+        (Fail(ERROR), TaskStatus.ERROR, b"", ERROR),
+        (Break(ERROR), TaskStatus.ERROR, b"", ERROR),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_caller_hears_how_the_task_ended(
+    settlement: Any, status: TaskStatus, response: bytes, error: TaskError | None
+) -> None:
+    bench = Bench()
+
+    bench.aftermath.of(make_entry(settlement=settlement), make_written(reply_to=(2,)))
+
+    result = TaskResult(
+        task_id=7, task_type=TaskType.CALL, status=status, response=response, error=error
+    )
+    assert bench.replies.delivered == [(result, (2,), OWN)]
+
+
+def test_a_task_that_waits_for_another_attempt_has_not_ended() -> None:
+    bench = Bench()
+
+    bench.aftermath.of(make_entry(settlement=RETRY), make_written())
+
+    assert bench.results() == []
+
+
+def test_nobody_hears_of_a_timer_that_nobody_waits_for() -> None:
+    bench = Bench()
+
+    bench.aftermath.of(make_entry(make_task(task_type=TaskType.TIMEOUT)), make_written())
+
+    assert bench.results() == []
+
+
+def test_whoever_waits_for_a_timer_hears_of_it() -> None:
+    bench = Bench()
+    timer = make_entry(make_task(task_type=TaskType.TIMEOUT))
+
+    bench.aftermath.of(timer, make_written(reply_to=(OWN,)))
+
+    assert len(bench.results()) == 1
+
+
+@pytest.mark.parametrize(
+    ("settlement", "reason", "removed"),
+    [
+        (Break(ERROR), "PROCESS_FAILED", False),
+        (Finish(make_success(Complete()).intent), "PROCESS_FINISHED", False),
+        (Finish(make_success().intent), "PROCESS_IS_RUNNING", False),
+        (Remove(), None, True),
+        (Fail(ERROR), None, False),
+        (RETRY, None, False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_those_in_line_hear_why_they_will_never_run(
+    settlement: Any, reason: str | None, removed: bool
+) -> None:
+    bench = Bench()
+    written = make_written(cancelled=(make_cancelled(8, reply_to=(3,)),))
+
+    bench.aftermath.of(make_entry(settlement=settlement), written)
+
+    result, reply_to, _ = bench.replies.delivered[-1]
+    assert (result.task_id, result.status, reply_to) == (8, TaskStatus.CANCELLED, (3,))
+    assert (result.error and result.error.reason, result.removed) == (reason, removed)
+
+
+def test_those_in_line_hear_which_task_broke_the_process() -> None:
+    bench = Bench()
+    written = make_written(cancelled=(make_cancelled(),))
+
+    bench.aftermath.of(make_entry(settlement=Break(ERROR)), written)
+
+    error = bench.results()[-1].error
+    assert error is not None
+    assert (error.message, error.metadata) == (ERROR.message, {"task_id": "7"})
+
+
+@pytest.mark.parametrize(("reply_to", "count"), [((), 0), ((3,), 1)])
+def test_a_cancelled_timer_is_told_only_where_somebody_waits_for_it(
+    reply_to: tuple[int, ...], count: int
+) -> None:
+    bench = Bench()
+    timer = make_cancelled(task_type=TaskType.REMOVE, reply_to=reply_to)
+
+    bench.aftermath.cancelled(timer, error=None, removed=False)
+
+    assert len(bench.results()) == count
+
+
+def test_what_the_process_waits_for_now_goes_on_the_agenda() -> None:
+    bench = Bench()
+    due = make_due(due_at=START + seconds(2))
+
+    bench.aftermath.of(make_entry(), make_written(due=due))
+
+    assert bench.agenda.wait_seconds() == pytest.approx(2, abs=0.01)

@@ -1,0 +1,69 @@
+"""Leases: what a replica holds, and how it lets go."""
+
+import asyncio
+
+import pytest
+
+from progressor.worker.leases import Ending, Grip, Leases
+from tests.support.builders import make_task
+from tests.support.virtual_time import in_virtual_time, settled
+
+
+async def ask(grip: Grip) -> None:
+    """Ask a processor that never answers."""
+    async with asyncio.timeout(None) as grip.scope:
+        await asyncio.get_running_loop().create_future()
+
+
+def test_a_lease_is_carried_until_it_is_dropped() -> None:
+    leases = Leases()
+    grip = leases.take(make_task())
+    while_held = (leases.carries(7), list(leases.tokens()))
+
+    leases.drop(grip)
+
+    assert while_held == (True, [70])
+    assert (leases.carries(7), list(leases.tokens())) == (False, [])
+
+
+def test_the_next_task_takes_the_place_of_the_last() -> None:
+    leases = Leases()
+    grip = leases.take(make_task())
+
+    leases.pass_on(grip, make_task(task_id=8, token=80))
+
+    assert (leases.carries(7), leases.carries(8)) == (False, True)
+    assert list(leases.tokens()) == [80]
+
+
+@pytest.mark.parametrize("ending", Ending)
+@in_virtual_time
+async def test_letting_go_ends_the_question_that_is_being_asked(ending: Ending) -> None:
+    leases = Leases()
+    grip = leases.take(make_task())
+
+    asking = asyncio.ensure_future(ask(grip))
+    await settled()
+    leases.let_go(ending)
+
+    with pytest.raises(TimeoutError):
+        await asking
+    assert grip.ending is ending
+
+
+@in_virtual_time
+async def test_a_step_that_asks_nobody_learns_of_it_all_the_same() -> None:
+    leases = Leases()
+    grip = leases.take(make_task())
+
+    leases.let_go(Ending.RELEASED)
+
+    assert grip.ending is Ending.RELEASED
+
+
+@in_virtual_time
+async def test_what_is_taken_after_letting_go_is_held() -> None:
+    leases = Leases()
+    leases.let_go(Ending.ABANDONED)
+
+    assert leases.take(make_task()).ending is None

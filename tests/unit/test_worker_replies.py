@@ -1,0 +1,332 @@
+"""Replies: how callers hear of their tasks."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from progressor.domain.task import TaskResult
+from progressor.worker import replies as module
+from progressor.worker.observer import Observers
+from progressor.worker.replies import Replies, Waiter
+from tests.support.builders import make_key, make_result
+from tests.support.memory import MemoryListener, MemoryResults
+from tests.support.virtual_time import LoopClock, in_virtual_time, settled
+
+KEY = make_key()
+
+
+class Bench:
+    """Replies among collaborators in memory."""
+
+    def __init__(self) -> None:
+        self.results = MemoryResults()
+        self.listener = MemoryListener()
+        self.carried: set[int] = set()
+        self.observers = Observers()
+        self.called = asyncio.Event()
+        self.replies = Replies(
+            results=self.results,
+            listen=self.listener.listen,
+            on_due=self.called.set,
+            carried=self.carried.__contains__,
+            clock=LoopClock(),
+            observers=self.observers,
+        )
+
+    def expect(self, task_id: int = 7) -> Waiter:
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        self.replies.expect(task_id, KEY, waiter)
+        return waiter
+
+    def end(self, *task_ids: int) -> None:
+        """Let tasks end somewhere else, without a word."""
+        self.results.ended.update({task_id: make_result(task_id) for task_id in task_ids})
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        running = asyncio.ensure_future(self.replies.run())
+        await settled()
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+
+
+@in_virtual_time
+async def test_everybody_who_waits_here_is_answered() -> None:
+    bench = Bench()
+    waiters = [bench.expect(), bench.expect()]
+
+    bench.replies.deliver(make_result())
+
+    assert [waiter.result() for waiter in waiters] == [make_result()] * 2
+    assert bench.replies.waiting_count == 0
+
+
+@in_virtual_time
+async def test_a_caller_who_has_gone_keeps_nobody_from_the_answer() -> None:
+    bench = Bench()
+    gone, there = bench.expect(), bench.expect()
+    gone.cancel()
+
+    bench.replies.deliver(make_result())
+
+    assert there.result() == make_result()
+
+
+@in_virtual_time
+async def test_a_task_is_forgotten_with_its_last_waiter() -> None:
+    bench = Bench()
+    first, second = bench.expect(), bench.expect()
+
+    bench.replies.forget(7, first)
+    after_first = bench.replies.waiting_count
+    bench.replies.forget(7, second)
+    bench.replies.forget(7, second)
+
+    assert (after_first, bench.replies.waiting_count) == (1, 0)
+
+
+@in_virtual_time
+async def test_forgetting_a_stranger_changes_nothing() -> None:
+    bench = Bench()
+    bench.expect()
+    stranger: Waiter = asyncio.get_running_loop().create_future()
+
+    bench.replies.forget(7, stranger)
+
+    assert bench.replies.waiting_count == 1
+
+
+@in_virtual_time
+async def test_a_task_that_ended_before_it_was_expected_is_fetched() -> None:
+    bench = Bench()
+    bench.replies.deliver(make_result())
+    bench.end(7)
+    async with bench.running():
+        waiter = bench.expect()
+
+        assert await waiter == make_result()
+
+    assert asyncio.get_running_loop().time() == 0
+
+
+@in_virtual_time
+async def test_only_so_many_early_ends_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EARLY_MAX", 1)
+    bench = Bench()
+    bench.replies.deliver(make_result(7))
+    bench.replies.deliver(make_result(8))
+    async with bench.running():
+        bench.expect(7)
+        bench.expect(8)
+        await settled()
+
+    assert bench.results.fetches == [(8,)]
+
+
+@in_virtual_time
+async def test_a_notification_brings_the_answer_of_another_replica() -> None:
+    bench = Bench()
+    waiter = bench.expect()
+    async with bench.running():
+        bench.end(7)
+        bench.listener.notify(7)
+
+        assert await waiter == make_result()
+
+    assert bench.observers.counts["reply_fetched"] == 1
+
+
+@in_virtual_time
+async def test_a_notification_that_comes_before_the_expectation_is_not_lost() -> None:
+    bench = Bench()
+    async with bench.running():
+        bench.end(7)
+        bench.listener.notify(7)
+        await settled()
+        waiter = bench.expect()
+
+        assert await waiter == make_result()
+
+    assert asyncio.get_running_loop().time() == 0
+
+
+@in_virtual_time
+async def test_a_call_for_help_is_passed_on() -> None:
+    bench = Bench()
+    async with bench.running():
+        bench.listener.call()
+        await bench.called.wait()
+
+    assert bench.results.fetches == []
+
+
+@in_virtual_time
+async def test_what_ended_while_nobody_listened_is_fetched_on_listening_again() -> None:
+    bench = Bench()
+    waiter = bench.expect()
+    async with bench.running():
+        bench.listener.cut()
+        await settled()
+        bench.end(7)
+
+        assert await waiter == make_result()
+
+    assert asyncio.get_running_loop().time() == 0.5
+    assert bench.listener.connections == 2
+
+
+@in_virtual_time
+async def test_a_connection_that_is_closed_in_good_order_is_opened_again() -> None:
+    bench = Bench()
+    async with bench.running():
+        bench.listener.hang_up()
+        await settled()
+
+    assert bench.listener.connections == 2
+
+
+@in_virtual_time
+async def test_what_this_replica_carries_is_not_fetched_on_listening() -> None:
+    bench = Bench()
+    bench.carried.add(7)
+    bench.expect(7)
+    bench.expect(8)
+    async with bench.running():
+        pass
+
+    assert bench.results.fetches == [(8,)]
+
+
+@in_virtual_time
+async def test_an_answer_that_nobody_told_of_is_found_all_the_same() -> None:
+    bench = Bench()
+    async with bench.running():
+        waiter = bench.expect()
+        bench.end(7)
+
+        assert await waiter == make_result()
+
+    assert asyncio.get_running_loop().time() <= 2
+
+
+@in_virtual_time
+async def test_the_safety_net_leaves_what_this_replica_carries() -> None:
+    bench = Bench()
+    bench.carried.add(7)
+    async with bench.running():
+        bench.expect()
+        await asyncio.sleep(5)
+
+    assert bench.results.fetches == []
+
+
+@in_virtual_time
+async def test_the_safety_net_leaves_what_is_young() -> None:
+    bench = Bench()
+    async with bench.running():
+        await asyncio.sleep(0.5)
+        bench.expect()
+        await asyncio.sleep(1)
+
+    assert bench.results.fetches == []
+
+
+@in_virtual_time
+async def test_the_safety_net_gives_all_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FETCH_MAX", 2)
+    bench = Bench()
+    async with bench.running():
+        for task_id in (1, 2, 3):
+            bench.expect(task_id)
+        await asyncio.sleep(3.5)
+
+    assert bench.results.fetches == [(1, 2), (3, 1), (2, 3)]
+
+
+@in_virtual_time
+async def test_a_large_crowd_is_fetched_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FETCH_MAX", 2)
+    bench = Bench()
+    for task_id in (1, 2, 3):
+        bench.expect(task_id)
+    async with bench.running():
+        pass
+
+    assert bench.results.fetches == [(1, 2), (3,)]
+
+
+@in_virtual_time
+async def test_nothing_is_fetched_for_callers_who_have_gone() -> None:
+    bench = Bench()
+    waiter = bench.expect()
+    async with bench.running():
+        bench.results.fetches.clear()
+        bench.listener.notify(7)
+        bench.replies.forget(7, waiter)
+        bench.replies.deliver(make_result())
+        waiter = bench.expect()
+        bench.replies.forget(7, waiter)
+        await settled()
+
+    assert bench.results.fetches == []
+
+
+@in_virtual_time
+async def test_an_outage_delays_an_answer_and_loses_none() -> None:
+    bench = Bench()
+    waiter = bench.expect()
+    bench.results.outage.remaining = 2
+    bench.end(7)
+    async with bench.running():
+        assert await waiter == make_result()
+
+    assert len(bench.results.fetches) == 3
+
+
+@in_virtual_time
+async def test_the_callers_of_other_replicas_are_sent_word_in_batches() -> None:
+    bench = Bench()
+    async with bench.running():
+        bench.replies.deliver(make_result(7), reply_to=(2, 3), own=1)
+        bench.replies.deliver(make_result(8), reply_to=(2,), own=1)
+        await settled()
+
+    assert bench.results.notified == [{2: [7, 8], 3: [7]}]
+
+
+@in_virtual_time
+async def test_a_replica_sends_no_word_to_itself() -> None:
+    bench = Bench()
+    async with bench.running():
+        bench.replies.deliver(make_result(), reply_to=(1,), own=1)
+        await settled()
+
+    assert bench.results.notified == []
+
+
+@in_virtual_time
+async def test_a_word_that_cannot_be_sent_is_counted() -> None:
+    bench = Bench()
+    bench.results.outage.remaining = 1
+    async with bench.running():
+        bench.replies.deliver(make_result(), reply_to=(2,), own=1)
+        await settled()
+
+    assert bench.observers.counts["notification_lost"] == 1
+
+
+@in_virtual_time
+async def test_an_answer_is_given_once() -> None:
+    bench = Bench()
+    waiter = bench.expect()
+    bench.replies.deliver(make_result(response=b"first"))
+
+    second: TaskResult = make_result(response=b"second")
+    bench.replies.deliver(second)
+
+    assert waiter.result().response == b"first"

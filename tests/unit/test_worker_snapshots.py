@@ -1,0 +1,133 @@
+"""Snapshots: histories that need not be read again."""
+
+import pytest
+
+from progressor.worker.snapshots import Snapshots
+from tests.support.builders import make_event, make_history, make_key, make_process
+
+AT_3 = make_process(last_event_id=3)
+AT_4 = make_process(last_event_id=4)
+EVENT_BYTES = 400
+
+
+def remembering(last: int = 3, *, first: int = 1) -> Snapshots:
+    snapshots = Snapshots(bytes_max=10_000)
+    snapshots.remember(make_process(last_event_id=last), make_history(last, first=first))
+    return snapshots
+
+
+def test_what_is_remembered_is_recalled() -> None:
+    assert remembering().recall(AT_3, after=0) == make_history(3)
+
+
+def test_a_part_is_recalled_from_its_start() -> None:
+    assert remembering().recall(AT_3, after=2) == make_history(3, first=3)
+
+
+def test_nothing_comes_after_the_end() -> None:
+    assert Snapshots(bytes_max=0).recall(AT_3, after=3) == ()
+
+
+def test_an_unknown_process_is_not_recalled() -> None:
+    assert remembering().recall(make_process(key=make_key("p2"), last_event_id=3), after=0) is None
+
+
+def test_another_process_under_the_same_id_is_not_recalled() -> None:
+    assert remembering().recall(make_process(last_event_id=3, init_task_id=99), after=0) is None
+
+
+@pytest.mark.parametrize("last", [2, 4])
+def test_a_history_that_ends_elsewhere_is_not_recalled(last: int) -> None:
+    assert remembering().recall(make_process(last_event_id=last), after=0) is None
+
+
+def test_a_tail_does_not_stand_for_the_whole() -> None:
+    snapshots = remembering(first=2)
+
+    assert snapshots.recall(AT_3, after=0) is None
+    assert snapshots.recall(AT_3, after=1) == make_history(3, first=2)
+
+
+def test_new_events_are_added_to_what_is_known() -> None:
+    snapshots = remembering()
+
+    snapshots.extend(AT_3, AT_4, (make_event(4),))
+
+    assert snapshots.recall(AT_4, after=0) == make_history(4)
+
+
+def test_new_events_are_added_to_a_tail() -> None:
+    snapshots = remembering(first=3)
+
+    snapshots.extend(AT_3, AT_4, (make_event(4),))
+
+    assert snapshots.recall(AT_4, after=2) == make_history(4, first=3)
+
+
+def test_the_first_events_of_a_process_are_its_whole_history() -> None:
+    snapshots = Snapshots(bytes_max=10_000)
+
+    snapshots.extend(make_process(), AT_3, make_history(3))
+
+    assert snapshots.recall(AT_3, after=0) == make_history(3)
+
+
+def test_new_events_after_unknown_ones_are_not_taken_for_a_history() -> None:
+    snapshots = Snapshots(bytes_max=10_000)
+
+    snapshots.extend(AT_3, AT_4, (make_event(4),))
+
+    assert snapshots.recall(AT_4, after=0) is None
+
+
+def test_a_step_without_events_changes_nothing() -> None:
+    snapshots = remembering()
+
+    snapshots.extend(AT_3, AT_3, ())
+
+    assert snapshots.recall(AT_3, after=0) == make_history(3)
+
+
+def test_the_events_of_a_removed_process_are_not_those_of_its_successor() -> None:
+    snapshots = remembering(first=2)
+    before = make_process(last_event_id=3, init_task_id=99)
+    after = make_process(last_event_id=4, init_task_id=99)
+
+    snapshots.extend(before, after, (make_event(4),))
+
+    assert snapshots.recall(after, after=2) is None
+
+
+def test_events_that_others_have_followed_are_not_the_end_of_the_history() -> None:
+    snapshots = remembering()
+    gone_on = make_process(last_event_id=6)
+
+    snapshots.extend(AT_3, gone_on, (make_event(4),))
+
+    assert snapshots.recall(gone_on, after=0) is None
+
+
+def test_a_snapshot_that_ends_before_its_process_is_a_bug() -> None:
+    with pytest.raises(AssertionError, match="ends with the last event"):
+        Snapshots(bytes_max=10_000).remember(AT_4, make_history(3))
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    snapshots = Snapshots(bytes_max=2 * EVENT_BYTES)
+    first, second, third = (make_process(key=make_key(name), last_event_id=1) for name in "abc")
+    for process in (first, second):
+        snapshots.remember(process, (make_event(payload=b"x" * 100),))
+    snapshots.recall(first, after=0)
+
+    snapshots.remember(third, (make_event(payload=b"x" * 100),))
+
+    known = [snapshots.recall(each, after=0) is not None for each in (first, second, third)]
+    assert known == [True, False, True]
+
+
+def test_what_is_larger_than_all_room_is_not_remembered() -> None:
+    snapshots = Snapshots(bytes_max=EVENT_BYTES)
+
+    snapshots.remember(make_process(last_event_id=1), (make_event(payload=b"x" * EVENT_BYTES),))
+
+    assert snapshots.recall(make_process(last_event_id=1), after=0) is None
