@@ -43,7 +43,9 @@ BEGIN
         USING item i
         WHERE (s.slot, s.namespace, s.process_id, s.task_id)
             = (i.slot, i.namespace, i.process_id, i.task_id)
-            AND s.status = 'waiting'
+            -- Not "= 'waiting'": planned while the table is small, that would take schedule_due and
+            -- walk past all that is overdue, for each item, for as long as the session lives.
+            AND s.status <> 'blocked'
             AND s.due_at <= p_now
             AND NOT EXISTS (
                 SELECT FROM running r

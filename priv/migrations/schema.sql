@@ -1,6 +1,6 @@
 -- The schema as it is today: what the numbered files beside this one come to.
--- Written by `make migrate-schema`; proven equal to the migrations by tests/storage/test_migrations.py.
--- Nothing reads it but people.
+-- Written by `make migrate-schema`, proven equal by tests/storage/test_migrations.py. Nothing reads
+-- it but people.
 
 CREATE TYPE progressor.process_status AS ENUM ('init', 'running', 'error', 'finished');
 

@@ -61,7 +61,7 @@ class MemoryIntake:
         self.release = asyncio.Event()
         self.raises: Exception | None = None
 
-    async def ask(self, request: Request, *, timeout: float | None) -> Answer:  # noqa: ASYNC109
+    async def ask(self, request: Request, *, timeout: float | None) -> Answer:
         """Answer with the args."""
         self.requests.append(request)
         await self._wait(request.args, timeout)
@@ -78,7 +78,7 @@ class MemoryIntake:
         key: ProcessKey,
         task: int | str,
         *,
-        timeout: float | None,  # noqa: ASYNC109
+        timeout: float | None,
     ) -> Answer:
         """Answer with the name of the task."""
         self.requests.append(key)

@@ -33,7 +33,7 @@ def example(tmp_path: Path, bind: str) -> Iterator["subprocess.Popen[bytes]"]:
     assert "127.0.0.1:7421" in source
     program.write_text(source.replace("127.0.0.1:7421", bind))
     environment = {**os.environ, "PYTHONPATH": str(Path(sdk.__file__).parents[2])}
-    with subprocess.Popen(  # noqa: S603  # our own
+    with subprocess.Popen(  # our own
         [sys.executable, str(program)], env=environment
     ) as process:
         yield process

@@ -296,7 +296,7 @@ def test_a_bad_list_is_named_field_by_field() -> None:
         created_to=timestamp_pb2.Timestamp(seconds=2**60),
         metadata=struct_pb2.Struct(fields={"a": struct_pb2.Value(string_value="\0")}),
         page_size=-5,
-        page_token="?",  # noqa: S106 - a page's
+        page_token="?",
     )
 
     assert fields_of(lambda: codec.list_from_wire(message)) == [

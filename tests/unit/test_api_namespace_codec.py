@@ -250,4 +250,4 @@ def test_a_listing_continues_behind_the_last_name_of_its_page() -> None:
 
 def test_a_listing_with_a_token_of_another_list_is_refused() -> None:
     with pytest.raises(errors.InvalidRequestError, match="page_token"):
-        namespace_codec.list_from_wire(pb.ListNamespacesRequest(page_token="dDE"))  # noqa: S106
+        namespace_codec.list_from_wire(pb.ListNamespacesRequest(page_token="dDE"))

@@ -66,7 +66,7 @@ async def scripted_engine(*script: Any) -> AsyncIterator[ScriptedEngine]:
         await server.stop(None)
 
 
-def refusal(  # noqa: PLR0913  # all optional
+def refusal(  # all optional
     code: grpc.StatusCode,
     reason: str,
     *,

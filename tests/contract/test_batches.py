@@ -1,0 +1,334 @@
+"""Group commit on PostgreSQL: batches of every mix, poisoned items, order, and races laid out."""
+
+import asyncio
+import datetime as dt
+from collections import Counter
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from progressor import errors
+from progressor.domain.admission import Verdict
+from progressor.domain.intent import Complete, RemoveProcess, SetTimer, UnsetTimer
+from progressor.domain.process import ProcessKey, process_key
+from progressor.domain.task import RunningTask, TaskType
+from progressor.settings.sections import Commit
+from progressor.storage import admissions
+from progressor.storage.migrations import migrate
+from progressor.storage.settlements import LeaseLost, Written
+from tests.support.clock import ManualClock
+from tests.support.postgres import open_cluster
+from tests.support.storage import (
+    BROKEN,
+    EXPIRES_AFTER,
+    NO_TIME,
+    UNREACHABLE,
+    Desk,
+    a_request,
+    create_namespace,
+    fresh_key,
+    running_desks,
+    success,
+)
+from tests.support.storage_locks import until_blocked
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+POISONED_ID = "nul\0"
+LONE_SURROGATE = "\ud800"
+
+
+async def admit_together(desk: Desk, *requests: Any) -> list[Any]:
+    """Submit before anything is written, so that they share a batch; return results or errors."""
+    entries = [admissions.Entry(request, True, EXPIRES_AFTER) for request in requests]
+    futures = [desk.admissions.submit(entry) for entry in entries]
+    await asyncio.wait(futures)
+    return [future.exception() or future.result() for future in futures]
+
+
+def verdicts(results: list[Any]) -> list[Any]:
+    return [getattr(each, "verdict", type(each)) for each in results]
+
+
+class TestABatch:
+    async def test_of_128_mixed_settlements_gives_each_its_own(self, desk: Desk) -> None:
+        tasks = [await desk.start(fresh_key()) for _ in range(128)]
+        gone = tasks[::8]
+        for task in gone:
+            await desk.processes.remove(task.key)
+        outcomes = (
+            success(events=3), success(SetTimer(after=NO_TIME)), success(UnsetTimer()),
+            success(Complete()), success(RemoveProcess()), BROKEN, UNREACHABLE, success(),
+        )  # fmt: skip
+
+        futures = [
+            desk.settlements.submit(desk.entry(task, outcomes[number * 7 % 8]))
+            for number, task in enumerate(tasks)
+        ]
+        written = [await future for future in futures]
+
+        lost = [isinstance(each, LeaseLost) for each in written]
+        assert lost == [task in gone for task in tasks]
+        for task, each in zip(tasks, written, strict=True):
+            if isinstance(each, Written) and each.process is not None:
+                assert each.process.key == task.key
+                assert each.next is None or each.next.key == task.key
+
+    async def test_of_128_mixed_requests_gives_each_its_own(self, desk: Desk) -> None:
+        running = [fresh_key() for _ in range(32)]
+        broken = [fresh_key() for _ in range(32)]
+        absent = [fresh_key() for _ in range(32)]
+        nowhere = [fresh_key("nowhere") for _ in range(32)]
+        for key in running:
+            await desk.started(key)
+        for key in broken:
+            await desk.broken(key)
+        mixed = [key for four in zip(running, broken, absent, nowhere, strict=True) for key in four]
+
+        results = await admit_together(desk, *(a_request(key) for key in mixed))
+
+        assert verdicts(results) == 32 * [
+            Verdict.ACCEPTED,
+            Verdict.PROCESS_FAILED,
+            Verdict.PROCESS_NOT_FOUND,
+            Verdict.NAMESPACE_NOT_FOUND,
+        ]
+        assert [each.running.key for each in results[::4]] == running
+
+    async def test_of_starts_gives_new_and_known_ones_their_own(self, desk: Desk) -> None:
+        known = [fresh_key() for _ in range(4)]
+        for key in known:
+            await desk.start(key, idempotency_key="once")
+        new = [fresh_key() for _ in range(4)]
+
+        results = await admit_together(
+            desk,
+            *(a_request(key, TaskType.INIT, idempotency_key="once") for key in new),
+            a_request(known[0], TaskType.INIT, idempotency_key="once"),
+            a_request(known[1], TaskType.INIT, idempotency_key="once", args=b"other"),
+            a_request(known[2], TaskType.INIT),
+            a_request(fresh_key("nowhere"), TaskType.INIT),
+        )
+
+        assert verdicts(results) == 4 * [Verdict.ACCEPTED] + [
+            Verdict.DUPLICATE,
+            Verdict.KEY_REUSED,
+            Verdict.PROCESS_ALREADY_EXISTS,
+            Verdict.NAMESPACE_NOT_FOUND,
+        ]
+
+
+class TestAPoisonedItem:
+    @pytest.mark.parametrize("poisoned_id", [POISONED_ID, LONE_SURROGATE])
+    @pytest.mark.parametrize("task_type", [TaskType.INIT, TaskType.CALL])
+    async def test_is_refused_alone(
+        self, desk: Desk, task_type: TaskType, poisoned_id: str
+    ) -> None:
+        keys = [fresh_key() for _ in range(20)]
+        if task_type is TaskType.CALL:
+            for key in keys:
+                await desk.started(key)
+        poisoned = ProcessKey(0, keys[0].namespace, poisoned_id)
+        mixed = [*keys[:7], poisoned, *keys[7:]]
+
+        results = await admit_together(desk, *(a_request(key, task_type) for key in mixed))
+
+        assert isinstance(results[7], errors.StorageRefusedError)
+        assert {each.verdict for each in results[:7] + results[8:]} == {Verdict.ACCEPTED}
+
+    async def test_may_be_a_number_that_no_column_holds(self, desk: Desk) -> None:
+        good, bad = fresh_key(), fresh_key()
+        outside = ProcessKey(1 << 20, bad.namespace, bad.process_id)
+
+        results = await admit_together(
+            desk, a_request(good, TaskType.INIT), a_request(outside, TaskType.INIT)
+        )
+
+        assert results[0].verdict is Verdict.ACCEPTED
+        assert isinstance(results[1], errors.StorageRefusedError)
+
+    async def test_among_settlements_leaves_its_lease_for_another_answer(self, desk: Desk) -> None:
+        tasks = [await desk.start(fresh_key()) for _ in range(9)]
+        poison = success(SetTimer(after=dt.timedelta.max))
+        outcomes = [poison if number == 4 else success() for number in range(9)]
+
+        futures = [
+            desk.settlements.submit(desk.entry(task, outcome))
+            for task, outcome in zip(tasks, outcomes, strict=True)
+        ]
+        await asyncio.wait(futures)
+
+        assert [future.exception() is None for future in futures] == [
+            number != 4 for number in range(9)
+        ]
+        await desk.settled(tasks[4], BROKEN)
+
+    async def test_leaves_the_lane_to_those_that_come_after(self, desk: Desk) -> None:
+        poisoned = ProcessKey(0, "orders", POISONED_ID)
+        await admit_together(desk, a_request(poisoned))
+
+        assert (await desk.start(fresh_key())).attempt == 1
+
+
+class TestOneProcess:
+    async def test_has_its_crowd_admitted_in_the_order_of_submission(self, desk: Desk) -> None:
+        keys = [fresh_key() for _ in range(3)]
+        for key in keys:
+            await desk.started(key)
+        crowd = [keys[number % 3] for number in range(150)]
+
+        results = await admit_together(desk, *(a_request(key) for key in crowd))
+
+        for first in range(3):
+            ids = [each.task_id for each in results[first::3]]
+            assert ids == sorted(ids)
+        assert sum(each.running is not None for each in results) == 3
+
+    async def test_is_in_a_batch_once(self, database: str, clock: ManualClock) -> None:
+        sizes: list[int] = []
+        keys = [fresh_key() for _ in range(4)]
+        async with running_desks(
+            database, clock=clock, on_batch=lambda _name, size: sizes.append(size)
+        ) as [lone]:
+            for key in keys:
+                await lone.started(key)
+            sizes.clear()
+            await admit_together(lone, *(a_request(key) for key in 5 * keys))
+
+        assert sizes == [4, 4, 4, 4, 4]
+
+    async def test_serves_two_thousand_calls_of_a_crowd_each_once(
+        self, desk: Desk, other: Desk
+    ) -> None:
+        """Ten processes, two replicas, submitters that do not know of each other."""
+        keys = [fresh_key() for _ in range(10)]
+        for key in keys:
+            await desk.started(key)
+        served: Counter[int] = Counter()
+
+        async def carry(task: RunningTask | None) -> None:
+            while task is not None:
+                served[task.task_id] += 1
+                task = (await desk.settled(task, success(events=1))).next
+
+        async def call(number: int) -> int | None:
+            asked = (desk, other)[number % 2]
+            admission = await asked.admit(a_request(keys[number % 10]))
+            await carry(admission.running)
+            return admission.task_id
+
+        async with asyncio.TaskGroup() as group:
+            calls = [group.create_task(call(number)) for number in range(2000)]
+
+        assert served == Counter(task.result() for task in calls)
+        ends = [(await desk.processes.get(key)).process.last_event_id for key in keys]
+        assert ends == 10 * [200]
+
+
+class TestARaceForTheLocks:
+    async def test_a_call_sees_only_a_process_that_it_has_locked(
+        self, desk: Desk, other: Desk, eye: psycopg.Connection[Any], database: str
+    ) -> None:
+        """Or it would look at the running row that a settlement is just about to delete."""
+        locked, late = fresh_key(), fresh_key()
+        await desk.started(locked)
+        with psycopg.connect(database) as holder:
+            holder.execute(
+                "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
+                [locked.process_id],
+            )
+            async with asyncio.TaskGroup() as group:
+                together = group.create_task(
+                    admit_together(desk, a_request(locked), a_request(late))
+                )
+                await until_blocked(eye)
+                await other.start(late)
+                holder.rollback()
+
+        assert verdicts(together.result()) == [Verdict.ACCEPTED, Verdict.PROCESS_NOT_FOUND]
+
+    @pytest.mark.parametrize("rounds", [40])
+    async def test_no_call_is_lost_to_the_settlement_before_it(
+        self, desk: Desk, other: Desk, rounds: int
+    ) -> None:
+        for _ in range(rounds):
+            key = fresh_key()
+            init = await desk.start(key)
+            async with asyncio.TaskGroup() as group:
+                settling = group.create_task(desk.settled(init))
+                calling = group.create_task(other.admit(a_request(key)))
+            found = settling.result().next
+            runs = found or calling.result().running
+            assert runs is not None, "neither the settlement nor the call has seen the other"
+            assert runs.task_id == calling.result().task_id
+
+    async def test_a_namespace_is_deleted_before_a_start_or_not_at_all(
+        self, desk: Desk, eye: psycopg.Connection[Any]
+    ) -> None:
+        for number in range(20):
+            name = f"short-lived-{number}"
+            eye.execute(
+                "INSERT INTO progressor.namespaces VALUES (%s, 1, '{}', now(), now())", [name]
+            )
+            async with asyncio.TaskGroup() as group:
+                deletion = group.create_task(_deleted(desk, name))
+                start = group.create_task(
+                    desk.admit(a_request(process_key(name, "p"), TaskType.INIT))
+                )
+            accepted = start.result().verdict is Verdict.ACCEPTED
+            assert accepted is not deletion.result()
+
+
+async def _deleted(desk: Desk, name: str) -> bool:
+    try:
+        await desk.namespaces.delete(name)
+    except errors.NamespaceNotEmptyError:
+        return False
+    return True
+
+
+class TestWithoutPostgres:
+    async def test_requests_are_given_up_and_settlements_are_written_later(self) -> None:
+        commit = Commit(gather=NO_TIME)
+        with open_cluster() as own:
+            if not own.is_embedded:
+                pytest.skip("the server is not ours to stop")
+            conninfo = own.create_database()
+            migrate(conninfo)
+            create_namespace(conninfo)
+            clock = ManualClock()
+            async with running_desks(conninfo, clock=clock, commit=commit) as [desk]:
+                awaited, forgotten = await desk.start(fresh_key()), await desk.start(fresh_key())
+                own.kill()
+                settling = desk.settlements.submit(desk.entry(awaited))
+                given_up = desk.settlements.submit(desk.entry(forgotten))
+                given_up.cancel()
+
+                with pytest.raises(errors.StorageUnavailableError):
+                    await desk.start(fresh_key())
+                assert not settling.done()
+                await asyncio.to_thread(own.restart)
+
+                assert isinstance(await settling, Written)
+                process = (await desk.processes.get(forgotten.key)).process
+                assert process.status == "running"
+
+    async def test_a_full_queue_refuses_requests_and_takes_settlements(
+        self, database: str, clock: ManualClock
+    ) -> None:
+        async with running_desks(
+            make_conninfo(database), clock=clock, commit=Commit(queue_max=2, gather=NO_TIME)
+        ) as [desk]:
+            tasks = [await desk.start(fresh_key()) for _ in range(5)]
+            entries = [admissions.Entry(a_request(task.key), True, EXPIRES_AFTER) for task in tasks]
+
+            accepted = [desk.admissions.submit(entry) for entry in entries[:2]]
+            with pytest.raises(errors.OverloadedError):
+                desk.admissions.submit(entries[2])
+            settling = [desk.settlements.submit(desk.entry(task)) for task in tasks]
+
+            await asyncio.wait(accepted)
+            await asyncio.wait(settling)
+            assert all(isinstance(each.result(), Written) for each in settling)

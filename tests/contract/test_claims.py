@@ -1,0 +1,283 @@
+"""Claims: who gets a lease, and who does not."""
+
+import asyncio
+import datetime as dt
+
+import psycopg
+import pytest
+
+from progressor.domain.intent import Lost, Released
+from progressor.domain.task import TaskType
+from progressor.storage.claims import Room, Wanted
+from tests.support.clock import ManualClock
+from tests.support.storage import (
+    EXPIRES_AFTER,
+    GRACE,
+    LEASE_TIMEOUT,
+    NO_TIME,
+    Desk,
+    a_request,
+    fresh_key,
+    success,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SECOND = dt.timedelta(seconds=1)
+HOUR = dt.timedelta(hours=1)
+
+
+class TestByTheirIds:
+    async def test_a_due_task_is_leased_with_all_that_a_step_needs(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        key = fresh_key()
+        await desk.started(key, success(events=2, aux_state=b"s", metadata={"m": 1}))
+        asked = a_request(key, args=b"a", caller_context={"who": "me"})
+        admission = await desk.admit(asked, run=False)
+
+        [claimed] = await desk.claim(key, admission.task_id)
+
+        task = claimed.task
+        assert (task.args, task.caller_context, task.attempt) == (b"a", {"who": "me"}, 1)
+        assert task.process == (await desk.processes.get(key)).process
+        assert (task.started_at, task.first_started_at) == (clock.now(), clock.now())
+
+    async def test_a_task_is_leased_once(self, desk: Desk, other: Desk) -> None:
+        key, timer = await desk.timed(NO_TIME)
+
+        async with asyncio.TaskGroup() as group:
+            claims = [group.create_task(each.claim(key, timer)) for each in (desk, other) * 10]
+
+        assert sum(len(claim.result()) for claim in claims) == 1
+
+    async def test_a_timer_is_not_leased_a_microsecond_early(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        key, timer = await desk.timed(SECOND)
+        clock.advance(SECOND - dt.timedelta(microseconds=1))
+        assert await desk.claim(key, timer) == []
+
+        clock.advance(dt.timedelta(microseconds=1))
+        assert len(await desk.claim(key, timer)) == 1
+
+    async def test_a_task_that_is_gone_is_left_out(self, desk: Desk) -> None:
+        key, timer = await desk.timed(NO_TIME)
+        kept, kept_timer = await desk.timed(NO_TIME)
+        await desk.processes.remove(key)
+
+        claimed = await desk.claims.claim_tasks(
+            desk.pool,
+            [
+                Wanted(key=key, task_id=timer, expires_after=EXPIRES_AFTER),
+                Wanted(key=kept, task_id=kept_timer, expires_after=EXPIRES_AFTER),
+            ],
+        )
+
+        assert [each.task.key for each in claimed] == [kept]
+
+    async def test_the_lease_lasts_as_long_as_the_step_may_take(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        key, timer = await desk.timed(NO_TIME, step_timeout=SECOND)
+        await desk.claim(key, timer)
+
+        clock.advance(SECOND + GRACE)
+        await desk.beat()
+        assert await desk.find_zombies() == ()
+
+        clock.advance(dt.timedelta(microseconds=1))
+        assert [each.task_id for each in await desk.find_zombies()] == [timer]
+
+
+class TestByTheirTime:
+    async def test_the_longest_overdue_go_first_and_no_more_than_there_is_room_for(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        timers = [await desk.timed(each * SECOND) for each in (3, 1, 4, 2)]
+        clock.advance(HOUR)
+
+        claimed = await desk.claim_due(limit=2)
+
+        assert {each.task.task_id for each in claimed} == {timers[1][1], timers[3][1]}
+
+    async def test_what_is_not_overdue_enough_is_left_to_who_set_it(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        await desk.timed(NO_TIME)
+        clock.advance(SECOND)
+
+        assert await desk.claim_due(overdue=SECOND + dt.timedelta(microseconds=1)) == []
+        assert len(await desk.claim_due(overdue=SECOND)) == 1
+
+    async def test_two_replicas_share_without_overlap(self, desk: Desk, other: Desk) -> None:
+        timers = {(await desk.timed(NO_TIME))[1] for _ in range(40)}
+
+        async with asyncio.TaskGroup() as group:
+            claims = [group.create_task(each.claim_due(limit=15)) for each in (desk, other) * 2]
+
+        claimed = [each.task.task_id for claim in claims for each in claim.result()]
+        assert len(claimed) == len(set(claimed))
+        assert set(claimed) <= timers
+
+    async def test_a_locked_process_is_passed_over_unless_it_is_waited_for(
+        self, desk: Desk, database: str
+    ) -> None:
+        locked, free = await desk.timed(NO_TIME), await desk.timed(NO_TIME)
+        with psycopg.connect(database) as holder:
+            holder.execute(
+                "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
+                [locked[0].process_id],
+            )
+
+            passing = await desk.claim_due(wait=False)
+            holder.rollback()
+
+        assert [each.task.task_id for each in passing] == [free[1]]
+        assert [each.task.task_id for each in await desk.claim_due()] == [locked[1]]
+
+    async def test_each_namespace_has_room_of_its_own(self, desk: Desk) -> None:
+        timers = [await desk.timed(NO_TIME) for _ in range(3)]
+        rooms = [
+            Room(namespace="elsewhere", limit=5, expires_after=EXPIRES_AFTER),
+            Room(namespace="orders", limit=2, expires_after=EXPIRES_AFTER),
+        ]
+
+        claimed = await desk.claims.claim_due(desk.pool, rooms, overdue=NO_TIME, wait=True)
+
+        assert len(claimed) == 2 < len(timers)
+
+    async def test_only_the_head_of_a_line_is_due(self, desk: Desk) -> None:
+        key = fresh_key()
+        init = await desk.start(key)
+        head = await desk.admit(a_request(key))
+        await desk.admit(a_request(key))
+        await desk.settled(init, continues=False)
+
+        assert [each.task.task_id for each in await desk.claim_due()] == [head.task_id]
+        assert await desk.claim_due() == []
+
+
+class TestUpcoming:
+    async def upcoming(self, desk: Desk, horizon: dt.timedelta = HOUR) -> list[int]:
+        room = Room(namespace="orders", limit=10, expires_after=EXPIRES_AFTER)
+        found, _ = await desk.claims.find_upcoming(
+            desk.pool, [room], horizon=horizon, lease_timeout=LEASE_TIMEOUT
+        )
+        return [due.task_id for due in found]
+
+    async def test_are_those_that_this_replica_has_set(self, desk: Desk, other: Desk) -> None:
+        await other.beat()
+        own, _others = await desk.timed(SECOND), await other.timed(SECOND)
+
+        assert await self.upcoming(desk) == [own[1]]
+
+    async def test_are_those_of_a_replica_that_is_gone(
+        self, desk: Desk, other: Desk, clock: ManualClock
+    ) -> None:
+        orphan = await other.timed(HOUR)
+        clock.advance(2 * LEASE_TIMEOUT)
+
+        assert await self.upcoming(desk) == [orphan[1]]
+        await other.beat()
+        await desk.beat()
+
+    async def test_are_none_beyond_the_horizon(self, desk: Desk) -> None:
+        await desk.timed(2 * SECOND)
+
+        assert await self.upcoming(desk, SECOND) == []
+
+
+class TestZombies:
+    async def test_are_the_leases_of_a_silent_replica(
+        self, desk: Desk, other: Desk, clock: ManualClock
+    ) -> None:
+        await desk.beat()
+        await other.beat()
+        lost, held = await other.start(fresh_key()), await desk.start(fresh_key())
+        clock.advance(LEASE_TIMEOUT)
+        await desk.beat()
+        assert await desk.find_zombies() == ()
+
+        clock.advance(dt.timedelta(microseconds=1))
+        zombies = await desk.find_zombies()
+
+        assert [(each.task_id, each.cause) for each in zombies] == [(lost.task_id, "silent")]
+        assert zombies[0].first_started_at == lost.first_started_at
+        assert held.task_id not in {each.task_id for each in zombies}
+        await other.beat()
+
+    async def test_are_the_leases_of_a_replica_that_has_left(self, desk: Desk) -> None:
+        await desk.beat()
+        lost = await desk.start(fresh_key())
+        await desk.replicas.retire(desk.replica_id)
+
+        assert [each.token for each in await desk.find_zombies()] == [lost.token]
+        await desk.beat()
+
+    async def test_are_steps_that_overran(self, desk: Desk, clock: ManualClock) -> None:
+        await desk.start(fresh_key())
+        clock.advance(EXPIRES_AFTER + dt.timedelta(microseconds=1))
+        await desk.beat()
+
+        assert [each.cause for each in await desk.find_zombies()] == ["overrun"]
+
+    async def test_are_leases_that_their_own_replica_does_not_know(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        known, stray = await desk.start(fresh_key()), await desk.start(fresh_key())
+        clock.advance(LEASE_TIMEOUT + SECOND)
+        await desk.beat()
+
+        zombies = await desk.find_zombies(known=[known.token])
+
+        assert [(each.task_id, each.cause) for each in zombies] == [(stray.task_id, "unknown")]
+
+    async def test_are_found_oldest_first_and_no_more_than_asked_for(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        lost = []
+        for _ in range(3):
+            lost.append(await desk.start(fresh_key()))
+            clock.advance(SECOND)
+        clock.advance(HOUR)
+
+        zombies = await desk.find_zombies(limit=2)
+
+        assert [each.task_id for each in zombies] == [each.task_id for each in lost[:2]]
+        await desk.beat()
+
+    async def test_are_collected_once_by_whoever_is_first(
+        self, desk: Desk, other: Desk, clock: ManualClock
+    ) -> None:
+        await desk.start(fresh_key())
+        clock.advance(HOUR)
+        [zombie] = await desk.find_zombies()
+
+        async with asyncio.TaskGroup() as group:
+            collected = [
+                group.create_task(each.collect(zombie, Lost())) for each in (desk, other) * 3
+            ]
+
+        written = [task.result() for task in collected]
+        assert sum(type(each).__name__ == "Written" for each in written) == 1
+        [again] = await desk.claim_due()
+        assert again.task.attempt == 2
+
+    async def test_of_a_call_keep_its_place_and_wake_the_line(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        key = fresh_key()
+        await desk.started(key)
+        call = await desk.run_task(a_request(key))
+        later = await desk.admit(a_request(key, TaskType.NOTIFY))
+        clock.advance(HOUR)
+
+        [zombie] = await desk.find_zombies()
+        await desk.collect(zombie, Released())
+
+        [again] = await desk.claim_due()
+        assert (again.task.task_id, again.task.attempt) == (call.task_id, 1)
+        following = (await desk.settled(again.task)).next
+        assert following is not None
+        assert following.task_id == later.task_id

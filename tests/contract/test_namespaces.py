@@ -1,0 +1,143 @@
+"""Namespaces: their configuration, its revisions, and each replica's memory of them."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+
+import pytest
+
+from progressor import errors
+from progressor.domain.namespace import HistoryMode, Namespace, RetryPolicy, ZombiePolicy
+from progressor.domain.process import process_key
+from progressor.domain.task import TaskType
+from tests.support.storage import Desk, a_request
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+FULL = Namespace(
+    name="full",
+    processor_targets=("a:1", "b:2"),
+    step_timeout=dt.timedelta(microseconds=1_500_001),
+    retry_policy=RetryPolicy(
+        elapsed_max=dt.timedelta(days=2), coefficient=1.5, non_retryable_reasons=("A", "B")
+    ),
+    retry_policies={TaskType.TIMEOUT: RetryPolicy(attempts_max=99)},
+    exhausted_call_fails_alone=True,
+    zombie_policy=ZombiePolicy.FAIL,
+    worker_count_max=7,
+    history_mode=HistoryMode.LAST,
+    history_last=10,
+    finished_process_retention=dt.timedelta(days=30),
+    task_retention=dt.timedelta(hours=5),
+    payload_bytes_max=1000,
+    waiting_callers_max=5,
+)
+
+
+def plain(namespace: Namespace) -> Namespace:
+    return dataclasses.replace(namespace, created_at=None, updated_at=None, revision=0)
+
+
+def named(name: str) -> Namespace:
+    return Namespace(name=name, processor_targets=("a:1",))
+
+
+async def test_every_field_is_kept(desk: Desk, other: Desk) -> None:
+    created = await desk.namespaces.create(FULL)
+
+    assert plain(created) == FULL == plain(await other.namespaces.get("full"))
+    assert (created.revision, created.created_at is not None) == (1, True)
+
+
+async def test_a_name_is_taken_once(desk: Desk) -> None:
+    await desk.namespaces.create(named("taken"))
+
+    with pytest.raises(errors.NamespaceAlreadyExistsError):
+        await desk.namespaces.create(named("taken"))
+
+
+@pytest.mark.parametrize("operation", ["get", "lookup", "delete"])
+async def test_one_that_is_not_there_is_not_found(desk: Desk, operation: str) -> None:
+    with pytest.raises(errors.NamespaceNotFoundError):
+        await getattr(desk.namespaces, operation)("nowhere")
+
+
+class TestAnUpdate:
+    async def test_changes_what_it_says_and_counts_the_revision(self, desk: Desk) -> None:
+        await desk.namespaces.create(named("changed"))
+
+        updated = await desk.namespaces.update(
+            "changed", lambda it: dataclasses.replace(it, worker_count_max=3)
+        )
+
+        assert (updated.worker_count_max, updated.revision) == (3, 2)
+        assert plain(await desk.namespaces.get("changed")) == plain(updated)
+
+    async def test_of_another_revision_than_expected_is_refused(self, desk: Desk) -> None:
+        await desk.namespaces.create(named("revised"))
+
+        with pytest.raises(errors.NamespaceChangedError):
+            await desk.namespaces.update("revised", lambda it: it, expected_revision=7)
+        await desk.namespaces.update("revised", lambda it: it, expected_revision=1)
+
+    async def test_of_what_is_not_there_is_refused(self, desk: Desk) -> None:
+        with pytest.raises(errors.NamespaceNotFoundError):
+            await desk.namespaces.update("nowhere", lambda it: it)
+
+    async def test_at_once_with_others_loses_none(self, desk: Desk, other: Desk) -> None:
+        await desk.namespaces.create(dataclasses.replace(named("counted"), worker_count_max=1))
+
+        def more(namespace: Namespace) -> Namespace:
+            return dataclasses.replace(namespace, worker_count_max=namespace.worker_count_max + 1)
+
+        async with asyncio.TaskGroup() as group:
+            for each in (desk, other) * 3:
+                group.create_task(each.namespaces.update("counted", more))
+
+        assert (await desk.namespaces.get("counted")).worker_count_max == 7
+
+
+class TestTheMemory:
+    async def test_is_what_a_lookup_answers_from(self, desk: Desk, other: Desk) -> None:
+        await desk.namespaces.create(named("remembered"))
+        await other.namespaces.update(
+            "remembered", lambda it: dataclasses.replace(it, worker_count_max=3)
+        )
+
+        assert (await desk.namespaces.lookup("remembered")).revision == 1
+        await desk.namespaces.refresh()
+        assert (await desk.namespaces.lookup("remembered")).revision == 2
+
+    async def test_forgets_what_is_gone(self, desk: Desk, other: Desk) -> None:
+        await desk.namespaces.create(named("gone"))
+        await other.namespaces.delete("gone")
+
+        await desk.namespaces.refresh()
+
+        assert "gone" not in {each.name for each in desk.namespaces.known()}
+        with pytest.raises(errors.NamespaceNotFoundError):
+            await desk.namespaces.lookup("gone")
+
+
+class TestADeletion:
+    async def test_is_refused_as_long_as_there_are_processes(self, desk: Desk) -> None:
+        await desk.namespaces.create(named("busy"))
+        key = process_key("busy", "p")
+        await desk.start(key)
+
+        with pytest.raises(errors.NamespaceNotEmptyError):
+            await desk.namespaces.delete("busy")
+        await desk.processes.remove(key)
+        await desk.namespaces.delete("busy")
+
+        assert (await desk.admit(a_request(key))).verdict == "namespace_not_found"
+
+
+async def test_a_list_is_read_in_pages_by_name(desk: Desk) -> None:
+    for name in ("list-c", "list-a", "list-b"):
+        await desk.namespaces.create(named(name))
+
+    first = await desk.namespaces.list(after="list-", limit=2)
+    rest = await desk.namespaces.list(after=first[-1].name, limit=1)
+
+    assert [each.name for each in (*first, *rest)] == ["list-a", "list-b", "list-c"]

@@ -1,0 +1,467 @@
+"""Processes as people see them, and the rare writes: put, remove, simple repair."""
+
+import dataclasses
+import datetime as dt
+from typing import Any
+
+import psycopg
+import pytest
+
+from progressor import errors
+from progressor.domain.admission import Import, Verdict
+from progressor.domain.event import Direction, HistoryRange, NewEvent
+from progressor.domain.intent import Complete, RemoveProcess, SetTimer
+from progressor.domain.process import ProcessKey, ProcessStatus
+from progressor.domain.task import TaskStatus, TaskType
+from progressor.domain.view import ProcessQuery, WaitCause
+from progressor.storage.processes import WAITS_MAX
+from tests.support.clock import START, ManualClock
+from tests.support.laws import broken_laws
+from tests.support.storage import (
+    BROKEN,
+    NO_TIME,
+    UNREACHABLE,
+    Desk,
+    a_request,
+    dump,
+    fresh_key,
+    success,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HOUR = dt.timedelta(hours=1)
+SECOND = dt.timedelta(seconds=1)
+
+
+async def broken_by_timer(desk: Desk, **fields: Any) -> ProcessKey:
+    key = fresh_key()
+    init = await desk.start(key)
+    timer = (await desk.settled(init, success(SetTimer(after=NO_TIME, **fields)))).next
+    assert timer is not None
+    await desk.settled(timer, BROKEN)
+    return key
+
+
+class TestPut:
+    async def test_brings_a_running_process_with_history_and_timer(
+        self, desk: Desk, clock: ManualClock, eye: psycopg.Connection[Any]
+    ) -> None:
+        long_ago = START - 365 * 24 * HOUR
+        put = Import(
+            key=fresh_key(),
+            status=ProcessStatus.RUNNING,
+            previous_status=ProcessStatus.ERROR,
+            aux_state=b"\0s",
+            metadata={"m": {"ü": 1}},
+            created_at=long_ago,
+            status_changed_at=long_ago + HOUR,
+            history=(
+                NewEvent(payload=b"1", format_version=2, metadata={"e": 1}, occurred_at=long_ago),
+                NewEvent(payload=b"2"),
+            ),
+            timer=SetTimer(after=HOUR, args=b"t", step_timeout=SECOND),
+        )
+
+        done = await desk.processes.put(put)
+
+        assert done.verdict is Verdict.ACCEPTED
+        view = await desk.processes.get(put.key)
+        process = view.process
+        assert (process.status, process.previous_status) == (put.status, put.previous_status)
+        assert (process.aux_state, process.metadata) == (b"\0s", {"m": {"ü": 1}})
+        assert (process.created_at, process.status_changed_at) == (long_ago, long_ago + HOUR)
+        page = await desk.processes.history(
+            put.key, HistoryRange(), last_event_id=2, bytes_max=9999
+        )
+        assert [(e.event_id, e.payload, e.occurred_at) for e in page.events] == [
+            (1, b"1", long_ago), (2, b"2", clock.now()),
+        ]  # fmt: skip
+        assert done.due is not None
+        assert view.timer is not None
+        assert (view.timer.task_id, view.timer.due_at) == (done.due.task_id, clock.now() + HOUR)
+        assert broken_laws(eye) == {}
+
+    async def test_brings_a_timer_at_an_instant_that_a_claim_finds(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        timer = SetTimer(at=clock.now() - HOUR, remove=True)
+        put = Import(key=fresh_key(), status=ProcessStatus.RUNNING, timer=timer)
+
+        await desk.processes.put(put)
+
+        [claimed] = await desk.claim_due()
+        assert (claimed.task.task_type, claimed.task.key) == (TaskType.REMOVE, put.key)
+
+    @pytest.mark.parametrize("task_type", [None, TaskType.CALL, TaskType.TIMEOUT])
+    async def test_brings_a_broken_process_that_can_be_repaired(
+        self, desk: Desk, eye: psycopg.Connection[Any], task_type: TaskType | None
+    ) -> None:
+        put = Import(
+            key=fresh_key(), status=ProcessStatus.ERROR, detail="", corrupted_by_type=task_type
+        )
+        await desk.processes.put(put)
+        assert broken_laws(eye) == {}
+
+        repair = await desk.run_task(a_request(put.key, TaskType.REPAIR))
+        written = await desk.settled(repair)
+
+        assert (written.next is not None) == (task_type is TaskType.TIMEOUT)
+
+    async def test_brings_a_finished_process_with_its_result(self, desk: Desk) -> None:
+        put = Import(key=fresh_key(), status=ProcessStatus.FINISHED, result=b"r")
+
+        await desk.processes.put(put)
+
+        assert (await desk.processes.get(put.key)).process.result == b"r"
+
+    async def test_is_refused_for_an_id_that_is_taken(
+        self, desk: Desk, eye: psycopg.Connection[Any]
+    ) -> None:
+        key = fresh_key()
+        await desk.started(key)
+        before = dump(eye)
+
+        done = await desk.processes.put(Import(key=key, status=ProcessStatus.RUNNING))
+
+        assert (done.verdict, done.task_id) == (Verdict.PROCESS_ALREADY_EXISTS, None)
+        assert dump(eye) == before
+
+    async def test_is_known_again_by_its_key(self, desk: Desk) -> None:
+        put = Import(key=fresh_key(), status=ProcessStatus.RUNNING, idempotency_key="once")
+        first = await desk.processes.put(put)
+
+        again = await desk.processes.put(put)
+        other = await desk.processes.put(dataclasses.replace(put, aux_state=b"other"))
+
+        assert (again.verdict, again.task_id) == (Verdict.DUPLICATE, first.task_id)
+        assert other.verdict is Verdict.KEY_REUSED
+
+    async def test_shares_its_keys_with_requests(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.start(key, idempotency_key="once")
+        put = Import(key=key, status=ProcessStatus.RUNNING, idempotency_key="once")
+
+        assert (await desk.processes.put(put)).verdict is Verdict.KEY_REUSED
+
+    async def test_is_refused_for_a_namespace_that_is_not_there(self, desk: Desk) -> None:
+        put = Import(key=fresh_key("nowhere"), status=ProcessStatus.RUNNING)
+
+        assert (await desk.processes.put(put)).verdict is Verdict.NAMESPACE_NOT_FOUND
+
+
+class TestRemove:
+    async def test_leaves_nothing_and_tells_what_was_under_way(
+        self, desk: Desk, other: Desk, eye: psycopg.Connection[Any]
+    ) -> None:
+        before = dump(eye)
+        key = fresh_key()
+        await desk.started(key, success(SetTimer(after=HOUR), events=3))
+        call = await desk.run_task(a_request(key))
+        waiting = await other.admit(a_request(key))
+
+        cancelled = await desk.processes.remove(key)
+
+        assert {each.task_id: set(each.reply_to) for each in cancelled if each.reply_to} == {
+            call.task_id: {desk.replica_id},
+            waiting.task_id: {other.replica_id},
+        }
+        assert {each.task_type for each in cancelled} == {TaskType.CALL, TaskType.TIMEOUT}
+        assert dump(eye) == before
+
+    async def test_is_refused_where_there_is_nothing(self, desk: Desk) -> None:
+        with pytest.raises(errors.ProcessNotFoundError):
+            await desk.processes.remove(fresh_key())
+
+    @pytest.mark.parametrize(
+        "answer", [BROKEN, success(Complete()), success()], ids=["error", "finished", "running"]
+    )
+    async def test_takes_a_process_in_any_status(self, desk: Desk, answer: Any) -> None:
+        key = fresh_key()
+        await desk.started(key, answer)
+
+        await desk.processes.remove(key)
+
+        with pytest.raises(errors.ProcessNotFoundError):
+            await desk.processes.get(key)
+
+
+class TestSimpleRepair:
+    async def test_brings_a_process_broken_by_a_call_to_running_at_once(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        key = fresh_key()
+        await desk.broken(key)
+
+        repaired = await desk.processes.simple_repair(key)
+
+        assert (repaired.verdict, repaired.due) == (Verdict.ACCEPTED, None)
+        process = (await desk.processes.get(key)).process
+        assert (process.status, process.detail) == (ProcessStatus.RUNNING, None)
+        assert process.status_changed_at == clock.now()
+
+    async def test_runs_the_timer_again_that_broke_it(
+        self, desk: Desk, clock: ManualClock, eye: psycopg.Connection[Any]
+    ) -> None:
+        key = await broken_by_timer(desk, args=b"t", step_timeout=SECOND)
+
+        repaired = await desk.processes.simple_repair(key)
+
+        assert repaired.due is not None
+        assert repaired.due.due_at == clock.now()
+        assert (await desk.processes.get(key)).process.status is ProcessStatus.ERROR
+        assert broken_laws(eye) == {}
+        [claimed] = await desk.claim(key, repaired.due.task_id)
+        assert (claimed.task.args, claimed.task.step_timeout) == (b"t", SECOND)
+        await desk.settled(claimed.task)
+        assert (await desk.processes.get(key)).process.status is ProcessStatus.RUNNING
+
+    async def test_twice_runs_it_once(self, desk: Desk) -> None:
+        key = await broken_by_timer(desk)
+        await desk.processes.simple_repair(key)
+
+        again = await desk.processes.simple_repair(key)
+
+        assert again.verdict is Verdict.PROCESS_IS_RUNNING
+        assert len(await desk.claim_due()) == 1
+
+    async def test_waits_for_a_repair_under_way(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.broken(key)
+        await desk.run_task(a_request(key, TaskType.REPAIR))
+
+        assert (await desk.processes.simple_repair(key)).verdict is Verdict.PROCESS_IS_RUNNING
+
+    @pytest.mark.parametrize(
+        ("answer", "verdict"),
+        [
+            (success(), Verdict.PROCESS_IS_RUNNING),
+            (success(Complete()), Verdict.PROCESS_FINISHED),
+            (success(RemoveProcess()), Verdict.PROCESS_NOT_FOUND),
+        ],
+    )
+    async def test_is_refused_in_every_other_status(
+        self, desk: Desk, answer: Any, verdict: Verdict
+    ) -> None:
+        key = fresh_key()
+        init = await desk.start(key)
+        assert (await desk.processes.simple_repair(key)).verdict is Verdict.PROCESS_IS_RUNNING
+        await desk.settled(init, answer)
+
+        assert (await desk.processes.simple_repair(key)).verdict is verdict
+
+
+class TestGet:
+    async def test_names_what_each_task_waits_for(self, desk: Desk, clock: ManualClock) -> None:
+        key = fresh_key()
+        await desk.started(key, success(SetTimer(after=HOUR)))
+        running = await desk.run_task(a_request(key))
+        first = await desk.admit(a_request(key))
+        second = await desk.admit(a_request(key, TaskType.NOTIFY))
+
+        waits = (await desk.processes.get(key)).waits
+
+        assert [(each.task_id, each.cause, each.behind_task_id) for each in waits[:3]] == [
+            (running.task_id, WaitCause.RUNNING, None),
+            (first.task_id, WaitCause.BEHIND_TASK, running.task_id),
+            (second.task_id, WaitCause.BEHIND_TASK, first.task_id),
+        ]
+        assert (waits[0].replica_id, waits[0].attempt) == (desk.replica_id, 1)
+        assert (waits[3].cause, waits[3].status) == (WaitCause.BEHIND_TASK, TaskStatus.BLOCKED)
+        assert waits[3].until == clock.now() + HOUR
+
+    async def test_names_a_timer_a_retry_and_a_missing_worker(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        timed, retried, free = fresh_key(), fresh_key(), fresh_key()
+        await desk.started(timed, success(SetTimer(after=HOUR)))
+        await desk.started(retried, UNREACHABLE)
+        await desk.admit(a_request(free, TaskType.INIT), run=False)
+
+        waits = [(await desk.processes.get(key)).waits[0] for key in (timed, retried, free)]
+
+        assert [each.cause for each in waits] == [
+            WaitCause.TIMER, WaitCause.RETRY, WaitCause.NO_FREE_WORKER,
+        ]  # fmt: skip
+        assert [each.until for each in waits] == [clock.now() + HOUR, clock.now() + SECOND, None]
+        assert (waits[1].attempt, waits[1].last_error is not None) == (2, True)
+
+    async def test_names_no_more_than_may_be(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.start(key)
+        futures = [desk.admit(a_request(key)) for _ in range(WAITS_MAX + 5)]
+        for each in futures:
+            await each
+
+        assert len((await desk.processes.get(key)).waits) == WAITS_MAX
+
+    async def test_is_refused_where_there_is_nothing(self, desk: Desk) -> None:
+        with pytest.raises(errors.ProcessNotFoundError):
+            await desk.processes.get(fresh_key())
+
+
+class TestHistory:
+    @pytest.mark.parametrize(
+        ("wanted", "ids"),
+        [
+            (HistoryRange(), [1, 2, 3, 4, 5]),
+            (HistoryRange(after=2), [3, 4, 5]),
+            (HistoryRange(after=5), []),
+            (HistoryRange(limit=2), [1, 2]),
+            (HistoryRange(limit=0), []),
+            (HistoryRange(direction=Direction.BACKWARD), [5, 4, 3, 2, 1]),
+            (HistoryRange(after=3, direction=Direction.BACKWARD), [2, 1]),
+            (HistoryRange(after=4, limit=1, direction=Direction.BACKWARD), [3]),
+        ],
+    )
+    async def test_is_the_range_that_was_asked_for(
+        self, desk: Desk, wanted: HistoryRange, ids: list[int]
+    ) -> None:
+        key = fresh_key()
+        await desk.started(key, success(events=5))
+
+        page = await desk.processes.history(key, wanted, last_event_id=5, bytes_max=9999)
+
+        assert ([event.event_id for event in page.events], page.next_after) == (ids, None)
+
+    async def test_ends_where_the_reader_knows_it_to_end(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.started(key, success(events=5))
+
+        forward, backward = [
+            await desk.processes.history(
+                key, HistoryRange(direction=direction), last_event_id=3, bytes_max=9999
+            )
+            for direction in Direction
+        ]
+
+        assert [event.event_id for event in forward.events] == [1, 2, 3]
+        assert [event.event_id for event in backward.events] == [3, 2, 1]
+
+    async def test_is_cut_where_a_message_is_full_but_moves_on(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.started(key, success(events=5))
+        seen, after = [], 0
+        while True:
+            page = await desk.processes.history(
+                key, HistoryRange(after=after), last_event_id=5, bytes_max=1
+            )
+            seen += [event.event_id for event in page.events]
+            if page.next_after is None:
+                break
+            after = page.next_after
+
+        assert seen == [1, 2, 3, 4, 5]
+
+    async def test_longer_than_a_page_is_read_whole(self, desk: Desk) -> None:
+        put = Import(
+            key=fresh_key(),
+            status=ProcessStatus.RUNNING,
+            history=(NewEvent(payload=b""),) * 2001,
+        )
+        await desk.processes.put(put)
+
+        for direction in Direction:
+            page = await desk.processes.history(
+                put.key, HistoryRange(direction=direction), last_event_id=2001, bytes_max=10**9
+            )
+            assert len({event.event_id for event in page.events}) == 2001
+
+    async def test_after_an_event_that_does_not_exist_is_refused(self, desk: Desk) -> None:
+        with pytest.raises(errors.EventNotFoundError):
+            await desk.processes.history(
+                fresh_key(), HistoryRange(after=1), last_event_id=0, bytes_max=1
+            )
+
+
+class TestTrace:
+    async def test_tells_each_task_with_its_events_in_order(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        key = fresh_key()
+        await desk.started(key, success(events=2))
+        call = await desk.run_task(
+            a_request(key, args=b"a", caller_context={"who": "me"}, idempotency_key="k")
+        )
+        clock.advance(SECOND)
+        await desk.settled(call, success(events=1, response=b"r"))
+        refused = await desk.run_task(a_request(key))
+        await desk.settled(refused, BROKEN)
+
+        init, done, failed = await desk.processes.trace(key, after=0, limit=10)
+
+        assert [event.event_id for event in init.events] == [1, 2]
+        assert [event.event_id for event in done.events] == [3]
+        assert (done.args, done.caller_context, done.idempotency_key, done.response) == (
+            b"a", {"who": "me"}, "k", b"r",
+        )  # fmt: skip
+        assert (done.created_at, done.finished_at) == (clock.now() - SECOND, clock.now())
+        assert (done.attempt_count, done.error) == (1, None)
+        assert (failed.status, failed.error is not None) == (TaskStatus.ERROR, True)
+
+    async def test_is_read_in_pages(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.started(key)
+        for _ in range(4):
+            await desk.settled(await desk.run_task(a_request(key)))
+        seen, after = [], 0
+        while page := await desk.processes.trace(key, after=after, limit=2):
+            seen += [task.task_id for task in page]
+            after = page[-1].task_id
+
+        assert len(seen) == 5
+        assert seen == sorted(seen)
+
+    async def test_is_refused_where_there_is_nothing(self, desk: Desk) -> None:
+        with pytest.raises(errors.ProcessNotFoundError):
+            await desk.processes.trace(fresh_key(), after=0, limit=1)
+
+
+class TestList:
+    async def test_pages_from_the_newest_without_gap_or_repetition(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        keys = []
+        for number in range(7):
+            keys.append(fresh_key())
+            await desk.start(keys[-1])
+            clock.advance(SECOND if number % 3 == 0 else NO_TIME)
+        seen: list[Any] = []
+        query = ProcessQuery(namespace="orders", page_size=2)
+        while page := await desk.processes.list(query):
+            seen += page
+            last = page[-1]
+            query = dataclasses.replace(query, before=(last.created_at, last.key.process_id))
+
+        assert {process.key for process in seen} == set(keys)
+        assert len(seen) == 7
+        order = [(process.created_at, process.key.process_id) for process in seen]
+        assert order == sorted(order, reverse=True)
+
+    async def test_filters_by_status_time_and_metadata(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        broken, tagged, early = fresh_key(), fresh_key(), fresh_key()
+        await desk.started(early, success(Complete()))
+        clock.advance(HOUR)
+        await desk.broken(broken)
+        await desk.started(tagged, success(metadata={"colour": "red", "n": [1, 2]}))
+
+        async def found(**filters: Any) -> set[ProcessKey]:
+            listed = await desk.processes.list(ProcessQuery(namespace="orders", **filters))
+            return {process.key for process in listed}
+
+        assert await found(statuses=(ProcessStatus.ERROR,)) == {broken}
+        assert await found(statuses=(ProcessStatus.ERROR, ProcessStatus.FINISHED)) == {
+            broken, early,
+        }  # fmt: skip
+        assert await found(created_from=clock.now()) == {broken, tagged}
+        assert await found(created_to=clock.now()) == {early}
+        assert await found(metadata={"colour": "red"}) == {tagged}
+        assert await found(metadata={"n": [2]}) == {tagged}
+        assert await found(metadata={"colour": "blue"}) == set()
+
+    async def test_knows_nothing_of_other_namespaces(self, desk: Desk) -> None:
+        await desk.start(fresh_key())
+
+        assert await desk.processes.list(ProcessQuery(namespace="nowhere")) == ()

@@ -1,0 +1,125 @@
+"""Settlement by a retry: the same task waits for its next attempt, in its place."""
+
+import datetime as dt
+
+import pytest
+
+from progressor.domain.intent import Lost, Released
+from progressor.domain.process import ProcessStatus
+from progressor.domain.settlement import ZOMBIE_DETECTED
+from progressor.domain.task import TaskType
+from tests.support.clock import ManualClock
+from tests.support.storage import NAMESPACE, NO_TIME, UNREACHABLE, Desk, a_request, fresh_key
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HOUR = dt.timedelta(hours=1)
+SECOND = dt.timedelta(seconds=1)
+
+
+class TestARetry:
+    async def test_waits_its_time_and_keeps_its_place(self, desk: Desk, clock: ManualClock) -> None:
+        key = fresh_key()
+        await desk.started(key)
+        call = await desk.run_task(a_request(key, args=b"first"))
+        later = await desk.admit(a_request(key))
+
+        written = await desk.settled(call, UNREACHABLE)
+
+        assert written.due is not None
+        assert (written.next, written.due.due_at) == (None, clock.now() + SECOND)
+        assert written.due.task_id == call.task_id
+        assert await desk.claim(key, call.task_id) == []
+        assert await desk.claim(key, later.task_id) == []
+        clock.advance(SECOND)
+        [again] = await desk.claim_due()
+        assert (again.task.task_id, again.task.attempt, again.task.args) == (
+            call.task_id, 2, b"first",
+        )  # fmt: skip
+        assert again.task.first_started_at == call.started_at
+        assert again.task.scheduled_at == call.scheduled_at
+        following = (await desk.settled(again.task)).next
+        assert following is not None
+        assert following.task_id == later.task_id
+
+    async def test_keeps_the_timer_blocked(self, desk: Desk, clock: ManualClock) -> None:
+        key, timer = await desk.timed()
+        clock.advance(HOUR)
+        call = await desk.run_task(a_request(key))
+
+        await desk.settled(call, UNREACHABLE)
+
+        assert await desk.claim(key, timer) == []
+
+    async def test_of_a_timer_yields_to_calls(self, desk: Desk, clock: ManualClock) -> None:
+        key, timer = await desk.timed(NO_TIME)
+        [claimed] = await desk.claim(key, timer)
+        waiting = await desk.admit(a_request(key))
+
+        written = await desk.settled(claimed.task, UNREACHABLE)
+
+        assert written.next is not None
+        assert (written.next.task_id, written.due) == (waiting.task_id, None)
+        clock.advance(SECOND)
+        assert await desk.claim(key, timer) == []
+        following = (await desk.settled(written.next)).next
+        assert following is not None
+        assert (following.task_id, following.attempt) == (timer, 2)
+
+    async def test_of_a_timer_alone_waits_like_a_timer(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        key, timer = await desk.timed(NO_TIME)
+        [claimed] = await desk.claim(key, timer)
+
+        written = await desk.settled(claimed.task, UNREACHABLE)
+
+        assert written.due is not None
+        assert (written.due.task_id, written.due.due_at) == (timer, clock.now() + SECOND)
+        call = await desk.run_task(a_request(key))
+        assert call.task_type is TaskType.CALL
+
+    async def test_is_the_last_when_the_attempts_are_spent(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        key = fresh_key()
+        task = await desk.start(key)
+        for attempt in range(2, NAMESPACE.retry_policy.attempts_max + 1):
+            await desk.settled(task, UNREACHABLE)
+            clock.advance(SECOND)
+            task = (await desk.claim(key, task.task_id))[0].task
+            assert task.attempt == attempt
+
+        await desk.settled(task, UNREACHABLE)
+
+        assert (await desk.processes.get(key)).process.status is ProcessStatus.ERROR
+
+    async def test_of_a_released_task_does_not_count(self, desk: Desk) -> None:
+        key = fresh_key()
+        init = await desk.start(key)
+
+        await desk.settled(init, Released(), continues=False)
+
+        [again] = await desk.claim(key, init.task_id)
+        assert again.task.attempt == 1
+
+    async def test_of_a_lost_task_counts(self, desk: Desk) -> None:
+        key = fresh_key()
+        init = await desk.start(key)
+
+        await desk.settled(init, Lost(), continues=False)
+
+        [again] = await desk.claim(key, init.task_id)
+        assert again.task.attempt == 2
+
+    async def test_of_a_lost_task_breaks_the_process_at_the_last_attempt(self, desk: Desk) -> None:
+        key = fresh_key()
+        task = await desk.start(key)
+        for _ in range(NAMESPACE.retry_policy.attempts_max - 1):
+            await desk.settled(task, Lost(), continues=False)
+            task = (await desk.claim(key, task.task_id))[0].task
+
+        await desk.settled(task, Lost())
+
+        process = (await desk.processes.get(key)).process
+        assert (process.status, process.detail) == (ProcessStatus.ERROR, ZOMBIE_DETECTED)

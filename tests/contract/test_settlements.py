@@ -1,0 +1,421 @@
+"""Settlement: what each outcome does to task, process, timer and line."""
+
+import datetime as dt
+from typing import Any
+
+import psycopg
+import pytest
+
+from progressor.domain.event import HistoryRange, NewEvent
+from progressor.domain.intent import (
+    Action,
+    Complete,
+    Failed,
+    Intent,
+    Lost,
+    Outcome,
+    Rejected,
+    Released,
+    RemoveProcess,
+    SetTimer,
+    Succeeded,
+    UnsetTimer,
+)
+from progressor.domain.process import ProcessStatus
+from progressor.domain.task import RunningTask, TaskStatus, TaskType
+from progressor.storage.settlements import LeaseLost, Written
+from tests.support.clock import ManualClock
+from tests.support.storage import (
+    BROKEN,
+    NO_TIME,
+    UNREACHABLE,
+    Desk,
+    a_request,
+    dump,
+    fresh_key,
+    success,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HOUR = dt.timedelta(hours=1)
+SECOND = dt.timedelta(seconds=1)
+REFUSED = Rejected(code=3, message="no", reason="BAD", metadata={"field": "x"})
+IN_AN_HOUR = SetTimer(after=HOUR)
+EVERY_OUTCOME: tuple[Outcome, ...] = (
+    success(events=2),
+    success(IN_AN_HOUR),
+    success(UnsetTimer()),
+    success(Complete(b"result")),
+    success(RemoveProcess()),
+    REFUSED,
+    BROKEN,
+    UNREACHABLE,
+    Lost(),
+    Released(),
+)
+
+
+class TestASuccess:
+    async def test_saves_events_state_metadata_and_response_together(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        key = fresh_key()
+        init = await desk.start(key)
+        events = (
+            NewEvent(payload=b"\0one", format_version=7, metadata={"a": "ü"}),
+            NewEvent(payload=b""),
+        )
+        intent = Intent(events=events, aux_state=b"\xff", metadata={"m": 1}, response=b"r")
+
+        written = await desk.settled(init, Succeeded(intent))
+
+        process = (await desk.processes.get(key)).process
+        assert (process.status, process.previous_status) == (
+            ProcessStatus.RUNNING, ProcessStatus.INIT,
+        )  # fmt: skip
+        assert (process.aux_state, process.metadata, process.last_event_id) == (
+            b"\xff", {"m": 1}, 2,
+        )  # fmt: skip
+        [traced] = await desk.processes.trace(key, after=0, limit=9)
+        assert [(e.event_id, e.payload, e.format_version, e.metadata) for e in traced.events] == [
+            (1, b"\0one", 7, {"a": "ü"}), (2, b"", 0, None),
+        ]  # fmt: skip
+        assert (traced.response, traced.finished_at) == (b"r", clock.now())
+        assert written.process == process
+
+    async def test_leaves_what_it_does_not_mention(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.started(key, success(aux_state=b"s", metadata={"m": 1}))
+
+        await desk.settled(await desk.run_task(a_request(key)))
+
+        process = (await desk.processes.get(key)).process
+        assert (process.aux_state, process.metadata) == (b"s", {"m": 1})
+
+    async def test_overwrites_with_what_is_empty(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.started(key, success(aux_state=b"s", metadata={"m": 1}))
+
+        await desk.settled(await desk.run_task(a_request(key)), success(aux_state=b"", metadata={}))
+
+        process = (await desk.processes.get(key)).process
+        assert (process.aux_state, process.metadata) == (b"", {})
+
+    async def test_numbers_events_on_from_those_before(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.started(key, success(events=2))
+        await desk.settled(await desk.run_task(a_request(key)), success(events=3))
+
+        process = (await desk.processes.get(key)).process
+        page = await desk.processes.history(
+            key, HistoryRange(), last_event_id=process.last_event_id, bytes_max=9999
+        )
+        assert [event.event_id for event in page.events] == [1, 2, 3, 4, 5]
+
+    async def test_of_a_repair_clears_the_error(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.broken(key)
+
+        repair = await desk.run_task(a_request(key, TaskType.REPAIR))
+        await desk.settled(repair)
+
+        process = (await desk.processes.get(key)).process
+        assert process.status is ProcessStatus.RUNNING
+        assert (process.detail, process.corrupted_by) == (None, None)
+
+    async def test_of_a_repair_without_action_runs_the_timer_that_broke_it_again(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        key, _ = await desk.timed(NO_TIME, args=b"a", step_timeout=SECOND)
+        [claimed] = await desk.claim_due()
+        await desk.settled(claimed.task, BROKEN)
+        repair = await desk.run_task(a_request(key, TaskType.REPAIR))
+
+        following = (await desk.settled(repair)).next
+
+        assert following is not None
+        assert (following.task_type, following.args) == (TaskType.TIMEOUT, b"a")
+        assert (following.step_timeout, following.scheduled_at) == (SECOND, clock.now())
+        assert following.task_id != claimed.task.task_id
+
+    @pytest.mark.parametrize("action", [IN_AN_HOUR, UnsetTimer()])
+    async def test_of_a_repair_with_an_action_does_not(self, desk: Desk, action: Action) -> None:
+        key, _ = await desk.timed(NO_TIME)
+        await desk.settled((await desk.claim_due())[0].task, BROKEN)
+
+        repair = await desk.run_task(a_request(key, TaskType.REPAIR))
+
+        assert (await desk.settled(repair, success(action))).next is None
+
+    async def test_of_a_repair_sends_the_repairs_behind_it_away(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.broken(key)
+        first = await desk.run_task(a_request(key, TaskType.REPAIR))
+        second = await desk.admit(a_request(key, TaskType.REPAIR))
+
+        written = await desk.settled(first)
+
+        assert [each.task_id for each in written.cancelled] == [second.task_id]
+        assert second.task_id is not None
+        result = await desk.results.await_task(key, second.task_id)
+        assert not isinstance(result, int)
+        assert result.error is not None
+        assert result.error.reason == "PROCESS_IS_RUNNING"
+
+    async def test_tells_the_state_that_the_next_step_begins_with(self, desk: Desk) -> None:
+        key = fresh_key()
+        init = await desk.start(key)
+        await desk.admit(a_request(key, args=b"next"))
+
+        following = (await desk.settled(init, success(events=1, aux_state=b"s"))).next
+
+        assert following is not None
+        assert following.args == b"next"
+        assert following.process == (await desk.processes.get(key)).process
+
+
+class TestCompletion:
+    async def test_ends_the_process_with_its_result(self, desk: Desk) -> None:
+        key = fresh_key()
+
+        written = await desk.started(key, success(Complete(b"result")))
+
+        process = (await desk.processes.get(key)).process
+        assert (process.status, process.result) == (ProcessStatus.FINISHED, b"result")
+        assert (written.next, written.due) == (None, None)
+
+    async def test_cancels_timer_and_line_and_names_who_waits(
+        self, desk: Desk, other: Desk
+    ) -> None:
+        key, timer = await desk.timed()
+        call = await desk.run_task(a_request(key))
+        waiting = await other.admit(a_request(key))
+
+        written = await desk.settled(call, success(Complete()))
+
+        assert {(each.task_id, each.reply_to) for each in written.cancelled} == {
+            (timer, ()), (waiting.task_id, (other.replica_id,)),
+        }  # fmt: skip
+        assert waiting.task_id is not None
+        result = await desk.results.await_task(key, waiting.task_id)
+        assert not isinstance(result, int)
+        assert result.error is not None
+        assert result.error.reason == "PROCESS_FINISHED"
+
+    async def test_by_a_repair_leaves_no_error_behind(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.broken(key)
+
+        await desk.settled(
+            await desk.run_task(a_request(key, TaskType.REPAIR)), success(Complete())
+        )
+
+        process = (await desk.processes.get(key)).process
+        assert (process.status, process.detail) == (ProcessStatus.FINISHED, None)
+
+
+class TestRemoval:
+    @pytest.mark.parametrize(
+        ("outcome", "status"),
+        [(success(RemoveProcess(), response=b"bye"), TaskStatus.FINISHED),
+         (REFUSED, TaskStatus.ERROR)],
+    )  # fmt: skip
+    async def test_leaves_the_answer_and_nothing_else(
+        self, desk: Desk, eye: psycopg.Connection[Any], outcome: Outcome, status: TaskStatus
+    ) -> None:
+        before = dump(eye)
+        key = fresh_key()
+        init = await desk.start(key)
+        waiting = await desk.admit(a_request(key))
+
+        written = await desk.settled(init, outcome)
+
+        assert [each.task_id for each in written.cancelled] == [waiting.task_id]
+        assert (written.process, written.next, written.due) == (None, None, None)
+        result = await desk.results.await_task(key, init.task_id)
+        assert not isinstance(result, int)
+        assert (result.status, result.response) == (
+            status, b"bye" if status is TaskStatus.FINISHED else b"",
+        )  # fmt: skip
+        after = dump(eye)
+        assert {**after, "replies": ()} == {**before, "replies": ()}
+
+    async def test_by_a_timer_leaves_no_answer(
+        self, desk: Desk, eye: psycopg.Connection[Any]
+    ) -> None:
+        key, timer = await desk.timed(NO_TIME, remove=True)
+        before = dump(eye)["replies"]
+        [claimed] = await desk.claim(key, timer)
+
+        await desk.settled(claimed.task, success(RemoveProcess()))
+
+        assert claimed.task.task_type is TaskType.REMOVE
+        assert dump(eye)["replies"] == before
+
+    async def test_stands_in_a_batch_with_others(self, desk: Desk) -> None:
+        one, two, three = fresh_key(), fresh_key(), fresh_key()
+        tasks = [await desk.start(key) for key in (one, two, three)]
+        outcomes = [success(RemoveProcess()), success(events=1), success(RemoveProcess())]
+
+        futures = [
+            desk.settlements.submit(desk.entry(task, outcome))
+            for task, outcome in zip(tasks, outcomes, strict=True)
+        ]
+        written = [await future for future in futures]
+
+        processes = [each.process if isinstance(each, Written) else None for each in written]
+        assert [None if p is None else p.key for p in processes] == [None, two, None]
+
+
+class TestARefusal:
+    @pytest.mark.parametrize("task_type", [TaskType.CALL, TaskType.NOTIFY])
+    async def test_ends_the_task_and_leaves_the_process(
+        self, desk: Desk, task_type: TaskType
+    ) -> None:
+        key = fresh_key()
+        await desk.started(key, success(events=1))
+        before = (await desk.processes.get(key)).process
+        task = await desk.run_task(a_request(key, task_type))
+
+        written = await desk.settled(task, REFUSED)
+
+        assert (await desk.processes.get(key)).process == before == written.process
+        result = await desk.results.await_task(key, task.task_id)
+        assert not isinstance(result, int)
+        assert result.error is not None
+        assert (result.error.code, result.error.reason, result.error.message) == (3, "BAD", "no")
+        assert (result.error.rejected, result.error.metadata) == (True, {"field": "x"})
+
+    async def test_of_a_repair_leaves_the_error(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.broken(key)
+        before = (await desk.processes.get(key)).process
+
+        await desk.settled(await desk.run_task(a_request(key, TaskType.REPAIR)), REFUSED)
+
+        assert (await desk.processes.get(key)).process == before
+
+
+class TestAFailureForGood:
+    async def test_breaks_the_process_and_cancels_what_waits(self, desk: Desk) -> None:
+        key, timer = await desk.timed()
+        call = await desk.run_task(a_request(key))
+        waiting = await desk.admit(a_request(key))
+
+        written = await desk.settled(call, BROKEN)
+
+        process = (await desk.processes.get(key)).process
+        assert (process.status, process.previous_status) == (
+            ProcessStatus.ERROR, ProcessStatus.RUNNING,
+        )  # fmt: skip
+        assert (process.detail, process.corrupted_by) == (BROKEN.message, call.task_id)
+        assert {each.task_id for each in written.cancelled} == {timer, waiting.task_id}
+        assert waiting.task_id is not None
+        result = await desk.results.await_task(key, waiting.task_id)
+        assert not isinstance(result, int)
+        assert result.error is not None
+        assert (result.error.reason, result.error.message) == ("PROCESS_FAILED", BROKEN.message)
+        assert result.error.metadata == {"task_id": str(call.task_id)}
+
+    async def test_of_a_repair_lets_the_next_repair_try(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.broken(key)
+        before = (await desk.processes.get(key)).process
+        first = await desk.run_task(a_request(key, TaskType.REPAIR))
+        second = await desk.admit(a_request(key, TaskType.REPAIR))
+
+        written = await desk.settled(first, BROKEN)
+
+        assert written.next is not None
+        assert (written.next.task_id, written.next.process) == (second.task_id, before)
+        assert (await desk.processes.get(key)).process == before
+
+    async def test_of_a_timer_run_again_gives_the_repair_behind_it_the_new_error(
+        self, desk: Desk
+    ) -> None:
+        key, _ = await desk.timed(NO_TIME)
+        await desk.settled((await desk.claim_due())[0].task, BROKEN)
+        due = (await desk.processes.simple_repair(key)).due
+        assert due is not None
+        [again] = await desk.claim(key, due.task_id)
+        await desk.admit(a_request(key, TaskType.REPAIR))
+        worse = Failed(code=13, reason="BUG", message="worse", retryable=False)
+
+        following = (await desk.settled(again.task, worse)).next
+
+        process = (await desk.processes.get(key)).process
+        assert (process.detail, process.corrupted_by) == ("worse", due.task_id)
+        assert following is not None
+        assert following.process == process
+
+
+class TestTheLine:
+    async def test_runs_in_the_order_of_task_ids(self, desk: Desk) -> None:
+        key = fresh_key()
+        task: RunningTask | None = await desk.start(key)
+        types = (TaskType.CALL, TaskType.NOTIFY, TaskType.CALL)
+        waiting = [(await desk.admit(a_request(key, each))).task_id for each in types]
+
+        ran = []
+        while task is not None:
+            ran.append(task.task_id)
+            task = (await desk.settled(task)).next
+
+        assert ran[1:] == waiting
+
+    async def test_is_brought_on_for_a_claim_where_the_worker_does_not_go_on(
+        self, desk: Desk
+    ) -> None:
+        key = fresh_key()
+        init = await desk.start(key)
+        first = await desk.admit(a_request(key))
+        second = await desk.admit(a_request(key))
+
+        written = await desk.settled(init, continues=False)
+
+        assert written.next is None
+        assert await desk.claim(key, second.task_id) == []
+        [claimed] = await desk.claim_due()
+        assert claimed.task.task_id == first.task_id
+
+
+class TestALostLease:
+    @pytest.mark.parametrize("outcome", EVERY_OUTCOME)
+    async def test_changes_nothing_whatever_the_outcome(
+        self, desk: Desk, other: Desk, eye: psycopg.Connection[Any], outcome: Outcome
+    ) -> None:
+        key, _ = await desk.timed()
+        late = await desk.run_task(a_request(key))
+        await desk.admit(a_request(key))
+        await other.settled(late, Lost(), continues=False)
+        await other.claim(key, late.task_id)
+        before = dump(eye)
+
+        settled = await desk.settle(late, outcome)
+
+        assert settled == LeaseLost()
+        assert dump(eye) == before
+
+    @pytest.mark.parametrize("outcome", EVERY_OUTCOME)
+    async def test_of_a_removed_process_changes_nothing(
+        self, desk: Desk, eye: psycopg.Connection[Any], outcome: Outcome
+    ) -> None:
+        key = fresh_key()
+        late = await desk.start(key)
+        await desk.processes.remove(key)
+        await desk.start(key)
+        before = dump(eye)
+
+        settled = await desk.settle(late, outcome)
+
+        assert settled == LeaseLost()
+        assert dump(eye) == before
+
+    async def test_stands_in_a_batch_with_leases_that_hold(self, desk: Desk) -> None:
+        tasks = [await desk.start(fresh_key()) for _ in range(4)]
+        await desk.processes.remove(tasks[2].key)
+
+        futures = [desk.settlements.submit(desk.entry(task)) for task in tasks]
+
+        assert [isinstance(await each, Written) for each in futures] == [True, True, False, True]

@@ -1,0 +1,99 @@
+"""What the schema refuses: the second net below the functions."""
+
+import psycopg
+import pytest
+
+from tests.support.storage import create_namespace
+
+PROCESS = (
+    "INSERT INTO progressor.processes (slot, namespace, process_id, status, detail, corrupted_by,"
+    " created_at, status_changed_at, init_task_id, last_event_id)"
+    " VALUES (1, 'orders', {id}, {status}, {detail}, {by}, now(), now(), 1, {last})"
+)
+TASK = (
+    "INSERT INTO progressor.tasks (slot, namespace, process_id, task_id, task_type, status,"
+    " created_at, finished_at, attempt_count, idempotency_key)"
+    " VALUES (1, 'orders', 'p', {id}, 'call', {status}, now(), {finished}, {attempts}, {key})"
+)
+SCHEDULE = (
+    "INSERT INTO progressor.schedule (slot, namespace, process_id, task_id, task_type, status,"
+    " due_at, replica_id) VALUES (1, 'orders', 'p', {id}, {type}, {status}, {due}, 1)"
+)
+RUNNING = (
+    "INSERT INTO progressor.running (slot, namespace, process_id, task_id, task_type, attempt,"
+    " token, replica_id, leased_at, expires_at)"
+    " VALUES (1, 'orders', 'p', {id}, 'call', 1, 1, 1, now(), now())"
+)
+EVENT = (
+    "INSERT INTO progressor.events (slot, namespace, process_id, event_id, task_id, occurred_at,"
+    " payload) VALUES (1, 'orders', 'p', {id}, 1, now(), '')"
+)
+
+
+def process(
+    id_: str = "'p'", status: str = "'running'", detail: str = "NULL", by: str = "NULL",
+    last: int = 0,
+) -> str:  # fmt: skip
+    return PROCESS.format(id=id_, status=status, detail=detail, by=by, last=last)
+
+
+def task(
+    id_: int = 1, status: str = "'waiting'", finished: str = "NULL", attempts: int = 0,
+    key: str = "NULL",
+) -> str:  # fmt: skip
+    return TASK.format(id=id_, status=status, finished=finished, attempts=attempts, key=key)
+
+
+def scheduled(
+    id_: int = 1, type_: str = "'call'", status: str = "'waiting'", due: str = "now()"
+) -> str:
+    return SCHEDULE.format(id=id_, type=type_, status=status, due=due)
+
+
+REFUSED = {
+    "an empty id": [process(id_="''")],
+    "an id over 256 bytes": [process(id_="repeat('ä', 129)")],
+    "an error without detail": [process(status="'error'")],
+    "a detail without error": [process(detail="'why'")],
+    "a breaker without error": [process(by="1")],
+    "a negative last event": [process(last=-1)],
+    "a process twice": [process(), process()],
+    "an end without an instant": [task(status="'finished'")],
+    "an instant without an end": [task(finished="now()")],
+    "a negative attempt": [task(attempts=-1)],
+    "a task twice": [task(), task()],
+    "a key twice in a process": [task(1, key="'k'"), task(2, key="'k'")],
+    "a call that is blocked": [scheduled(status="'blocked'")],
+    "a schedule of what runs": [scheduled(status="'running'")],
+    "a timer that is never due": [scheduled(type_="'timeout'", due="NULL")],
+    "two timers of a process": [scheduled(1, "'timeout'"), scheduled(2, "'remove'")],
+    "two leases of a process": [RUNNING.format(id=1), RUNNING.format(id=2)],
+    "an event before the first": [EVENT.format(id=0)],
+    "an event twice": [EVENT.format(id=1), EVENT.format(id=1)],
+    "a namespace in capitals": [
+        "INSERT INTO progressor.namespaces VALUES ('Orders', 1, '{}', now(), now())"
+    ],
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_the_schema_refuses(database: str, what: str) -> None:
+    *before, last = REFUSED[what]
+    create_namespace(database)
+    with psycopg.connect(database) as connection:
+        for statement in before:
+            connection.execute(statement.encode())
+
+        with pytest.raises(psycopg.IntegrityError):
+            connection.execute(last.encode())
+        connection.rollback()
+
+
+@pytest.mark.parametrize(
+    "allowed", [process(id_="repeat('ä', 128)"), process(status="'error'", detail="''"), task(),
+                scheduled(), scheduled(type_="'remove'", status="'blocked'")],
+)  # fmt: skip
+def test_the_schema_takes_what_is_next_to_that(database: str, allowed: str) -> None:
+    with psycopg.connect(database) as connection:
+        connection.execute(allowed.encode())
+        connection.rollback()

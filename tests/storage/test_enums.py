@@ -1,0 +1,51 @@
+"""Enums mirror PostgreSQL's: same members, same order, both ways."""
+
+import enum
+
+import psycopg
+import pytest
+
+from progressor.domain.process import ProcessStatus
+from progressor.domain.task import TaskStatus, TaskType
+from progressor.storage import rows
+
+MIRRORS: dict[str, type[enum.StrEnum]] = {
+    "process_status": ProcessStatus,
+    "task_type": TaskType,
+    "task_status": TaskStatus,
+}
+
+
+@pytest.fixture(scope="module")
+def labels(database: str) -> dict[str, list[str]]:
+    with psycopg.connect(database) as connection:
+        found = connection.execute(
+            "SELECT t.typname, array_agg(e.enumlabel::text ORDER BY e.enumsortorder)"
+            " FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid"
+            " WHERE t.typnamespace = 'progressor'::regnamespace GROUP BY t.typname"
+        ).fetchall()
+    return dict(found)
+
+
+def test_every_enum_of_the_schema_has_a_mirror(labels: dict[str, list[str]]) -> None:
+    assert labels.keys() == MIRRORS.keys()
+
+
+@pytest.mark.parametrize("name", MIRRORS)
+def test_members_and_their_order_are_the_same(labels: dict[str, list[str]], name: str) -> None:
+    assert labels[name] == [member.value for member in MIRRORS[name]]
+
+
+@pytest.mark.parametrize(
+    ("known", "members"),
+    [
+        (rows.PROCESS_STATUSES, ProcessStatus),
+        (rows.TASK_TYPES, TaskType),
+        (rows.TASK_STATUSES, TaskStatus),
+    ],
+)
+def test_a_row_may_spell_every_member_as_text_or_bytes(
+    known: dict[bytes | str, enum.StrEnum], members: type[enum.StrEnum]
+) -> None:
+    assert {known[each.value] for each in members} == set(members)
+    assert {known[each.value.encode()] for each in members} == set(members)

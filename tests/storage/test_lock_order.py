@@ -1,0 +1,218 @@
+"""Every pair of writers over the same processes, in any order, at once: no deadlock."""
+
+import asyncio
+import contextlib
+import datetime as dt
+import itertools
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import psycopg
+import pytest
+import pytest_asyncio
+from psycopg.conninfo import make_conninfo
+
+from progressor import errors
+from progressor.domain.admission import Import
+from progressor.domain.intent import Complete, Lost, Outcome, RemoveProcess, SetTimer
+from progressor.domain.process import ProcessKey, ProcessStatus, process_key
+from progressor.domain.settlement import settle
+from progressor.domain.task import TaskType
+from progressor.storage import admissions, claims, settlements
+from progressor.storage.pools import Connection
+from tests.support.clock import ManualClock
+from tests.support.laws import broken_laws
+from tests.support.storage import (
+    BROKEN,
+    EXPIRES_AFTER,
+    NAMESPACE,
+    NO_TIME,
+    Desk,
+    a_request,
+    connect,
+    create_namespace,
+    desk,
+    lent,
+    success,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+KEYS = [process_key(NAMESPACE.name, f"p{number}") for number in range(6)]
+ROUNDS = 12
+CONNECTIONS_EACH = 2
+HOUR = dt.timedelta(hours=1)
+
+
+class Party:
+    """One connection that writes over the common processes, now these, now those."""
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.random = random.Random(number)
+        self.desk: Desk = desk(lent(connection), clock=ManualClock(), replica_id=number)
+
+    def some(self) -> list[ProcessKey]:
+        """Return several processes in no order."""
+        return self.random.sample(KEYS, self.random.randint(2, len(KEYS)))
+
+    def one(self) -> ProcessKey:
+        return self.random.choice(KEYS)
+
+    async def leases(self) -> list[settlements.Entry]:
+        """Return settlements of what runs, of every kind, in no order."""
+        outcomes: tuple[Outcome, ...] = (
+            success(events=1), success(SetTimer(after=NO_TIME)), success(RemoveProcess()),
+            success(Complete()), BROKEN, Lost(),
+        )  # fmt: skip
+        zombies = await self.desk.replicas.find_zombies(
+            replica_id=0, lease_timeout=HOUR, limit=100, known=()
+        )
+        chosen = self.random.sample(zombies, len(zombies))
+        return [
+            settlements.Entry(
+                key=each.key,
+                task_id=each.task_id,
+                task_type=each.task_type,
+                attempt=each.attempt,
+                token=each.token,
+                settlement=settle(
+                    each,
+                    self.random.choice(outcomes),
+                    namespace=NAMESPACE,
+                    now=each.found_at,
+                    spread=0.0,
+                ),
+                process=None,
+                continues=False,
+                expires_after=EXPIRES_AFTER,
+            )
+            for each in chosen
+        ]
+
+
+def _entries(party: Party, task_type: TaskType) -> list[admissions.Entry]:
+    return [
+        admissions.Entry(a_request(key, task_type), party.random.random() < 0.5, EXPIRES_AFTER)
+        for key in party.some()
+    ]
+
+
+async def admit_starts(party: Party) -> None:
+    await party.desk.admissions._write_starts(
+        party.connection, _entries(party, TaskType.INIT), False
+    )
+
+
+async def admit_requests(party: Party) -> None:
+    task_type = party.random.choice([TaskType.CALL, TaskType.CALL, TaskType.REPAIR])
+    await party.desk.admissions._write_requests(party.connection, _entries(party, task_type), False)
+
+
+async def settle_tasks(party: Party) -> None:
+    entries = await party.leases()
+    if entries:
+        await party.desk.settlements._write(party.connection, entries, False)
+
+
+async def claim_tasks(party: Party) -> None:
+    cursor = await party.connection.execute(
+        "SELECT slot, namespace, process_id, task_id FROM progressor.schedule"
+    )
+    wanted = [
+        claims.Wanted(key=ProcessKey(*row[:3]), task_id=row[3], expires_after=EXPIRES_AFTER)
+        for row in await cursor.fetchall()
+    ]
+    party.random.shuffle(wanted)
+    by_process = {each.key: each for each in wanted}
+    if by_process:
+        await party.desk.claims.claim_tasks(party.desk.pool, list(by_process.values()))
+
+
+async def claim_due(party: Party) -> None:
+    await party.desk.claim_due(wait=party.random.random() < 0.5)
+
+
+async def remove_process(party: Party) -> None:
+    with contextlib.suppress(errors.ProcessNotFoundError):
+        await party.desk.processes.remove(party.one())
+
+
+async def put_process(party: Party) -> None:
+    status = party.random.choice([ProcessStatus.RUNNING, ProcessStatus.FINISHED])
+    timer = SetTimer(after=NO_TIME) if status is ProcessStatus.RUNNING else None
+    await party.desk.processes.put(Import(key=party.one(), status=status, timer=timer))
+
+
+async def simple_repair(party: Party) -> None:
+    await party.desk.processes.simple_repair(party.one())
+
+
+async def await_task(party: Party) -> None:
+    cursor = await party.connection.execute(
+        "SELECT slot, namespace, process_id, task_id FROM progressor.tasks LIMIT 20"
+    )
+    for row in await cursor.fetchall():
+        try:
+            await party.desk.results.await_task(ProcessKey(*row[:3]), row[3])
+        except errors.NotFoundError:
+            continue
+
+
+async def delete_finished(party: Party) -> None:
+    await party.desk.retention.delete_finished("orders", age=-HOUR, limit=3)
+
+
+async def delete_old_tasks(party: Party) -> None:
+    for key in party.some():
+        await party.desk.retention.delete_old_tasks(key.slot, "orders", age=-HOUR, limit=5)
+
+
+WRITERS: tuple[Callable[[Party], Awaitable[None]], ...] = (
+    admit_starts, admit_requests, settle_tasks, claim_tasks, claim_due, remove_process,
+    put_process, simple_repair, await_task, delete_finished, delete_old_tasks,
+)  # fmt: skip
+PAIRS = list(itertools.combinations_with_replacement(WRITERS, 2))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def parties(database: str) -> AsyncIterator[list[Party]]:
+    """Return connections that notice a deadlock within 20 ms."""
+    create_namespace(database)
+    options = "-c deadlock_timeout=20ms -c synchronous_commit=off"
+    impatient = make_conninfo(database, options=options)
+    connections = [await connect(impatient) for _ in range(2 * CONNECTIONS_EACH + 1)]
+    yield [Party(each, number) for number, each in enumerate(connections, start=1)]
+    for each in connections:
+        await each.close()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), PAIRS, ids=[f"{a.__name__}-{b.__name__}" for a, b in PAIRS]
+)
+async def test_two_writers_never_lock_each_other_out(
+    parties: list[Party],
+    database: str,
+    one: Callable[[Party], Awaitable[None]],
+    other: Callable[[Party], Awaitable[None]],
+) -> None:
+    *writing, feeding = parties
+
+    async def write(party: Party, writer: Callable[[Party], Awaitable[None]]) -> None:
+        for _ in range(ROUNDS):
+            await writer(party)
+
+    async with asyncio.TaskGroup() as group:
+        for number, party in enumerate(writing):
+            group.create_task(write(party, (one, other)[number % 2]))
+        # Something to write over; what is fed is taken by those who write.
+        for feed in (admit_starts, admit_requests, claim_due):
+            await feed(feeding)
+
+    # A deadlock would have been an error of one of them.
+    with psycopg.connect(database, autocommit=True) as eye:
+        assert broken_laws(eye) == {}
+        counted = eye.execute(
+            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        ).fetchone()
+    assert counted == (0,)

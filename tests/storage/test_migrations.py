@@ -1,0 +1,147 @@
+"""Migrations and functions: the same from anywhere, at once, and never against a newer database."""
+
+import concurrent.futures
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from progressor import errors
+from progressor.storage import migrations, statements
+from progressor.storage.functions import Functions
+from progressor.storage.migrations import migrate
+from tests.support import schema
+from tests.support.postgres import Cluster
+
+
+@pytest.fixture
+def bare(cluster: Cluster) -> str:
+    """Return an empty database."""
+    return cluster.create_database()
+
+
+def function_schemas(conninfo: str) -> set[str]:
+    with psycopg.connect(conninfo) as connection:
+        found = connection.execute(
+            "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'progressor\\_%'"
+        ).fetchall()
+    return {row[0] for row in found}
+
+
+def test_together_they_are_the_schema_of_today(database: str) -> None:
+    with psycopg.connect(database) as connection:
+        assert schema.schema_of(connection) == schema.FILE.read_text("utf-8")
+
+
+def test_their_numbers_run_without_gaps() -> None:
+    numbers = [each.number for each in migrations.migrations()]
+
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_are_applied_once(bare: str) -> None:
+    first, second = migrate(bare), migrate(bare)
+
+    assert first == [each.name for each in migrations.migrations()]
+    assert second == []
+
+
+def test_are_applied_once_by_many_at_once(bare: str) -> None:
+    with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:
+        applied = list(pool.map(migrate, [bare] * 4))
+
+    assert sorted(name for names in applied for name in names) == [
+        each.name for each in migrations.migrations()
+    ]
+    assert function_schemas(bare) == {Functions().schema}
+
+
+def test_a_changed_text_is_refused(bare: str) -> None:
+    migrate(bare)
+    with psycopg.connect(bare) as connection:
+        connection.execute("UPDATE progressor.migrations SET checksum = 'another'")
+
+    with pytest.raises(errors.MigrationError, match="0001_pre_initial"):
+        migrate(bare)
+
+
+def test_a_database_after_a_later_post_step_is_refused(bare: str) -> None:
+    migrate(bare)
+    with psycopg.connect(bare) as connection:
+        connection.execute("INSERT INTO progressor.migrations VALUES (99, '0099_post_drop', '')")
+
+    with pytest.raises(errors.MigrationError, match="0099_post_drop"):
+        migrate(bare)
+
+
+def test_a_database_after_a_later_pre_step_is_taken(bare: str) -> None:
+    """The release before must run on while the new one rolls out."""
+    migrate(bare)
+    with psycopg.connect(bare) as connection:
+        connection.execute("INSERT INTO progressor.migrations VALUES (99, '0099_pre_add', '')")
+
+    assert migrate(bare) == []
+
+
+def test_a_failed_one_leaves_nothing(bare: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = migrations.migrations()
+    broken = migrations.Migration(
+        number=len(good) + 1,
+        name="0099_pre_broken",
+        text="CREATE TABLE progressor.half (); SELECT 1 / 0",
+        checksum="",
+    )
+    monkeypatch.setattr(migrations, "migrations", lambda: (*good, broken))
+
+    with pytest.raises(errors.StorageError):
+        migrate(bare)
+
+    with psycopg.connect(bare) as connection:
+        assert connection.execute("SELECT to_regclass('progressor.half')").fetchone() == (None,)
+        applied = connection.execute("SELECT count(*) FROM progressor.migrations").fetchone()
+    assert applied == (len(good),)
+
+
+class TestFunctions:
+    def test_of_two_releases_stand_side_by_side(
+        self, bare: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        migrate(bare)
+        today = Functions()
+        folder = tmp_path / "functions"
+        folder.mkdir()
+        for file in (statements.priv() / "functions").glob("*.sql"):
+            text = file.read_text("utf-8")
+            (folder / file.name).write_text(text + "-- The next release.\n", "utf-8")
+        monkeypatch.setattr(statements, "priv", lambda: tmp_path)
+        next_release = Functions()
+        with psycopg.connect(bare) as connection, connection.cursor() as cursor:
+            assert next_release.deploy(cursor)
+
+        assert today.schema != next_release.schema
+        assert function_schemas(bare) == {today.schema, next_release.schema}
+
+    def test_are_named_by_their_text(self) -> None:
+        assert Functions().schema == Functions().schema
+        assert len(Functions().schema) < 63
+
+    def test_call_each_other_within_their_release(self, bare: str) -> None:
+        migrate(bare)
+        with psycopg.connect(bare) as connection:
+            paths = connection.execute(
+                "SELECT DISTINCT p.proconfig FROM pg_proc p"
+                " WHERE p.pronamespace = %s::regnamespace",
+                [Functions().schema],
+            ).fetchall()
+
+        for (settings,) in paths:
+            assert f"search_path={Functions().schema}, progressor" in settings
+
+    def test_lock_in_the_one_order(self) -> None:
+        """A set of processes is locked by a statement of its own, by key."""
+        for file in (statements.priv() / "functions").glob("*.sql"):
+            text = file.read_text("utf-8")
+            if "JOIN unnest" in text and "UPDATE OF p" in text:
+                assert "ORDER BY p.slot, p.namespace, p.process_id\n" in text, file.name
+            assert "-- Locks:" in text, file.name
+            assert "-- Returns:" in text, file.name

@@ -1,0 +1,339 @@
+"""No hot statement scans a table that grows, be it large, or grown since it was planned."""
+
+import contextlib
+import dataclasses
+import datetime as dt
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor import errors
+from progressor.domain.admission import Import
+from progressor.domain.event import Direction, HistoryRange
+from progressor.domain.intent import Complete, Outcome, RemoveProcess, SetTimer
+from progressor.domain.process import ProcessStatus
+from progressor.domain.settlement import settle
+from progressor.domain.task import TaskType
+from progressor.domain.view import ProcessQuery
+from progressor.storage import admissions, claims, settlements
+from progressor.storage.pools import Connection
+from tests.support.clock import ManualClock
+from tests.support.postgres import Cluster
+from tests.support.storage import (
+    BROKEN,
+    EXPIRES_AFTER,
+    LEASE_TIMEOUT,
+    NAMESPACE,
+    NO_TIME,
+    UNREACHABLE,
+    Desk,
+    a_request,
+    connect,
+    create_namespace,
+    fresh_key,
+    success,
+)
+from tests.support.storage_reads import (
+    Reads,
+    keep_unvacuumed,
+    reads_of,
+    scheduled_task,
+    seed,
+    seeded_key,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+BATCH = 32
+WAITING, RUNNING, TASKS = 50_000, 500, 1_000_000
+GROWING = {"processes", "tasks", "schedule", "events"}
+PER_ITEM = 12
+"""Rows that may be read per table for one item: its own, by several statements, and neighbours."""
+
+HOUR = dt.timedelta(hours=1)
+WAITING_NUMBERS = range(10_001, 10_001 + BATCH)
+RUNNING_NUMBERS = range(WAITING + 1, WAITING + 1 + BATCH)
+DUE_NUMBERS = range(900, 900 + BATCH)
+
+OUTCOMES: tuple[Outcome, ...] = (
+    success(events=2), success(SetTimer(after=HOUR)), success(SetTimer(after=NO_TIME)),
+    success(Complete()), BROKEN, UNREACHABLE, success(RemoveProcess()), success(),
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attempted:
+    """What settling needs to know of a seeded task."""
+
+    task_type: TaskType
+    attempt: int
+    first_started_at: dt.datetime
+
+
+async def admit_starts(desk: Desk) -> object:
+    entries = [
+        admissions.Entry(
+            a_request(fresh_key(), TaskType.INIT, idempotency_key="k"), number % 2 == 0,
+            EXPIRES_AFTER,
+        )
+        for number in range(BATCH)
+    ]  # fmt: skip
+    return await desk.admissions._write_starts(_connection(desk), entries, False)
+
+
+async def admit_known_starts(desk: Desk) -> object:
+    entries = [
+        admissions.Entry(
+            a_request(seeded_key(number), TaskType.INIT, idempotency_key="k"), True, EXPIRES_AFTER
+        )
+        for number in WAITING_NUMBERS
+    ]
+    return await desk.admissions._write_starts(_connection(desk), entries, False)
+
+
+async def admit_requests(desk: Desk) -> object:
+    entries = [
+        admissions.Entry(
+            a_request(seeded_key(number), idempotency_key=f"k{number}"), True, EXPIRES_AFTER
+        )
+        for number in [*WAITING_NUMBERS[::2], *RUNNING_NUMBERS[::2]]
+    ]
+    return await desk.admissions._write_requests(_connection(desk), entries, False)
+
+
+def settlement_entries(*, continues: bool) -> list[settlements.Entry]:
+    now = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    return [
+        settlements.Entry(
+            key=seeded_key(number),
+            task_id=scheduled_task(number),
+            task_type=TaskType.CALL,
+            attempt=1,
+            token=number,
+            settlement=settle(
+                Attempted(TaskType.CALL, 1, now),
+                OUTCOMES[number % len(OUTCOMES)],
+                namespace=NAMESPACE,
+                now=now,
+                spread=0.0,
+            ),
+            process=None,
+            continues=continues,
+            expires_after=EXPIRES_AFTER,
+        )
+        for number in RUNNING_NUMBERS
+    ]
+
+
+async def settle_tasks(desk: Desk) -> object:
+    entries = settlement_entries(continues=True)
+    return await desk.settlements._write(_connection(desk), entries, False)
+
+
+async def recall_settlements(desk: Desk) -> object:
+    """The batch again: every lease is lost, and each settlement found by its token."""
+    return await desk.settlements._write(
+        _connection(desk),
+        [dataclasses.replace(each, token=0) for each in settlement_entries(continues=True)],
+        True,
+    )
+
+
+async def claim_tasks(desk: Desk) -> object:
+    wanted = [
+        claims.Wanted(
+            key=seeded_key(number), task_id=scheduled_task(number), expires_after=EXPIRES_AFTER
+        )
+        for number in DUE_NUMBERS
+    ]
+    claimed = await desk.claims.claim_tasks(desk.pool, wanted)
+    assert len(claimed) == BATCH
+    return claimed
+
+
+def rooms(count: int = BATCH) -> list[claims.Room]:
+    return [
+        claims.Room(namespace="orders", limit=count, expires_after=EXPIRES_AFTER),
+        claims.Room(namespace="elsewhere", limit=count, expires_after=EXPIRES_AFTER),
+    ]
+
+
+async def claim_due(desk: Desk) -> object:
+    claimed = await desk.claims.claim_due(desk.pool, rooms(), overdue=NO_TIME, wait=False)
+    assert len(claimed) == BATCH
+    return claimed
+
+
+async def claim_nothing_due(desk: Desk) -> object:
+    return await desk.claims.claim_due(desk.pool, rooms(), overdue=10 * HOUR, wait=True)
+
+
+async def find_upcoming(desk: Desk) -> object:
+    # What comes within the horizon may be read whole: PostgreSQL 15 sorts it, knowing no better.
+    found, _ = await desk.claims.find_upcoming(
+        desk.pool, rooms(), horizon=HOUR / 12, lease_timeout=LEASE_TIMEOUT
+    )
+    assert len(found) == BATCH
+    return found
+
+
+async def get_process(desk: Desk) -> object:
+    return await desk.processes.get(seeded_key(WAITING_NUMBERS[0]))
+
+
+async def read_history(desk: Desk) -> object:
+    key = seeded_key(WAITING_NUMBERS[0])
+    for direction in Direction:
+        wanted = HistoryRange(limit=2, direction=direction)
+        await desk.processes.history(key, wanted, last_event_id=4, bytes_max=1000)
+    return None
+
+
+async def trace_process(desk: Desk) -> object:
+    return await desk.processes.trace(seeded_key(WAITING_NUMBERS[0]), after=0, limit=5)
+
+
+async def list_processes(desk: Desk) -> object:
+    return await desk.processes.list(ProcessQuery(namespace="orders", page_size=BATCH))
+
+
+async def list_later_processes(desk: Desk) -> object:
+    [last] = await desk.processes.list(ProcessQuery(namespace="orders", page_size=1))
+    before = (last.created_at - 10_000 * dt.timedelta(seconds=1), "p")
+    return await desk.processes.list(
+        ProcessQuery(namespace="orders", page_size=BATCH, before=before)
+    )
+
+
+async def list_broken_processes(desk: Desk) -> object:
+    """There are none, and 50,500 others."""
+    return await desk.processes.list(
+        ProcessQuery(namespace="orders", page_size=BATCH, statuses=(ProcessStatus.ERROR,))
+    )
+
+
+async def put_process(desk: Desk) -> object:
+    timer = SetTimer(after=HOUR)
+    put = Import(key=fresh_key(), status=ProcessStatus.RUNNING, timer=timer, idempotency_key="k")
+    return [await desk.processes.put(put) for _ in range(2)]
+
+
+async def remove_process(desk: Desk) -> object:
+    return await desk.processes.remove(seeded_key(WAITING_NUMBERS[0]))
+
+
+async def simple_repair(desk: Desk) -> object:
+    return await desk.processes.simple_repair(seeded_key(WAITING_NUMBERS[0]))
+
+
+async def await_task(desk: Desk) -> object:
+    key = seeded_key(WAITING_NUMBERS[0])
+    await desk.results.await_task(key, scheduled_task(WAITING_NUMBERS[0]))
+    with contextlib.suppress(errors.TaskNotFoundError):
+        await desk.results.await_task(key, "no such key")
+    return None
+
+
+async def fetch_results(desk: Desk) -> object:
+    return await desk.results.fetch(
+        {scheduled_task(number): seeded_key(number) for number in WAITING_NUMBERS}
+    )
+
+
+async def find_zombies(desk: Desk) -> object:
+    await desk.beat()
+    return await desk.find_zombies()
+
+
+async def delete_finished(desk: Desk) -> object:
+    return await desk.retention.delete_finished("orders", age=HOUR, limit=BATCH)
+
+
+async def delete_namespace(desk: Desk) -> object:
+    with contextlib.suppress(errors.NamespaceNotEmptyError, errors.NamespaceNotFoundError):
+        await desk.namespaces.delete("orders")
+    with contextlib.suppress(errors.NamespaceNotEmptyError, errors.NamespaceNotFoundError):
+        await desk.namespaces.delete("elsewhere")
+    return None
+
+
+Work = Callable[[Desk], Awaitable[object]]
+
+WORKS: dict[Work, int] = {
+    admit_starts: BATCH, admit_known_starts: BATCH, admit_requests: BATCH, settle_tasks: BATCH,
+    recall_settlements: BATCH, claim_tasks: BATCH, claim_due: BATCH, claim_nothing_due: 1,
+    find_upcoming: BATCH, get_process: 1, read_history: 1, trace_process: 5,
+    list_processes: BATCH, list_later_processes: BATCH, list_broken_processes: 1,
+    put_process: 2, remove_process: 5, simple_repair: 1, await_task: 2, fetch_results: BATCH,
+    delete_finished: 1, delete_namespace: 2,
+}  # fmt: skip
+"""What a replica does, and how many items that is."""
+
+
+def _connection(desk: Desk) -> Connection:
+    connection: Any = desk.pool
+    return connection.lent  # type: ignore[no-any-return]  # the pool of one that the test lends
+
+
+def unbounded(reads: Any, items: int) -> dict[str, Reads]:
+    """Return the tables that were scanned, or read beyond what the items need."""
+    found: dict[str, Reads] = dict(reads)
+    return {
+        table: each
+        for table, each in found.items()
+        if (table in GROWING and each.sequential) or each.by_index > PER_ITEM * items
+    }
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def large(database: str) -> AsyncIterator[Connection]:
+    """Return a session that plans for the first time, on many rows that the planner knows of."""
+    seed(database, waiting=WAITING, running=RUNNING, tasks=TASKS, analyze=True)
+    async with await connect(database) as connection:
+        yield connection
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def grown(cluster: Cluster) -> AsyncIterator[Connection]:
+    """Return a session that planned while the tables were empty; nobody has told the planner."""
+    conninfo = cluster.create_database("progressor_template")
+    create_namespace(conninfo)
+    with psycopg.connect(conninfo, autocommit=True) as eye:
+        keep_unvacuumed(eye)
+    async with await connect(conninfo) as connection:
+        for work in WORKS:
+            with contextlib.suppress(AssertionError, ValueError, errors.RequestError):
+                await reads_of(connection, ManualClock(), work)
+        seed(conninfo, waiting=WAITING, running=RUNNING, tasks=2 * WAITING, analyze=False)
+        yield connection
+    cluster.drop_database(conninfo)
+
+
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__)
+async def test_on_large_tables_only_the_rows_of_the_items_are_read(
+    large: Connection, work: Work
+) -> None:
+    reads = await reads_of(large, ManualClock(), work)
+
+    assert unbounded(reads, WORKS[work]) == {}
+
+
+@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__)
+async def test_on_tables_that_grew_only_the_rows_of_the_items_are_read(
+    grown: Connection, work: Work
+) -> None:
+    reads = await reads_of(grown, ManualClock(), work)
+
+    assert unbounded(reads, WORKS[work]) == {}
+
+
+async def test_zombies_are_looked_for_among_what_runs(large: Connection, grown: Connection) -> None:
+    for connection in (large, grown):
+        reads = await reads_of(connection, ManualClock(), find_zombies)
+
+        tasks = reads.get("tasks", Reads(sequential=0, by_index=0))
+        assert tasks.sequential == 0
+        assert tasks.by_index <= RUNNING

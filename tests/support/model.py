@@ -1,0 +1,294 @@
+"""Storage as it should be, in memory: what each operation answers, and what the tables then hold.
+
+It knows nothing of batches, locks or replicas. Ids are PostgreSQL's: a task that storage has not
+told the id of (a timer set aside) is without one until `adopt`.
+"""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Iterator
+
+from progressor.domain.admission import Verdict, decide
+from progressor.domain.intent import Complete, KeepTimer, SetTimer, UnsetTimer
+from progressor.domain.process import ProcessStatus
+from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement
+from progressor.domain.task import TIMER_TYPES, TaskStatus, TaskType
+
+
+@dataclasses.dataclass(slots=True, kw_only=True, eq=False)
+class ModelTask:
+    """A task; ``due_at`` None: it is behind another."""
+
+    task_id: int | None
+    task_type: TaskType
+    status: TaskStatus = TaskStatus.WAITING
+    attempt: int = 0
+    due_at: dt.datetime | None = None
+    idempotency_key: str | None = None
+    args: bytes = b""
+    error_reason: str | None = None
+    response: bytes | None = None
+
+    def end(self, status: TaskStatus, reason: str | None = None) -> None:
+        """End, once."""
+        assert self.status not in {TaskStatus.FINISHED, TaskStatus.ERROR, TaskStatus.CANCELLED}
+        self.status, self.error_reason, self.due_at = status, reason, None
+
+
+@dataclasses.dataclass(slots=True, kw_only=True, eq=False)
+class ModelProcess:
+    """A process: one task runs, calls stand in line, the timer stands apart."""
+
+    status: ProcessStatus
+    detail: str | None = None
+    broken_by: ModelTask | None = None
+    event_count: int = 0
+    aux_state: bytes = b""
+    running: ModelTask | None = None
+    line: list[ModelTask] = dataclasses.field(default_factory=list)
+    timer: ModelTask | None = None
+    tasks: list[ModelTask] = dataclasses.field(default_factory=list)
+
+    def waiting(self) -> Iterator[ModelTask]:
+        """Yield what is scheduled."""
+        yield from self.line
+        if self.timer is not None:
+            yield self.timer
+
+    def add(self, task: ModelTask) -> ModelTask:
+        """Record a task."""
+        self.tasks.append(task)
+        return task
+
+    def find(self, task_id: int) -> ModelTask:
+        """Return the task with an id."""
+        return next(task for task in self.tasks if task.task_id == task_id)
+
+    def known(self, idempotency_key: str | None) -> ModelTask | None:
+        """Return the task that a key names."""
+        named = (task for task in self.tasks if task.idempotency_key == idempotency_key)
+        return None if idempotency_key is None else next(named, None)
+
+
+class Model:
+    """All processes, by id."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.processes: dict[str, ModelProcess] = {}
+
+    def admit(
+        self, process_id: str, task_type: TaskType, args: bytes, key: str | None
+    ) -> tuple[Verdict, ModelTask | None]:
+        """Return what a request meets, and the task that it joins, if it does."""
+        process = self.processes.get(process_id)
+        known = process.known(key) if process is not None else None
+        if known is not None:
+            same = (known.task_type, known.args) == (task_type, args)
+            return (Verdict.DUPLICATE, known) if same else (Verdict.KEY_REUSED, None)
+        return decide(task_type, None if process is None else process.status), None
+
+    def accept(self, process_id: str, task: ModelTask, *, run: bool, now: dt.datetime) -> bool:
+        """Take in an accepted request; return whether it is free to run."""
+        if task.task_type is TaskType.INIT:
+            self.processes[process_id] = ModelProcess(status=ProcessStatus.INIT)
+        process = self.processes[process_id]
+        is_free = process.running is None and not process.line
+        process.add(task)
+        if process.timer is not None:
+            process.timer.status = TaskStatus.BLOCKED
+        if is_free and run:
+            self._run(process, task)
+        else:
+            process.line.append(task)
+            task.due_at = now if is_free else None
+        return is_free
+
+    def due(self, now: dt.datetime) -> dict[int, ModelProcess]:
+        """Return the ids of tasks that a claim would find, and their processes."""
+        return {
+            task.task_id: process
+            for process in self.processes.values()
+            for task in process.waiting()
+            if task.task_id is not None
+            and task.status is TaskStatus.WAITING
+            and task.due_at is not None
+            and task.due_at <= now
+        }
+
+    def claim(self, process: ModelProcess, task_id: int) -> ModelTask:
+        """Lease a due task."""
+        task = process.find(task_id)
+        assert process.running is None, "two tasks of a process run"
+        if task is process.timer:
+            process.timer = None
+        else:
+            process.line.remove(task)
+        self._run(process, task)
+        return task
+
+    def settle(
+        self, process_id: str, settlement: Settlement, *, continues: bool, now: dt.datetime
+    ) -> ModelTask | None:
+        """Settle what runs; return what runs next in the same worker."""
+        process = self.processes[process_id]
+        task, process.running = process.running, None
+        assert task is not None, "nothing runs"
+        match settlement:
+            case Remove():
+                del self.processes[process_id]
+                return None
+            case Finish():
+                self._finish(process, task, settlement, now)
+            case Fail(error):
+                task.end(TaskStatus.ERROR, error.reason)
+            case Break(error):
+                task.end(TaskStatus.ERROR, error.reason)
+                if process.status is not ProcessStatus.ERROR:
+                    self._cancel(process, "PROCESS_FAILED")
+                process.status, process.detail = ProcessStatus.ERROR, error.message
+                process.broken_by = task
+            case Retry():
+                task.status, task.attempt = TaskStatus.WAITING, settlement.attempt_count
+                task.due_at = now + settlement.delay
+                task.error_reason = (
+                    settlement.error.reason if settlement.error is not None else None
+                )
+                if task.task_type in TIMER_TYPES:
+                    process.timer = task
+                else:
+                    process.line.insert(0, task)
+                    return None
+        retried = process.timer if isinstance(settlement, Retry) else None
+        return self._go_on(process, retried, continues=continues, now=now)
+
+    def simple_repair(self, process_id: str, now: dt.datetime) -> Verdict:
+        """Bring a process back without asking its processor."""
+        process = self.processes.get(process_id)
+        if process is None:
+            return Verdict.PROCESS_NOT_FOUND
+        if process.status is ProcessStatus.FINISHED:
+            return Verdict.PROCESS_FINISHED
+        busy = process.running is not None or any(process.waiting())
+        if process.status is not ProcessStatus.ERROR or busy:
+            return Verdict.PROCESS_IS_RUNNING
+        if process.broken_by is not None and process.broken_by.task_type in TIMER_TYPES:
+            process.timer = self._timer(process, process.broken_by.task_type, now)
+        else:
+            self._mend(process)
+        return Verdict.ACCEPTED
+
+    def process_rows(self) -> list[tuple[object, ...]]:
+        """Return what the tables should say of processes."""
+        return [
+            (
+                process_id,
+                str(process.status),
+                process.detail,
+                process.broken_by and process.broken_by.task_id,
+                process.event_count,
+                process.aux_state,
+            )
+            for process_id, process in sorted(self.processes.items())
+        ]
+
+    def task_rows(self) -> list[tuple[object, ...]]:
+        """Return what the tables should say of tasks, once all their ids are known."""
+        tasks = [
+            (task.task_id or 0, process_id, task)
+            for process_id, process in self.processes.items()
+            for task in process.tasks
+        ]
+        return [
+            (
+                task_id,
+                process_id,
+                str(task.task_type),
+                str(task.status),
+                task.attempt,
+                task.due_at,
+                task.error_reason,
+                task.response,
+                task.idempotency_key,
+            )
+            for task_id, process_id, task in sorted(tasks, key=lambda each: each[0])
+        ]
+
+    def _finish(
+        self, process: ModelProcess, task: ModelTask, finish: Finish, now: dt.datetime
+    ) -> None:
+        intent, broken_by = finish.intent, process.broken_by
+        was_broken = process.status is ProcessStatus.ERROR
+        task.end(TaskStatus.FINISHED)
+        task.response = intent.response
+        process.event_count += len(intent.events)
+        process.aux_state = process.aux_state if intent.aux_state is None else intent.aux_state
+        self._mend(process)
+        if isinstance(intent.action, Complete):
+            self._cancel(process, "PROCESS_FINISHED")
+            process.status = ProcessStatus.FINISHED
+            return
+        if was_broken:
+            self._cancel(process, "PROCESS_IS_RUNNING")
+        if isinstance(intent.action, SetTimer | UnsetTimer) and process.timer is not None:
+            process.timer.end(TaskStatus.CANCELLED)
+            process.timer = None
+        if isinstance(intent.action, SetTimer):
+            assert intent.action.after is not None, "the model sets timers by durations"
+            wanted = TaskType.REMOVE if intent.action.remove else TaskType.TIMEOUT
+            process.timer = self._timer(process, wanted, now + intent.action.after)
+        elif (
+            isinstance(intent.action, KeepTimer)
+            and task.task_type is TaskType.REPAIR
+            and broken_by is not None
+            and broken_by.task_type in TIMER_TYPES
+        ):
+            process.timer = self._timer(process, broken_by.task_type, now)
+
+    def _go_on(
+        self,
+        process: ModelProcess,
+        retried: ModelTask | None,
+        *,
+        continues: bool,
+        now: dt.datetime,
+    ) -> ModelTask | None:
+        """Let the line move: calls first, then the timer, but not one that waits for its retry."""
+        timer = process.timer
+        if process.line:
+            if timer is not None:
+                timer.status = TaskStatus.BLOCKED
+            process.line[0].due_at = process.line[0].due_at or now
+            if not continues:
+                return None
+            return self._run(process, process.line.pop(0))
+        if timer is None:
+            return None
+        timer.status = TaskStatus.WAITING
+        assert timer.due_at is not None, "a timer is due at some time"
+        if timer.due_at <= now and continues and timer is not retried:
+            process.timer = None
+            return self._run(process, timer)
+        return None
+
+    @staticmethod
+    def _run(process: ModelProcess, task: ModelTask) -> ModelTask:
+        task.status, task.due_at = TaskStatus.RUNNING, None
+        task.attempt += 1
+        process.running = task
+        return task
+
+    @staticmethod
+    def _mend(process: ModelProcess) -> None:
+        process.status, process.detail, process.broken_by = ProcessStatus.RUNNING, None, None
+
+    @staticmethod
+    def _timer(process: ModelProcess, task_type: TaskType, due_at: dt.datetime) -> ModelTask:
+        return process.add(ModelTask(task_id=None, task_type=task_type, due_at=due_at))
+
+    @staticmethod
+    def _cancel(process: ModelProcess, reason: str) -> None:
+        for task in process.waiting():
+            task.end(TaskStatus.CANCELLED, reason)
+        process.line.clear()
+        process.timer = None

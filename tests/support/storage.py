@@ -1,0 +1,399 @@
+"""Storage as one or two replicas use it, on a real PostgreSQL, under a clock that tests move."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+import itertools
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from typing import Any, cast
+
+import psycopg
+
+from progressor.clock import Clock
+from progressor.domain.admission import Admission, Request
+from progressor.domain.event import NewEvent
+from progressor.domain.intent import (
+    Action,
+    Failed,
+    Intent,
+    KeepTimer,
+    Outcome,
+    SetTimer,
+    Succeeded,
+)
+from progressor.domain.namespace import Namespace, RetryPolicy
+from progressor.domain.process import ProcessKey, process_key
+from progressor.domain.settlement import settle
+from progressor.domain.task import RunningTask, TaskStatus, TaskType
+from progressor.settings.sections import Commit, Database
+from progressor.storage import admissions, arrays, claims
+from progressor.storage.admissions import Admissions
+from progressor.storage.claims import Claimed, Claims, Room
+from progressor.storage.functions import Functions
+from progressor.storage.histories import Histories
+from progressor.storage.namespaces import Namespaces, _config
+from progressor.storage.pools import Connection, Pool, open_pools
+from progressor.storage.processes import Processes
+from progressor.storage.replicas import Replicas, Zombie
+from progressor.storage.results import Results
+from progressor.storage.retention import Retention
+from progressor.storage.settlements import Entry as Settled
+from progressor.storage.settlements import Outcome as SettlementOutcome
+from progressor.storage.settlements import Settlements, Written
+from tests.support.clock import ManualClock
+
+NAMESPACE = Namespace(
+    name="orders",
+    processor_targets=("127.0.0.1:1",),
+    retry_policy=RetryPolicy(
+        initial_interval=dt.timedelta(seconds=1), coefficient=1.0, jitter=0.0, attempts_max=3
+    ),
+)
+EXPIRES_AFTER = dt.timedelta(seconds=30)
+GRACE = dt.timedelta(seconds=5)
+LEASE_TIMEOUT = dt.timedelta(seconds=5)
+STATEMENT_TIMEOUT = dt.timedelta(seconds=10)
+NO_TIME = dt.timedelta()
+
+BROKEN = Failed(code=13, reason="BUG", message="it broke", retryable=False)
+UNREACHABLE = Failed(code=14, reason="UNAVAILABLE", message="nobody there", retryable=True)
+
+TABLES = (
+    "namespaces", "replicas", "processes", "tasks", "schedule", "running", "events", "replies",
+)  # fmt: skip
+
+Dump = Mapping[str, Sequence[tuple[Any, ...]]]
+
+_numbers = itertools.count(1)
+
+
+def fresh_key(namespace: str = NAMESPACE.name) -> ProcessKey:
+    """Return the key of a process that no test has used before."""
+    return process_key(namespace, f"p{next(_numbers)}")
+
+
+def a_request(key: ProcessKey, task_type: TaskType = TaskType.CALL, **fields: Any) -> Request:
+    """Return a request on a process; a call unless said otherwise."""
+    return Request(key=key, task_type=task_type, **fields)
+
+
+def success(
+    action: Action | None = None, *, events: int = 0, response: bytes = b"done", **fields: Any
+) -> Succeeded:
+    """Return an answer with an action and a number of events."""
+    return Succeeded(
+        Intent(
+            events=tuple(NewEvent(payload=b"event") for _ in range(events)),
+            response=response,
+            action=KeepTimer() if action is None else action,
+            **fields,
+        )
+    )
+
+
+class LentConnection:
+    """A pool of one connection that somebody else opened, and in whose transaction we may be."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.lent = connection
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """Lend it."""
+        yield self.lent
+
+
+def lent(connection: Connection) -> Pool:
+    """Return a connection as the pool that storage asks for."""
+    return cast("Pool", LentConnection(connection))
+
+
+async def connect(conninfo: str) -> Connection:
+    """Return a connection as the pools open them."""
+    connection = await psycopg.AsyncConnection.connect(
+        conninfo, autocommit=True, prepare_threshold=None
+    )
+    arrays.register(connection)
+    return connection
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """One replica's storage: what it admits, claims and settles bears its id."""
+
+    replica_id: int
+    namespace: Namespace
+    clock: Clock
+    pool: Pool
+    admissions: Admissions
+    settlements: Settlements
+    claims: Claims
+    processes: Processes
+    namespaces: Namespaces
+    results: Results
+    replicas: Replicas
+    retention: Retention
+
+    async def admit(self, request: Request, *, run: bool = True) -> Admission:
+        """Admit a request, with a worker reserved or not."""
+        return await self.admissions.submit(admissions.Entry(request, run, EXPIRES_AFTER))
+
+    async def run_task(self, request: Request) -> RunningTask:
+        """Admit a request that is accepted and runs at once."""
+        admission = await self.admit(request)
+        assert admission.running is not None, f"it does not run: {admission}"
+        return admission.running
+
+    async def start(self, key: ProcessKey, **fields: Any) -> RunningTask:
+        """Start a process; its init task runs."""
+        return await self.run_task(a_request(key, TaskType.INIT, **fields))
+
+    async def started(self, key: ProcessKey, answer: Outcome | None = None) -> Written:
+        """Start a process and answer its init task."""
+        return await self.settled(await self.start(key), answer)
+
+    async def broken(self, key: ProcessKey) -> int:
+        """Bring a process to error by a call; return the task that broke it."""
+        await self.started(key)
+        call = await self.run_task(a_request(key))
+        await self.settled(call, BROKEN)
+        return call.task_id
+
+    async def timed(
+        self, after: dt.timedelta = dt.timedelta(hours=1), **fields: Any
+    ) -> tuple[ProcessKey, int]:
+        """Return a process that waits for a timer, and the timer's task."""
+        init = await self.start(fresh_key())
+        timer = success(SetTimer(after=after, **fields))
+        written = await self.settled(init, timer, continues=False)
+        assert written.due is not None, "a timer is due at some time"
+        return init.key, written.due.task_id
+
+    async def task_status(self, key: ProcessKey, task_id: int) -> TaskStatus:
+        """Return the status that a trace shows."""
+        [traced] = await self.processes.trace(key, after=task_id - 1, limit=1)
+        return traced.status
+
+    def entry(
+        self, task: RunningTask, outcome: Outcome | None = None, *, continues: bool = True
+    ) -> Settled:
+        """Return the settlement of a task for an outcome; None: success."""
+        return Settled(
+            key=task.key,
+            task_id=task.task_id,
+            task_type=task.task_type,
+            attempt=task.attempt,
+            token=task.token,
+            settlement=settle(
+                task,
+                success() if outcome is None else outcome,
+                namespace=self.namespace,
+                now=self.clock.now(),
+                spread=0.0,
+            ),
+            process=task.process,
+            continues=continues,
+            expires_after=EXPIRES_AFTER,
+            trace_context=task.trace_context,
+        )
+
+    async def settle(
+        self, task: RunningTask, outcome: Outcome | None = None, *, continues: bool = True
+    ) -> SettlementOutcome:
+        """Settle a task."""
+        return await self.settlements.submit(self.entry(task, outcome, continues=continues))
+
+    async def settled(
+        self, task: RunningTask, outcome: Outcome | None = None, *, continues: bool = True
+    ) -> Written:
+        """Settle a task whose lease holds."""
+        written = await self.settle(task, outcome, continues=continues)
+        assert isinstance(written, Written), "the lease was lost"
+        return written
+
+    async def collect(self, zombie: Zombie, outcome: Outcome) -> SettlementOutcome:
+        """Settle a lost lease as the zombie scanner does."""
+        return await self.settlements.submit(
+            Settled(
+                key=zombie.key,
+                task_id=zombie.task_id,
+                task_type=zombie.task_type,
+                attempt=zombie.attempt,
+                token=zombie.token,
+                settlement=settle(
+                    zombie, outcome, namespace=self.namespace, now=zombie.found_at, spread=0.0
+                ),
+                process=None,
+                continues=False,
+                expires_after=EXPIRES_AFTER,
+            )
+        )
+
+    async def claim_due(
+        self, *, limit: int = 100, overdue: dt.timedelta = NO_TIME, wait: bool = True
+    ) -> list[Claimed]:
+        """Claim what is due in the namespace."""
+        room = Room(namespace=self.namespace.name, limit=limit, expires_after=EXPIRES_AFTER)
+        return await self.claims.claim_due(self.pool, [room], overdue=overdue, wait=wait)
+
+    async def claim(self, key: ProcessKey, task_id: int | None) -> list[Claimed]:
+        """Claim a task by its id."""
+        assert task_id is not None, "there is nothing to claim"
+        wanted = claims.Wanted(key=key, task_id=task_id, expires_after=EXPIRES_AFTER)
+        return await self.claims.claim_tasks(self.pool, [wanted])
+
+    async def find_zombies(
+        self, *, known: Sequence[int] | None = None, limit: int = 100
+    ) -> tuple[Zombie, ...]:
+        """Find lost leases; `known` is what this replica carries, None: all that it holds."""
+        if known is None:
+            async with self.pool.connection() as connection:
+                cursor = await connection.execute("SELECT token FROM progressor.running")
+                known = [row[0] for row in await cursor.fetchall()]
+        return await self.replicas.find_zombies(
+            replica_id=self.replica_id, lease_timeout=LEASE_TIMEOUT, limit=limit, known=known
+        )
+
+    async def beat(self) -> None:
+        """Write a heartbeat at the clock's instant."""
+        async with self.pool.connection() as connection:
+            await connection.execute(
+                """
+                INSERT INTO progressor.replicas
+                    (replica_id, name, version, functions, started_at, heartbeat_at)
+                SELECT %(id)s, 'test', '0', '', now.at, now.at
+                FROM (SELECT coalesce(%(now)s, clock_timestamp()) AS at) now
+                ON CONFLICT (replica_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at
+                """,
+                {"id": self.replica_id, "now": self.clock.pinned()},
+            )
+
+
+def desk(
+    pool: Pool,
+    *,
+    clock: Clock,
+    replica_id: int = 1,
+    namespace: Namespace = NAMESPACE,
+    commit: Commit | None = None,
+    on_batch: Callable[[str, int], None] = lambda _name, _size: None,
+) -> Desk:
+    """Return a replica's storage on a pool; its group commits do not run yet."""
+    functions = Functions()
+    gathered = commit or Commit(gather=NO_TIME)
+
+    def own_id() -> int:
+        return replica_id
+
+    return Desk(
+        replica_id=replica_id,
+        namespace=namespace,
+        clock=clock,
+        pool=pool,
+        admissions=Admissions(
+            pool=pool,
+            functions=functions,
+            clock=clock,
+            replica_id=own_id,
+            commit=gathered,
+            statement_timeout=STATEMENT_TIMEOUT,
+            on_batch=on_batch,
+        ),
+        settlements=Settlements(
+            pool=pool,
+            functions=functions,
+            clock=clock,
+            replica_id=own_id,
+            commit=gathered,
+            step_grace=GRACE,
+            statement_timeout=STATEMENT_TIMEOUT,
+            on_batch=on_batch,
+        ),
+        claims=Claims(
+            functions=functions,
+            clock=clock,
+            replica_id=own_id,
+            step_grace=GRACE,
+            statement_timeout=STATEMENT_TIMEOUT,
+        ),
+        processes=Processes(
+            pool=pool,
+            functions=functions,
+            clock=clock,
+            replica_id=own_id,
+            histories=Histories(pool=pool),
+            statement_timeout=STATEMENT_TIMEOUT,
+        ),
+        namespaces=Namespaces(pool=pool),
+        results=Results(pool=pool, functions=functions, clock=clock, replica_id=own_id),
+        replicas=Replicas(pool=pool, clock=clock),
+        retention=Retention(pool=pool, functions=functions, clock=clock),
+    )
+
+
+@contextlib.asynccontextmanager
+async def running_desks(
+    conninfo: str,
+    *,
+    count: int = 1,
+    clock: Clock | None = None,
+    namespace: Namespace = NAMESPACE,
+    commit: Commit | None = None,
+    on_batch: Callable[[str, int], None] = lambda _name, _size: None,
+) -> AsyncIterator[tuple[Desk, ...]]:
+    """Run the group commits of `count` replicas, ids 1 .. count, until the context is left."""
+    pools = await open_pools(Database(dsn=conninfo, worker_connections_max=8), conninfo)
+    try:
+        desks = tuple(
+            desk(
+                pools.worker,
+                clock=clock or ManualClock(),
+                replica_id=number,
+                namespace=namespace,
+                commit=commit,
+                on_batch=on_batch,
+            )
+            for number in range(1, count + 1)
+        )
+        async with asyncio.TaskGroup() as group:
+            for each in desks:
+                group.create_task(each.admissions.run(), name="admissions")
+                group.create_task(each.settlements.run(), name="settlements")
+            try:
+                yield desks
+            finally:
+                for each in desks:
+                    each.admissions.close()
+                    each.settlements.close()
+    finally:
+        await pools.close()
+
+
+def create_namespace(conninfo: str, namespace: Namespace = NAMESPACE) -> None:
+    """Create a namespace, if it is not there."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO progressor.namespaces VALUES (%s, 1, %s, now(), now())"
+            " ON CONFLICT DO NOTHING",
+            [namespace.name, _config(namespace)],
+        )
+
+
+def dump(connection: psycopg.Connection[Any]) -> Dump:
+    """Return every row of every table, in an order of their own."""
+    with connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return {
+            table: connection.execute(
+                f"SELECT t::text FROM progressor.{table} t ORDER BY 1".encode()  # noqa: S608  ours
+            ).fetchall()
+            for table in TABLES
+        }
+
+
+def empty(connection: psycopg.Connection[Any], *, keep: Collection[str] = ("namespaces",)) -> None:
+    """Delete every row of the other tables: cheaper than TRUNCATE where there are few."""
+    emptied = (table for table in TABLES if table not in keep)
+    deletes = [f"DELETE FROM progressor.{table}" for table in emptied]  # noqa: S608  our names
+    connection.execute(";".join(deletes).encode())

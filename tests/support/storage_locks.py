@@ -1,0 +1,22 @@
+"""Waiting until a backend waits for a lock, so that a race can be laid out step by step."""
+
+import asyncio
+from typing import Any
+
+import psycopg
+
+_PATIENCE_SECONDS = 10.0
+
+
+async def until_blocked(eye: psycopg.Connection[Any], count: int = 1) -> None:
+    """Return once `count` sessions of the database wait for a lock."""
+    async with asyncio.timeout(_PATIENCE_SECONDS):
+        while True:
+            row = eye.execute(
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            ).fetchone()
+            assert row is not None, "count returns a row"
+            if row[0] >= count:
+                return
+            await asyncio.sleep(0.002)
