@@ -131,8 +131,8 @@ test-storage: $(DONE)/dev ## On PostgreSQL: contract and storage
 	$(RUN) pytest tests/contract tests/storage $(ARGS)
 
 .PHONY: test-system
-test-system: $(DONE)/dev ## Over gRPC, with faults, and against the model
-	$(RUN) pytest tests/system tests/faults tests/model $(ARGS)
+test-system: $(DONE)/dev ## Over gRPC, and against the model
+	$(RUN) pytest tests/system tests/model $(ARGS)
 
 .PHONY: bench
 bench: $(DONE)/dev ## Measure; which script with ARGS
