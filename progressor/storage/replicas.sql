@@ -32,22 +32,33 @@ LIMIT %(limit)s
 -- does not know of (an answer was lost on the way). Reads the whole of running: it holds
 -- only what is in flight.
 -- Locks: none; settling them is fenced by their tokens.
-SELECT r.slot, r.namespace, r.process_id, r.task_id, r.task_type, r.attempt, r.token,
-    t.first_started_at, r.replica_id, coalesce(%(now)s, clock_timestamp()),
-    CASE
-        WHEN p.replica_id IS NULL OR p.heartbeat_at < coalesce(%(now)s, clock_timestamp())
-            - %(lease_timeout)s THEN 'silent'
-        WHEN r.expires_at < coalesce(%(now)s, clock_timestamp()) THEN 'overrun'
-        ELSE 'unknown'
-    END
-FROM progressor.running r
-LEFT JOIN progressor.replicas p USING (replica_id)
-JOIN progressor.tasks t USING (slot, namespace, process_id, task_id)
-WHERE p.replica_id IS NULL
-    OR p.heartbeat_at < coalesce(%(now)s, clock_timestamp()) - %(lease_timeout)s
-    OR r.expires_at < coalesce(%(now)s, clock_timestamp())
-    OR (r.replica_id = %(replica_id)s
-        AND r.leased_at < coalesce(%(now)s, clock_timestamp()) - %(lease_timeout)s
-        AND r.token <> ALL (%(known)s::bigint[]))
-ORDER BY r.leased_at
-LIMIT %(limit)s
+SELECT z.slot, z.namespace, z.process_id, z.task_id, z.task_type, z.attempt, z.token,
+    t.first_started_at, z.replica_id, z.now, z.cause
+FROM (
+    SELECT r.*, clock.now,
+        CASE
+            WHEN p.replica_id IS NULL OR p.heartbeat_at < clock.now - %(lease_timeout)s THEN 'silent'
+            WHEN r.expires_at < clock.now THEN 'overrun'
+            ELSE 'unknown'
+        END AS cause
+    FROM (SELECT coalesce(%(now)s, clock_timestamp()) AS now) clock
+    CROSS JOIN progressor.running r
+    LEFT JOIN progressor.replicas p USING (replica_id)
+    WHERE p.replica_id IS NULL
+        OR p.heartbeat_at < clock.now - %(lease_timeout)s
+        OR r.expires_at < clock.now
+        OR (r.replica_id = %(replica_id)s
+            AND r.leased_at < clock.now - %(lease_timeout)s
+            AND r.token <> ALL (%(known)s::bigint[]))
+    ORDER BY r.leased_at
+    LIMIT %(limit)s
+) z
+-- A look-up per lease, whatever the planner believes of how many there are.
+CROSS JOIN LATERAL (
+    SELECT t.first_started_at
+    FROM progressor.tasks t
+    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+        = (z.slot, z.namespace, z.process_id, z.task_id)
+    LIMIT 1
+) t
+ORDER BY z.leased_at
