@@ -9,8 +9,6 @@ from progressor.domain.task import TaskError, TaskResult, TaskStatus, TaskType
 PROCESS_FAILED = errors.ProcessFailedError.reason
 PROCESS_FINISHED = errors.ProcessFinishedError.reason
 PROCESS_IS_RUNNING = errors.ProcessIsRunningError.reason
-PROCESS_REMOVED = errors.ProcessRemovedError.reason
-TASK_FAILED = errors.TaskFailedError.reason
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,6 @@ class RunningTask:
 
     ``attempt`` is this run's number, from 1. ``token`` is the fencing number of the lease.
     ``history_range`` and ``step_timeout`` are None where the namespace decides.
-    ``waited_for`` says that a caller may be waiting for the answer.
     """
 
     process: Process

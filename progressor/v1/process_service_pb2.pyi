@@ -461,9 +461,7 @@ class GetRequest(_message.Message):
     """Wait, within the deadline, until the process has left init."""
     @_builtins.property
     def history_range(self) -> _types_pb2.HistoryRange:
-        """Absent: the newest events that fit are left out of nothing: all of them, oldest first, as far
-        as a message can hold (see GetResponse.next_after).
-        """
+        """Absent: all of it, oldest first, as far as a message can hold (see GetResponse.next_after)."""
 
     def __init__(
         self,
