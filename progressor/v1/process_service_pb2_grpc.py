@@ -91,6 +91,11 @@ class ProcessServiceStub(object):
                 request_serializer=progressor_dot_v1_dot_process__service__pb2.AwaitTaskRequest.SerializeToString,
                 response_deserializer=progressor_dot_v1_dot_process__service__pb2.AwaitTaskResponse.FromString,
                 _registered_method=True)
+        self.Session = channel.stream_stream(
+                '/progressor.v1.ProcessService/Session',
+                request_serializer=progressor_dot_v1_dot_process__service__pb2.SessionRequest.SerializeToString,
+                response_deserializer=progressor_dot_v1_dot_process__service__pb2.SessionResponse.FromString,
+                _registered_method=True)
 
 
 class ProcessServiceServicer(object):
@@ -179,6 +184,16 @@ class ProcessServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Session(self, request_iterator, context):
+        """Start, Call, Notify, Repair and Get, many to a frame, answered in any order: for clients with
+        much to ask, to whom a unary call costs several times what a request costs in a frame. Each
+        request ends by itself, as its RPC would; a session that breaks leaves its unanswered requests
+        as a lost connection leaves calls.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ProcessServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -236,6 +251,11 @@ def add_ProcessServiceServicer_to_server(servicer, server):
                     servicer.AwaitTask,
                     request_deserializer=progressor_dot_v1_dot_process__service__pb2.AwaitTaskRequest.FromString,
                     response_serializer=progressor_dot_v1_dot_process__service__pb2.AwaitTaskResponse.SerializeToString,
+            ),
+            'Session': grpc.stream_stream_rpc_method_handler(
+                    servicer.Session,
+                    request_deserializer=progressor_dot_v1_dot_process__service__pb2.SessionRequest.FromString,
+                    response_serializer=progressor_dot_v1_dot_process__service__pb2.SessionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -537,6 +557,33 @@ class ProcessService(object):
             '/progressor.v1.ProcessService/AwaitTask',
             progressor_dot_v1_dot_process__service__pb2.AwaitTaskRequest.SerializeToString,
             progressor_dot_v1_dot_process__service__pb2.AwaitTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Session(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/progressor.v1.ProcessService/Session',
+            progressor_dot_v1_dot_process__service__pb2.SessionRequest.SerializeToString,
+            progressor_dot_v1_dot_process__service__pb2.SessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

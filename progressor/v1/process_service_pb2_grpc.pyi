@@ -84,6 +84,12 @@ class ProcessServiceStub:
     """Pages through the processes of a namespace, newest first."""
     AwaitTask: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.AwaitTaskRequest, _process_service_pb2.AwaitTaskResponse]
     """Waits for a task and ends as the request that made it would have ended."""
+    Session: _grpc.StreamStreamMultiCallable[_process_service_pb2.SessionRequest, _process_service_pb2.SessionResponse]
+    """Start, Call, Notify, Repair and Get, many to a frame, answered in any order: for clients with
+    much to ask, to whom a unary call costs several times what a request costs in a frame. Each
+    request ends by itself, as its RPC would; a session that breaks leaves its unanswered requests
+    as a lost connection leaves calls.
+    """
 
 @_typing.type_check_only
 class ProcessServiceAsyncStub(ProcessServiceStub):
@@ -122,6 +128,12 @@ class ProcessServiceAsyncStub(ProcessServiceStub):
     """Pages through the processes of a namespace, newest first."""
     AwaitTask: _aio.UnaryUnaryMultiCallable[_process_service_pb2.AwaitTaskRequest, _process_service_pb2.AwaitTaskResponse]  # type: ignore[assignment]
     """Waits for a task and ends as the request that made it would have ended."""
+    Session: _aio.StreamStreamMultiCallable[_process_service_pb2.SessionRequest, _process_service_pb2.SessionResponse]  # type: ignore[assignment]
+    """Start, Call, Notify, Repair and Get, many to a frame, answered in any order: for clients with
+    much to ask, to whom a unary call costs several times what a request costs in a frame. Each
+    request ends by itself, as its RPC would; a session that breaks leaves its unanswered requests
+    as a lost connection leaves calls.
+    """
 
 class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
     """What a client does with processes. Requests that wait for an answer keep to the caller's
@@ -223,5 +235,17 @@ class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_process_service_pb2.AwaitTaskResponse, _abc.Awaitable[_process_service_pb2.AwaitTaskResponse]]:
         """Waits for a task and ends as the request that made it would have ended."""
+
+    @_abc_1.abstractmethod
+    def Session(
+        self,
+        request_iterator: _MaybeAsyncIterator[_process_service_pb2.SessionRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_process_service_pb2.SessionResponse], _abc.AsyncIterator[_process_service_pb2.SessionResponse]]:
+        """Start, Call, Notify, Repair and Get, many to a frame, answered in any order: for clients with
+        much to ask, to whom a unary call costs several times what a request costs in a frame. Each
+        request ends by itself, as its RPC would; a session that breaks leaves its unanswered requests
+        as a lost connection leaves calls.
+        """
 
 def add_ProcessServiceServicer_to_server(servicer: ProcessServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

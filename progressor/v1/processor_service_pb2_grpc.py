@@ -26,8 +26,7 @@ if _version_not_supported:
 
 
 class ProcessorServiceStub(object):
-    """Implemented by the user, in any language. A session form with many requests per frame
-    (ProcessStream) will stand beside Process with the same messages.
+    """Implemented by the user, in any language.
     """
 
     def __init__(self, channel):
@@ -41,17 +40,31 @@ class ProcessorServiceStub(object):
                 request_serializer=progressor_dot_v1_dot_processor__service__pb2.ProcessRequest.SerializeToString,
                 response_deserializer=progressor_dot_v1_dot_processor__service__pb2.ProcessResponse.FromString,
                 _registered_method=True)
+        self.ProcessStream = channel.stream_stream(
+                '/progressor.v1.ProcessorService/ProcessStream',
+                request_serializer=progressor_dot_v1_dot_processor__service__pb2.ProcessStreamRequest.SerializeToString,
+                response_deserializer=progressor_dot_v1_dot_processor__service__pb2.ProcessStreamResponse.FromString,
+                _registered_method=True)
 
 
 class ProcessorServiceServicer(object):
-    """Implemented by the user, in any language. A session form with many requests per frame
-    (ProcessStream) will stand beside Process with the same messages.
+    """Implemented by the user, in any language.
     """
 
     def Process(self, request, context):
         """Carries out one step. A gRPC status other than OK is a failure of the step: UNAVAILABLE,
         RESOURCE_EXHAUSTED and ABORTED (and a deadline that passed) are retried by the namespace's
         policy, any other breaks the process.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ProcessStream(self, request_iterator, context):
+        """The same steps, many to a frame, answered in any order: a unary call costs both sides several
+        times what a step costs in a frame. Optional: the engine uses it where it is offered, and
+        Process where it is UNIMPLEMENTED. A stream that breaks ends each of its unanswered steps like
+        a call that was cut off; the engine opens another one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -65,6 +78,11 @@ def add_ProcessorServiceServicer_to_server(servicer, server):
                     request_deserializer=progressor_dot_v1_dot_processor__service__pb2.ProcessRequest.FromString,
                     response_serializer=progressor_dot_v1_dot_processor__service__pb2.ProcessResponse.SerializeToString,
             ),
+            'ProcessStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.ProcessStream,
+                    request_deserializer=progressor_dot_v1_dot_processor__service__pb2.ProcessStreamRequest.FromString,
+                    response_serializer=progressor_dot_v1_dot_processor__service__pb2.ProcessStreamResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'progressor.v1.ProcessorService', rpc_method_handlers)
@@ -74,8 +92,7 @@ def add_ProcessorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ProcessorService(object):
-    """Implemented by the user, in any language. A session form with many requests per frame
-    (ProcessStream) will stand beside Process with the same messages.
+    """Implemented by the user, in any language.
     """
 
     @staticmethod
@@ -95,6 +112,33 @@ class ProcessorService(object):
             '/progressor.v1.ProcessorService/Process',
             progressor_dot_v1_dot_processor__service__pb2.ProcessRequest.SerializeToString,
             progressor_dot_v1_dot_processor__service__pb2.ProcessResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProcessStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/progressor.v1.ProcessorService/ProcessStream',
+            progressor_dot_v1_dot_processor__service__pb2.ProcessStreamRequest.SerializeToString,
+            progressor_dot_v1_dot_processor__service__pb2.ProcessStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

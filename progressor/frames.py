@@ -1,0 +1,89 @@
+"""Frames: items of a stream on their way out, as many to a message as have come together.
+
+What a message costs gRPC and the event loop hardly depends on how much is in it. So while one frame
+is being written, the next one fills; at low load a frame holds one item and nobody waits.
+"""
+
+import asyncio
+import collections
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+COUNT_MAX = 512
+"""Items of one frame."""
+
+BYTES_MAX = 1024 * 1024
+"""Bytes of one frame, unless a single item has more."""
+
+
+class Outbox(Generic[Item]):
+    """Items in the order in which they came, written frame by frame.
+
+    How many may wait in it is up to who puts them there: everything here is answered once at most,
+    so that a bound on what is unanswered bounds this too.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[Item]], Awaitable[None]],
+        *,
+        size: Callable[[Item], int],
+        count_max: int = COUNT_MAX,
+        bytes_max: int = BYTES_MAX,
+    ) -> None:
+        """Write nothing yet; `run` does.
+
+        Args:
+            write: Puts one frame on the wire; returns when the next may follow.
+            size: Returns how many bytes an item takes.
+            count_max: Items of one frame.
+            bytes_max: Bytes of one frame with more than one item.
+        """
+        self._write = write
+        self._size = size
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._items: collections.deque[Item] = collections.deque()
+        self._filled = asyncio.Event()
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Return how many items wait."""
+        return len(self._items)
+
+    def put(self, item: Item) -> None:
+        """Put an item in line; it goes with the next frame that has room for it."""
+        assert not self._closed, "an item was put into an outbox that is closed"
+        self._items.append(item)
+        self._filled.set()
+
+    def close(self) -> None:
+        """Take no more items; `run` ends once all are written."""
+        self._closed = True
+        self._filled.set()
+
+    async def run(self) -> None:
+        """Write until `close`, and then until nothing waits; raises what `write` raises.
+
+        If it is cancelled, what waits is not written, and what was being written may be.
+        """
+        while True:
+            # Whoever fills it wakes this last: all that is ready by then goes into the frame.
+            await self._filled.wait()
+            self._filled.clear()
+            while self._items:
+                await self._write(self._frame())
+            if self._closed:
+                return
+
+    def _frame(self) -> Sequence[Item]:
+        items, taken, room = self._items, [self._items.popleft()], self._bytes_max
+        room -= self._size(taken[0])
+        while items and len(taken) < self._count_max:
+            room -= self._size(items[0])
+            if room < 0:
+                break
+            taken.append(items.popleft())
+        return taken
