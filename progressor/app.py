@@ -65,7 +65,8 @@ class Engine:
             service_name=config.telemetry.service_name,
             sample_ratio=config.telemetry.sample_ratio,
         )
-        observers.add(self._telemetry.observe)
+        if self._telemetry.counters:
+            observers.add(self._telemetry.observe)
         self._embedded: EmbeddedPostgres | None = None
         self._doors = _Doors()
         self._health = _Health()

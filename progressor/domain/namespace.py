@@ -71,6 +71,19 @@ class Namespace:
         """Return the retry policy of a task type."""
         return self.retry_policies.get(task_type, self.retry_policy)
 
+    @property
+    def history_kept(self) -> int | None:
+        """How many of the last events of a process its next step will ask for; None: all."""
+        match self.history_mode:
+            case HistoryMode.ALL:
+                return None
+            case HistoryMode.LAST:
+                return self.history_last
+            case HistoryMode.NONE:
+                return 0
+            case _:
+                assert_never(self.history_mode)
+
     def history_for(self, asked: HistoryRange | None, *, last_event_id: int) -> HistoryRange:
         """Return the range of history that goes with a task which asked for `asked`."""
         if asked is not None:

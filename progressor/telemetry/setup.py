@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import random
 from collections.abc import Callable, Iterator, Mapping
 
 from opentelemetry import propagate, trace
@@ -13,12 +14,16 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from progressor.domain.task import RunningTask
 from progressor.telemetry import names
 
 _SCOPE = "progressor"
+
+# The last hexadecimal digit of the flags in a W3C traceparent; its lowest bit says "sampled".
+_FLAGS_AT = 54
+_SAMPLED = frozenset("13579bdf")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +33,29 @@ class Telemetry:
     tracer: trace.Tracer | None
     counters: Mapping[str, Counter]
     shutdown: Callable[[], None]
+    chance: Callable[[], float] = random.random
+    sample_ratio: float = 1.0
+
+    def samples(self, context: Mapping[str, str]) -> bool:
+        """Tell whether the step of a task with this trace context is to be recorded.
+
+        Asked before anything is made, so that what is not recorded costs next to nothing: a caller
+        who traces has decided, for all others it is `sample_ratio`.
+        """
+        if self.tracer is None:
+            return False
+        parent = context.get("traceparent")
+        if parent is None:
+            return self.chance() < self.sample_ratio
+        return parent[_FLAGS_AT:][:1] in _SAMPLED
 
     @contextlib.contextmanager
     def step(self, task: RunningTask) -> Iterator[RunningTask]:
-        """Trace one attempt of a task; yields the task with the context for its processor."""
-        if self.tracer is None:
-            yield task
-            return
+        """Trace one attempt of a task; yields the task with the context for its processor.
+
+        Only for a task whose context `samples`.
+        """
+        assert self.tracer is not None, "a step is traced where nothing is"
         # The caller's span may have ended long ago, or be of another day: the step is its child
         # all the same, so that one trace tells the whole story.
         parent = propagate.extract(task.trace_context)
@@ -76,7 +97,8 @@ def set_up(*, otlp_endpoint: str, service_name: str, sample_ratio: float) -> Tel
         return SILENT
     resource = Resource.create({"service.name": service_name})
     insecure = not otlp_endpoint.startswith("https://")
-    spans = TracerProvider(resource=resource, sampler=ParentBased(TraceIdRatioBased(sample_ratio)))
+    # `Telemetry.samples` has decided before a span is begun.
+    spans = TracerProvider(resource=resource, sampler=ALWAYS_ON)
     spans.add_span_processor(
         BatchSpanProcessor(OTLPSpanExporter(endpoint=otlp_endpoint, insecure=insecure))
     )
@@ -97,4 +119,5 @@ def set_up(*, otlp_endpoint: str, service_name: str, sample_ratio: float) -> Tel
             for point, each in names.COUNTERS.items()
         },
         shutdown=shutdown,
+        sample_ratio=sample_ratio,
     )

@@ -142,7 +142,7 @@ class Steps:
                 entry, settlement=self._decide(task, _UNSTORABLE, namespace)
             )
             written = await self.settlements.submit(entry)
-        return self._conclude(entry, task.process, written)
+        return self._conclude(entry, task.process, written, namespace)
 
     def _decide(self, task: RunningTask, outcome: Outcome, namespace: Namespace) -> Settlement:
         return settle(
@@ -160,15 +160,17 @@ class Steps:
         entry: Entry,
         before: Process,
         written: Written | LeaseLost,
+        namespace: Namespace,
     ) -> RunningTask | None:
         match written:
             case LeaseLost():
                 self.observers.tell("fenced", task_id=entry.task_id, key=entry.key)
                 return None
             case Written():
-                if written.process is not None:
+                if written.process is not None and namespace.history_kept != 0:
                     new = _recorded(entry.settlement, before, entry.task_id, written.settled_at)
-                    self.snapshots.extend(before, written.process, new)
+                    keep = namespace.history_kept
+                    self.snapshots.extend(before, written.process, new, keep=keep)
                 self.aftermath.of(entry, written)
                 self.observers.tell(
                     "settled",
@@ -199,13 +201,15 @@ class Steps:
         if grip.ending is None:
             if task.task_type is TaskType.REMOVE:
                 return Succeeded(Intent(action=RemoveProcess()))
+            grip.asking = worker = asyncio.current_task()
             try:
-                async with asyncio.timeout(None) as grip.scope:
-                    return await self._ask_processor(task, namespace)
-            except TimeoutError:
-                assert grip.ending is not None, "only letting go ends the scope"
+                return await self._ask_processor(task, namespace)
+            except asyncio.CancelledError:
+                # Uncancelled only where `let_go` was the one who cancelled.
+                if grip.asking is not None or worker is None or worker.uncancel() > 0:
+                    raise
             finally:
-                grip.scope = None
+                grip.asking = None
         return None if grip.ending is Ending.ABANDONED else Released()
 
     async def _ask_processor(self, task: RunningTask, namespace: Namespace) -> Outcome:
@@ -218,6 +222,8 @@ class Steps:
         if isinstance(history, Failed):
             return history
         timeout = task.step_timeout or namespace.step_timeout
+        if not self.telemetry.samples(task.trace_context):
+            return await self.processor.ask(task, history, namespace=namespace, timeout=timeout)
         with self.telemetry.step(task) as traced:
             return await self.processor.ask(traced, history, namespace=namespace, timeout=timeout)
 

@@ -56,11 +56,11 @@ class Histories(RuleBasedStateMachine):
         self.histories[name] = []
         self.record(name, payloads)
 
-    @rule(name=NAMES, payloads=PAYLOADS)
-    def settle_here(self, name: str, payloads: list[bytes]) -> None:
+    @rule(name=NAMES, payloads=PAYLOADS, keep=st.none() | st.integers(0, 4))
+    def settle_here(self, name: str, payloads: list[bytes], keep: int | None) -> None:
         before = self.process(name)
         new = self.record(name, payloads)
-        self.snapshots.extend(before, self.process(name), new)
+        self.snapshots.extend(before, self.process(name), new, keep=keep)
 
     @rule(name=NAMES, payloads=PAYLOADS, others=PAYLOADS)
     def settle_here_and_learn_of_it_late(
@@ -69,7 +69,7 @@ class Histories(RuleBasedStateMachine):
         before = self.process(name)
         new = self.record(name, payloads)
         self.record(name, others)
-        self.snapshots.extend(before, self.process(name), new)
+        self.snapshots.extend(before, self.process(name), new, keep=None)
 
     @rule(name=NAMES, payloads=PAYLOADS)
     def settle_elsewhere(self, name: str, payloads: list[bytes]) -> None:

@@ -11,8 +11,8 @@ from tests.support.virtual_time import in_virtual_time, settled
 
 async def ask(grip: Grip) -> None:
     """Ask a processor that never answers."""
-    async with asyncio.timeout(None) as grip.scope:
-        await asyncio.get_running_loop().create_future()
+    grip.asking = asyncio.current_task()
+    await asyncio.get_running_loop().create_future()
 
 
 def test_a_lease_is_carried_until_it_is_dropped() -> None:
@@ -46,9 +46,25 @@ async def test_letting_go_ends_the_question_that_is_being_asked(ending: Ending) 
     await settled()
     leases.let_go(ending)
 
-    with pytest.raises(TimeoutError):
+    with pytest.raises(asyncio.CancelledError):
         await asking
     assert grip.ending is ending
+
+
+@in_virtual_time
+async def test_letting_go_twice_cancels_once() -> None:
+    leases = Leases()
+    grip = leases.take(make_task())
+
+    asking = asyncio.ensure_future(ask(grip))
+    await settled()
+    leases.let_go(Ending.RELEASED)
+    leases.let_go(Ending.ABANDONED)
+
+    assert asking.cancelling() == 1
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert grip.ending is Ending.ABANDONED
 
 
 @in_virtual_time

@@ -51,7 +51,7 @@ def test_a_tail_does_not_stand_for_the_whole() -> None:
 def test_new_events_are_added_to_what_is_known() -> None:
     snapshots = remembering()
 
-    snapshots.extend(AT_3, AT_4, (make_event(4),))
+    snapshots.extend(AT_3, AT_4, (make_event(4),), keep=None)
 
     assert snapshots.recall(AT_4, after=0) == make_history(4)
 
@@ -59,7 +59,7 @@ def test_new_events_are_added_to_what_is_known() -> None:
 def test_new_events_are_added_to_a_tail() -> None:
     snapshots = remembering(first=3)
 
-    snapshots.extend(AT_3, AT_4, (make_event(4),))
+    snapshots.extend(AT_3, AT_4, (make_event(4),), keep=None)
 
     assert snapshots.recall(AT_4, after=2) == make_history(4, first=3)
 
@@ -67,7 +67,7 @@ def test_new_events_are_added_to_a_tail() -> None:
 def test_the_first_events_of_a_process_are_its_whole_history() -> None:
     snapshots = Snapshots(bytes_max=10_000)
 
-    snapshots.extend(make_process(), AT_3, make_history(3))
+    snapshots.extend(make_process(), AT_3, make_history(3), keep=None)
 
     assert snapshots.recall(AT_3, after=0) == make_history(3)
 
@@ -75,7 +75,7 @@ def test_the_first_events_of_a_process_are_its_whole_history() -> None:
 def test_new_events_after_unknown_ones_are_not_taken_for_a_history() -> None:
     snapshots = Snapshots(bytes_max=10_000)
 
-    snapshots.extend(AT_3, AT_4, (make_event(4),))
+    snapshots.extend(AT_3, AT_4, (make_event(4),), keep=None)
 
     assert snapshots.recall(AT_4, after=0) is None
 
@@ -83,7 +83,7 @@ def test_new_events_after_unknown_ones_are_not_taken_for_a_history() -> None:
 def test_a_step_without_events_changes_nothing() -> None:
     snapshots = remembering()
 
-    snapshots.extend(AT_3, AT_3, ())
+    snapshots.extend(AT_3, AT_3, (), keep=None)
 
     assert snapshots.recall(AT_3, after=0) == make_history(3)
 
@@ -93,7 +93,7 @@ def test_the_events_of_a_removed_process_are_not_those_of_its_successor() -> Non
     before = make_process(last_event_id=3, init_task_id=99)
     after = make_process(last_event_id=4, init_task_id=99)
 
-    snapshots.extend(before, after, (make_event(4),))
+    snapshots.extend(before, after, (make_event(4),), keep=None)
 
     assert snapshots.recall(after, after=2) is None
 
@@ -102,9 +102,30 @@ def test_events_that_others_have_followed_are_not_the_end_of_the_history() -> No
     snapshots = remembering()
     gone_on = make_process(last_event_id=6)
 
-    snapshots.extend(AT_3, gone_on, (make_event(4),))
+    snapshots.extend(AT_3, gone_on, (make_event(4),), keep=None)
 
     assert snapshots.recall(gone_on, after=0) is None
+
+
+def test_no_more_is_kept_than_will_be_asked_for_and_as_much_again() -> None:
+    snapshots = Snapshots(bytes_max=1_000_000)
+    process = make_process()
+
+    for last in range(1, 200):
+        after = make_process(last_event_id=last)
+        snapshots.extend(process, after, (make_event(last),), keep=10)
+        process = after
+
+    assert snapshots.recall(process, after=189) == make_history(199, first=190)
+    assert snapshots.recall(process, after=150) is None
+
+
+def test_where_none_will_be_asked_for_none_is_kept() -> None:
+    snapshots = Snapshots(bytes_max=1_000_000)
+
+    snapshots.extend(make_process(), AT_3, make_history(3), keep=0)
+
+    assert snapshots.recall(AT_3, after=0) is None
 
 
 def test_a_snapshot_that_ends_before_its_process_is_a_bug() -> None:
