@@ -2,60 +2,16 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
 
 import grpc
-from grpc import aio
 
 from progressor.domain.namespace import Namespace
-from progressor.processor import failures
-
-PROCESS_METHOD = "/progressor.v1.ProcessorService/Process"
-
-_OPTIONS: Sequence[tuple[str, int]] = (
-    ("grpc.max_send_message_length", failures.MESSAGE_BYTES_MAX),
-    ("grpc.max_receive_message_length", failures.MESSAGE_BYTES_MAX),
-    # A processor that comes back is found within two seconds, also at another address.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
-    ("grpc.dns_min_time_between_resolutions_ms", 2_000),
-    # How long one attempt to connect may take, whatever the name says.
-    ("grpc.min_reconnect_backoff_ms", 5_000),
-    # Servers hang up on clients that ping more often than every five minutes (too_many_pings), in
-    # the middle of a long step. The timeout is also TCP_USER_TIMEOUT: a host that does not
-    # acknowledge a request is given up after it, so that a rare ping costs nothing.
-    ("grpc.keepalive_time_ms", 310_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    # One channel is one connection; without this, channels of several engines in one operating
-    # system process (as in tests) would share theirs, and each other's backoff.
-    ("grpc.use_local_subchannel_pool", 1),
-)
+from progressor.processor.connection import Connection
+from progressor.processor.stream import Stream
 
 _FAILING = frozenset(
     {grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN}
 )
-
-
-class Connection:
-    """A channel to one target, and who holds on to it."""
-
-    __slots__ = ("call_count", "channel", "namespace_count", "process", "target")
-
-    def __init__(self, target: str) -> None:
-        """Prepare to connect; the first call does. Needs a running event loop."""
-        self.target = target
-        self.channel = aio.insecure_channel(target, options=_OPTIONS)
-        # Bytes in, bytes out: what a processor answers is judged by `codec`, not by gRPC.
-        self.process: aio.UnaryUnaryMultiCallable[bytes, bytes] = self.channel.unary_unary(
-            PROCESS_METHOD
-        )
-        self.namespace_count = 0
-        self.call_count = 0
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nobody needs it any more."""
-        return self.namespace_count == 0 and self.call_count == 0
 
 
 @dataclasses.dataclass(slots=True)
@@ -79,6 +35,23 @@ class Channels:
         self._connections: dict[str, Connection] = {}
         self._rounds: dict[str, _Round] = {}
         self._closed = False
+        self._closing = asyncio.Event()
+        self._group: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Carry the streams until `close`; before and after it there are none, only calls.
+
+        If it is cancelled, steps on the streams end as if their processors were unavailable.
+        """
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                await self._closing.wait()
+        finally:
+            self._group = None
+
+    def stream_of(self, connection: Connection) -> Stream | None:
+        """Return the stream of the connection that takes steps now; None: it wants calls."""
+        return None if self._group is None else connection.stream(self._group)
 
     async def take(self, namespace: Namespace) -> Connection:
         """Return the next connection in turn for a call, to be given back after it.
@@ -116,10 +89,12 @@ class Channels:
     async def close(self) -> None:
         """Close all channels; calls in flight end as if their processors were unavailable."""
         self._closed = True
+        self._group = None
         self._rounds.clear()
         while self._connections:
             _, connection = self._connections.popitem()
-            await connection.channel.close()
+            await connection.close()
+        self._closing.set()
 
     def _renew(self, namespace: Namespace) -> _Round:
         assert namespace.processor_targets, f"namespace {namespace.name!r} has no targets"
@@ -146,7 +121,7 @@ class Channels:
     async def _close_connection(self, connection: Connection) -> None:
         if self._connections.get(connection.target) is connection:
             del self._connections[connection.target]
-            await connection.channel.close()
+            await connection.close()
 
 
 def _next_in_turn(current: _Round) -> Connection:

@@ -1,10 +1,16 @@
-"""One question to a processor: carry out this step."""
+"""One question to a processor: carry out this step, by a stream or by a call of its own.
+
+What must hold, whichever way it goes: the processor is asked at most once by one `ask`; every `ask`
+ends, by its timeout at the latest; no step is hurt by what another on its stream does, but for one
+attempt, if that breaks the stream.
+"""
 
 import asyncio
 import datetime as dt
 import re
 from collections.abc import Mapping
 
+from google.rpc import code_pb2
 from grpc import aio
 
 from progressor.clock import Clock
@@ -13,6 +19,14 @@ from progressor.domain.namespace import Namespace
 from progressor.domain.task import RunningTask
 from progressor.processor import codec, failures
 from progressor.processor.channels import Channels
+from progressor.processor.connection import Connection
+from progressor.processor.stream import STEP_BYTES_MAX
+
+STREAMS_MAX = 2
+"""Streams that one step is given to, each of which turns it away, before it is asked by a call."""
+
+SUSPECTS_MAX = 10_000
+"""Tasks that are remembered for a stream that broke, the latest ones."""
 
 # W3C Trace Context: both headers are visible ASCII, and gRPC raises for anything else.
 _TRACE_KEYS = ("traceparent", "tracestate")
@@ -26,6 +40,11 @@ class ProcessorClient:
         """Take the channels, which stay the caller's to close."""
         self._channels = channels
         self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        # Tasks that were on a stream when it broke for a reason of its own, which may be one of
+        # them: an answer that is too large for a frame, say. Each is asked alone the next time,
+        # so that the culprit, if there is one, breaks nobody's step but its own.
+        self._suspects: dict[int, None] = {}
 
     async def ask(
         self,
@@ -51,31 +70,62 @@ class ProcessorClient:
             return failures.message_too_large(
                 f"the request has {len(request)} bytes, more than {failures.MESSAGE_BYTES_MAX}"
             )
-        answer = await self._call(request, task, namespace, timeout.total_seconds())
+        answer = await self._exchange(request, task, namespace, timeout.total_seconds())
         if not isinstance(answer, bytes):
             return answer
         return codec.decode_answer(
             answer, task_type=task.task_type, payload_bytes_max=namespace.payload_bytes_max
         )
 
-    async def _call(
+    async def _exchange(
         self, request: bytes, task: RunningTask, namespace: Namespace, seconds: float
     ) -> bytes | codec.Answer:
+        deadline = self._loop.time() + seconds
         connection = await self._channels.take(namespace)
+        try:
+            if len(request) <= STEP_BYTES_MAX and not self._is_suspect(task.task_id):
+                for _ in range(STREAMS_MAX):
+                    stream = self._channels.stream_of(connection)
+                    if stream is None:
+                        break
+                    answer = await stream.ask(request, deadline)
+                    if answer is not None:
+                        if stream.broke and not isinstance(answer, bytes):
+                            self._suspect(task.task_id)
+                        return answer
+            return await self._call(connection, request, task, deadline - self._loop.time())
+        finally:
+            await self._channels.give_back(connection)
+
+    async def _call(
+        self, connection: Connection, request: bytes, task: RunningTask, seconds: float
+    ) -> bytes | codec.Answer:
         try:
             return await connection.process(
                 request, timeout=seconds, metadata=_trace_metadata(task.trace_context)
             )
         except aio.AioRpcError as error:
-            return failures.failure_of(error)
+            failed = failures.failure_of(error)
+            if failed.code == code_pb2.UNAVAILABLE:
+                connection.note_unavailable()
+            return failed
         except asyncio.CancelledError:
             # gRPC says the same where the channel was closed under the call. Only a cancellation
             # that somebody asked of this task is the worker's, and goes on.
             if _is_being_cancelled():
                 raise
             return failures.processor_unavailable("the channel was closed during the call")
-        finally:
-            await self._channels.give_back(connection)
+
+    def _suspect(self, task_id: int) -> None:
+        self._suspects[task_id] = None
+        if len(self._suspects) > SUSPECTS_MAX:
+            del self._suspects[next(iter(self._suspects))]
+
+    def _is_suspect(self, task_id: int) -> bool:
+        if task_id not in self._suspects:
+            return False
+        del self._suspects[task_id]
+        return True
 
 
 def _is_being_cancelled() -> bool:

@@ -42,21 +42,23 @@ _CODE_MAX = 16
 
 def encode_request(task: RunningTask, history: tuple[Event, ...], deadline: dt.datetime) -> bytes:
     """Return the serialized ProcessRequest for one attempt of a task."""
-    request = processor_service_pb2.ProcessRequest(
-        process=wire.process_to_wire(task.process),
-        history=[wire.event_to_wire(event) for event in history],
-        task=processor_service_pb2.ProcessorTask(
-            task_id=task.task_id,
-            type=wire.TASK_TYPE_TO_WIRE[task.task_type],
-            args=task.args,
-            attempt=task.attempt,
-            token=task.token,
-            scheduled_at=wire.datetime_to_timestamp(task.scheduled_at),
-            caller_context=task.caller_context,
-            trace_context=task.trace_context,
-        ),
-        deadline=wire.datetime_to_timestamp(deadline),
-    )
+    request = processor_service_pb2.ProcessRequest()
+    wire.fill_process(request.process, task.process)
+    add_event = request.history.add
+    for event in history:
+        wire.fill_event(add_event(), event)
+    message = request.task
+    message.task_id = task.task_id
+    message.type = wire.TASK_TYPE_TO_WIRE[task.task_type]
+    message.args = task.args
+    message.attempt = task.attempt
+    message.token = task.token
+    wire.fill_timestamp(message.scheduled_at, task.scheduled_at)
+    if task.caller_context:
+        message.caller_context.update(task.caller_context)
+    if task.trace_context:
+        message.trace_context.update(task.trace_context)
+    wire.fill_timestamp(request.deadline, deadline)
     return request.SerializeToString()
 
 

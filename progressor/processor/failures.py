@@ -12,6 +12,9 @@ any other                      the code's name *        no         the processor
 =============================  =======================  =========  ==============================
 
 (*) or ErrorInfo.reason, where the status has one. RetryInfo becomes ``retry_after``.
+
+This is of calls, which carry one step. The status of a stream is about none of its steps in
+particular, so whatever it is, each of them was cut off.
 """
 
 import dataclasses
@@ -41,6 +44,17 @@ RETRY_AFTER_MAX = dt.timedelta(days=30)
 
 RETRYABLE_CODES = frozenset({code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED, code_pb2.ABORTED})
 """What a processor says when another attempt may help."""
+
+CUT_OFF = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+"""How gRPC says that a connection is not there, or no more."""
+
+STEP_RAN_OUT = Failed(
+    code=code_pb2.DEADLINE_EXCEEDED,
+    reason=STEP_TIMEOUT,
+    message="Deadline Exceeded",
+    retryable=True,
+)
+"""The failure of a step whose timeout the engine noticed by itself, in gRPC's words."""
 
 _CODE_NAMES: Mapping[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 _STATUS_DETAILS_KEY = "grpc-status-details-bin"
@@ -102,6 +116,15 @@ def processor_unavailable(why: str) -> Failed:
         message=clean_text(why),
         retryable=True,
     )
+
+
+def cut_off(error: aio.AioRpcError) -> Failed:
+    """Return what the status of a stream, other than OK, means for a step on it."""
+    failed = failure_of(error)
+    if failed.code == code_pb2.UNAVAILABLE:
+        return failed
+    words = f"the stream ended with {code_name(error.code().value[0])}: {failed.message}"
+    return dataclasses.replace(processor_unavailable(words), retry_after=failed.retry_after)
 
 
 def failure_of(error: aio.AioRpcError) -> Failed:

@@ -118,27 +118,30 @@ class Processor(Generic[State]):
         bind: str = server.BIND_DEFAULT,
         *,
         limits: server.Limits = server.LIMITS_DEFAULT,
+        streaming: bool = True,
     ) -> None:
         """Serve until SIGTERM or SIGINT, then end the steps in hand and return."""
-        server.serve(self, bind=bind, limits=limits)
+        server.serve(self, bind=bind, limits=limits, streaming=streaming)
 
     async def serve_async(
         self,
         bind: str = server.BIND_DEFAULT,
         *,
         limits: server.Limits = server.LIMITS_DEFAULT,
+        streaming: bool = True,
     ) -> None:
         """Serve in the running event loop until cancelled, then end the steps in hand."""
-        await server.serve_async(self, bind=bind, limits=limits)
+        await server.serve_async(self, bind=bind, limits=limits, streaming=streaming)
 
     def running(
         self,
         bind: str = server.BIND_DEFAULT,
         *,
         limits: server.Limits = server.LIMITS_DEFAULT,
+        streaming: bool = True,
     ) -> AbstractAsyncContextManager[str]:
         """Serve inside an ``async with``, which gives the bound address (port 0: any free one)."""
-        return server.running(self, bind=bind, limits=limits)
+        return server.running(self, bind=bind, limits=limits, streaming=streaming)
 
     def _register(
         self, task_type: TaskType, handler: Callable[[Step[State]], Returned]

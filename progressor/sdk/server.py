@@ -4,20 +4,21 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
+import functools
 import logging
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from progressor.sdk.connection import MESSAGE_BYTES_MAX
+from progressor.sdk.streaming import Ask, Context, Hands, Streams
 from progressor.sdk.verdicts import failure
 from progressor.v1 import processor_service_pb2 as pb
-from progressor.v1 import processor_service_pb2_grpc as pb_grpc
 
 try:
     import uvloop
@@ -30,6 +31,9 @@ BIND_DEFAULT = "127.0.0.1:7421"
 
 _SERVICE_NAME = pb.DESCRIPTOR.services_by_name["ProcessorService"].full_name
 
+_STREAMS_MAX = 1_000
+"""Streams of engines, and health watches, at once."""
+
 _SERVER_OPTIONS = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -41,8 +45,6 @@ _SERVER_OPTIONS = (
 )
 
 _log = logging.getLogger(__name__)
-
-Ask: TypeAlias = Callable[[pb.ProcessRequest, Executor], Awaitable[pb.ProcessResponse]]
 
 
 class Answering(Protocol):
@@ -60,7 +62,8 @@ class Answering(Protocol):
 class Limits:
     """What a server takes on at once, and how long it takes to leave.
 
-    Over ``steps_max`` steps it answers RESOURCE_EXHAUSTED, which the engine retries;
+    Over ``steps_max`` steps, those of a stream wait for their turn, and a call of its own is
+    answered RESOURCE_EXHAUSTED, which the engine retries;
     ``threads_max`` plain handlers run at once, others wait; steps that outlast ``drain_timeout``
     are cut off, and asked again elsewhere.
     """
@@ -74,7 +77,10 @@ LIMITS_DEFAULT = Limits()
 
 
 def serve(
-    *processors: Answering, bind: str = BIND_DEFAULT, limits: Limits = LIMITS_DEFAULT
+    *processors: Answering,
+    bind: str = BIND_DEFAULT,
+    limits: Limits = LIMITS_DEFAULT,
+    streaming: bool = True,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then end the steps in hand and return.
 
@@ -84,22 +90,30 @@ def serve(
         processors: One, which answers for every namespace, or several, each for its name.
         bind: "host:port" or "unix:/path". There is no authentication: keep to trusted networks.
         limits: What is taken on at once.
+        streaming: Whether steps may come in frames (ProcessStream), which costs a fraction of a
+            call each. The engine finds out by itself.
     """
     with asyncio.Runner(loop_factory=_LOOP_FACTORY) as runner:
-        runner.run(_serve_until_signal(processors, bind, limits))
+        runner.run(_serve_until_signal(processors, bind, limits, streaming=streaming))
 
 
 async def serve_async(
-    *processors: Answering, bind: str = BIND_DEFAULT, limits: Limits = LIMITS_DEFAULT
+    *processors: Answering,
+    bind: str = BIND_DEFAULT,
+    limits: Limits = LIMITS_DEFAULT,
+    streaming: bool = True,
 ) -> None:
     """Serve in the running event loop until cancelled, then end the steps in hand."""
-    async with running(*processors, bind=bind, limits=limits):
+    async with running(*processors, bind=bind, limits=limits, streaming=streaming):
         await asyncio.get_running_loop().create_future()
 
 
 @contextlib.asynccontextmanager
 async def running(
-    *processors: Answering, bind: str = BIND_DEFAULT, limits: Limits = LIMITS_DEFAULT
+    *processors: Answering,
+    bind: str = BIND_DEFAULT,
+    limits: Limits = LIMITS_DEFAULT,
+    streaming: bool = True,
 ) -> AsyncIterator[str]:
     """Serve inside an ``async with``, which gives the bound address (port 0: any free one).
 
@@ -109,17 +123,22 @@ async def running(
         RuntimeError: `bind` is taken, or no address.
         ValueError: Two processors have the same name, or there is none.
     """
+    # Steps are counted by `hands`: what gRPC counts has room for the streams that bring them.
+    rpcs_max = limits.steps_max + _STREAMS_MAX
     server = grpc.aio.server(
         options=(
             *_SERVER_OPTIONS,
             # Over gRPC's own bound of 1,000 a burst of steps would be cancelled without a word.
-            ("grpc.server.max_pending_requests", limits.steps_max),
-            ("grpc.server.max_pending_requests_hard_limit", limits.steps_max),
+            ("grpc.server.max_pending_requests", rpcs_max),
+            ("grpc.server.max_pending_requests_hard_limit", rpcs_max),
         ),
-        maximum_concurrent_rpcs=limits.steps_max,
+        maximum_concurrent_rpcs=rpcs_max,
     )
     threads = ThreadPoolExecutor(limits.threads_max, thread_name_prefix="progressor-handler")
-    pb_grpc.add_ProcessorServiceServicer_to_server(_Servicer(_router(processors), threads), server)
+    hands = Hands(limits.steps_max)
+    ask = _router(processors)
+    streams = Streams(ask, threads, hands) if streaming else None
+    server.add_generic_rpc_handlers((_handler(_Servicer(ask, threads, hands), streams),))
     health_servicer = _Health()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     await health_servicer.set(_SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
@@ -131,22 +150,52 @@ async def running(
     try:
         yield bind if bind.startswith("unix:") else f"{bind.rpartition(':')[0]}:{port}"
     finally:
+        if streams is not None:
+            streams.leave()
         await health_servicer.leave()
         await server.stop(limits.drain_timeout.total_seconds())
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-class _Servicer(pb_grpc.ProcessorServiceServicer):
+class _Servicer:
     """The hot path: one look-up and one await between the socket and the handler."""
 
-    def __init__(self, ask: Ask, threads: Executor) -> None:
-        self._ask, self._threads = ask, threads
+    def __init__(self, ask: Ask, threads: Executor, hands: Hands) -> None:
+        self._ask, self._threads, self._hands = ask, threads, hands
 
-    async def Process(  # noqa: N802  # the name of the RPC
-        self, request: pb.ProcessRequest, context: object
+    async def process(
+        self,
+        request: pb.ProcessRequest,
+        context: grpc.aio.ServicerContext[pb.ProcessRequest, pb.ProcessResponse],
     ) -> pb.ProcessResponse:
-        del context
-        return await self._ask(request, self._threads)
+        """Answer Process."""
+        if not self._hands.take():
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many steps in hand")
+        try:
+            return await self._ask(request, self._threads)
+        finally:
+            self._hands.let_go()
+
+
+async def _serve_stream(streams: Streams, _frames: object, context: Context) -> None:
+    await streams.serve(context)
+
+
+def _handler(servicer: _Servicer, streams: Streams | None) -> grpc.GenericRpcHandler:
+    """Return the handler of ProcessorService; without streams, ProcessStream is UNIMPLEMENTED."""
+    methods: dict[str, Any] = {
+        "Process": grpc.unary_unary_rpc_method_handler(
+            servicer.process,
+            request_deserializer=pb.ProcessRequest.FromString,
+            response_serializer=pb.ProcessResponse.SerializeToString,
+        )
+    }
+    if streams is not None:
+        # Bytes in, bytes out: frames are opened and built by their twins.
+        methods["ProcessStream"] = grpc.stream_stream_rpc_method_handler(
+            functools.partial(_serve_stream, streams)
+        )
+    return grpc.method_handlers_generic_handler(_SERVICE_NAME, methods)
 
 
 class _Health(health.aio.HealthServicer):
@@ -181,12 +230,14 @@ class _Health(health.aio.HealthServicer):
             watch.reschedule(now)
 
 
-async def _serve_until_signal(processors: tuple[Answering, ...], bind: str, limits: Limits) -> None:
+async def _serve_until_signal(
+    processors: tuple[Answering, ...], bind: str, limits: Limits, *, streaming: bool
+) -> None:
     leaving = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, leaving.set)
-    async with running(*processors, bind=bind, limits=limits) as address:
+    async with running(*processors, bind=bind, limits=limits, streaming=streaming) as address:
         _log.info("processor serves", extra={"address": address})
         await leaving.wait()
         _log.info("processor drains", extra={"address": address})

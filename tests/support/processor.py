@@ -1,79 +1,61 @@
 """A scripted processor on a real gRPC socket: answers, refuses, hangs, drops, garbles, is late.
 
-Unless told otherwise it answers each request with one event and the args as the response. Behind
+It takes steps by streams and by calls alike, or by calls alone. Unless told otherwise it answers
+each with one event and the args as the response. Behind
 its socket a relay passes bytes to the gRPC server, so that `Drop` cuts connections as a dying host
 would, without a word of HTTP/2.
 """
 
 import asyncio
 import contextlib
-import dataclasses
-import socket
 from collections.abc import AsyncIterator, Sequence
 from typing import Self, assert_never
 
 import grpc
 from google.protobuf import any_pb2
 from google.protobuf.message import Message
-from google.rpc import status_pb2
+from google.rpc import error_details_pb2, status_pb2
 from grpc import aio
 
 from progressor.v1 import processor_service_pb2, types_pb2
+from tests.support.processor_stream import ScriptedStreams
+from tests.support.relay import Relay
+from tests.support.script import (
+    GARBAGE,
+    Answer,
+    Drop,
+    EndStream,
+    Garble,
+    GarbleFrame,
+    Hang,
+    Late,
+    Refuse,
+    Step,
+    Twice,
+)
 
-GARBAGE = b"\xff\xfe this is no ProcessResponse"
+__all__ = [
+    "GARBAGE",
+    "Answer",
+    "Drop",
+    "EndStream",
+    "Garble",
+    "GarbleFrame",
+    "Hang",
+    "Late",
+    "Refuse",
+    "ScriptedProcessor",
+    "Step",
+    "Twice",
+    "fail",
+    "reject",
+]
+
 _STATUS_DETAILS_KEY = "grpc-status-details-bin"
-_CHUNK_BYTES = 64 * 1024
 _MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 # How long a request that was given up on may still be in here when the next one comes: the news
 # of a cancellation travels beside the next request, not before it.
 _OVERLAP_GRACE_SECONDS = 0.1
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
-    """Answer with this; None: one event, and the args as the response."""
-
-    response: processor_service_pb2.ProcessResponse | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Refuse:
-    """End the call with a gRPC status, with rich details (ErrorInfo, RetryInfo) if any."""
-
-    code: grpc.StatusCode
-    text: str = ""
-    details: tuple[Message, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Hang:
-    """Answer only once `released` is set, if ever."""
-
-    released: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
-    response: processor_service_pb2.ProcessResponse | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Late:
-    """Answer after so many seconds."""
-
-    seconds: float
-    response: processor_service_pb2.ProcessResponse | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Drop:
-    """Cut every connection in the middle of the call."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Garble:
-    """Answer with bytes that are no ProcessResponse."""
-
-    answer: bytes = GARBAGE
-
-
-Step = Answer | Refuse | Hang | Late | Drop | Garble
 
 
 def fail(code: int, *, reason: str = "", message: str = "") -> Answer:
@@ -95,8 +77,17 @@ class ScriptedProcessor:
     leases are lost on purpose passes ``one_at_a_time=False`` and reads `overlaps` itself.
     """
 
-    def __init__(self, *, path: str | None = None, one_at_a_time: bool = True) -> None:
-        """Listen on a port of its own, or on the unix socket at `path`."""
+    def __init__(
+        self, *, path: str | None = None, one_at_a_time: bool = True, streaming: bool = True
+    ) -> None:
+        """Listen on a port of its own, or on the unix socket at `path`.
+
+        Without `streaming`, ProcessStream is UNIMPLEMENTED; it may be changed at any time.
+        """
+        self.streaming = streaming
+        self.streams = ScriptedStreams(self.carry_out)
+        self.called: list[str] = []
+        """The processes of those requests that came by a call of their own."""
         self.requests: list[processor_service_pb2.ProcessRequest] = []
         self.metadata: list[dict[str, str | bytes]] = []
         self.overlaps: list[str] = []
@@ -104,7 +95,7 @@ class ScriptedProcessor:
         self._scripts: dict[str | int, list[Step]] = {}
         self._arrived = asyncio.Condition()
         self._leaving: dict[str, asyncio.Event] = {}
-        self._relay = _Relay(path)
+        self._relay = Relay(path)
         self._server: aio.Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -164,14 +155,27 @@ class ScriptedProcessor:
             return self.requests[:count]
 
     async def serve(self, packed: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
-        """Carry out the next step of the script; called by the gRPC server."""
+        """Answer a call; called by the gRPC server."""
         request = processor_service_pb2.ProcessRequest.FromString(packed)
+        self.called.append(request.process.process_id)
+        step, answer = await self.carry_out(request, context)
+        if isinstance(step, Refuse):
+            await context.abort(step.code, step.text, _trailer(step.code, step.text, step.details))
+        return answer
+
+    async def carry_out(
+        self,
+        request: processor_service_pb2.ProcessRequest,
+        context: aio.ServicerContext[bytes, bytes],
+    ) -> tuple[Step, bytes]:
+        """Carry out the next step of the script; return it, and what it answers, if anything."""
         async with self._alone(request.process.process_id):
             async with self._arrived:
                 self.requests.append(request)
                 self.metadata.append({str(k): v for k, v in context.invocation_metadata() or ()})
                 self._arrived.notify_all()
-            return await self._carry_out(self._next_step(request), request, context)
+            step = self._next_step(request)
+            return step, await self._answer(step, request)
 
     @contextlib.asynccontextmanager
     async def _alone(self, process_id: str) -> AsyncIterator[None]:
@@ -198,32 +202,28 @@ class ScriptedProcessor:
         script = script or self._scripts.get(int(request.task.type)) or [Answer()]
         return script.pop(0) if len(script) > 1 else script[0]
 
-    async def _carry_out(
-        self,
-        step: Step,
-        request: processor_service_pb2.ProcessRequest,
-        context: aio.ServicerContext[bytes, bytes],
-    ) -> bytes:
+    async def _answer(self, step: Step, request: processor_service_pb2.ProcessRequest) -> bytes:
         match step:
-            case Answer(response):
-                return _packed(response, request)
             case Refuse(code, text, details):
-                await context.abort(code, text, _trailer(code, text, details))
-            case Hang(released, response):
-                await released.wait()
-                return _packed(response, request)
-            case Late(seconds, response):
-                await asyncio.sleep(seconds)
-                return _packed(response, request)
-            case Drop():
-                self._relay.cut()
-                # The server learns of the cut and cancels the call.
-                await asyncio.Event().wait()
+                return _refused(code, text, details)
             case Garble(answer):
                 return answer
+            case Hang(released, response):
+                await released.wait()
+            case Late(seconds, response):
+                await asyncio.sleep(seconds)
+            case Drop():
+                self._relay.cut()
+                # The server learns of the cut and cancels what it carries out.
+                await asyncio.Event().wait()
+                response = None
+            case Answer(response):
+                pass
+            case Twice() | GarbleFrame() | EndStream():
+                response = None
             case _:
                 assert_never(step)
-        return b""
+        return _packed(response, request)
 
 
 class _AnyMethod(grpc.GenericRpcHandler):
@@ -235,65 +235,13 @@ class _AnyMethod(grpc.GenericRpcHandler):
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
-        if handler_call_details.method != "/progressor.v1.ProcessorService/Process":
-            return None
-        return grpc.unary_unary_rpc_method_handler(self._processor.serve)
-
-
-class _Relay:
-    """Passes bytes from an address that stays the same to a port of this machine that need not."""
-
-    def __init__(self, path: str | None) -> None:
-        """Listen on the unix socket at `path`; None: on a port that the first `start` chooses."""
-        self._path = path
-        self._port = 0
-        self._server_port = 0
-        self._listener: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
-
-    @property
-    def target(self) -> str:
-        """Where it listens, as gRPC names it."""
-        return f"127.0.0.1:{self._port}" if self._path is None else f"unix:{self._path}"
-
-    async def start(self, server_port: int) -> None:
-        """Accept connections and pass them on to `server_port`."""
-        self._server_port = server_port
-        if self._path is not None:
-            self._listener = await asyncio.start_unix_server(self._serve, self._path)
-            return
-        self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
-        self._port = self._listener.sockets[0].getsockname()[1]
-
-    async def stop(self) -> None:
-        """Refuse connections, and cut those there are; safe to repeat."""
-        if self._listener is not None:
-            self._listener.close()
-            self.cut()
-            await self._listener.wait_closed()
-            self._listener = None
-
-    def cut(self) -> None:
-        """Break every connection at once, both ways."""
-        for writer in tuple(self._writers):
-            writer.transport.abort()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            way_on = await asyncio.open_connection("127.0.0.1", self._server_port)
-        except OSError:
-            # Nobody serves behind it: to the caller, nobody serves.
-            writer.transport.abort()
-            return
-        server_reader, server_writer = way_on
-        pair = (writer, server_writer)
-        self._writers.update(pair)
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_pass_on(reader, server_writer), name="relay to server")
-                group.create_task(_pass_on(server_reader, writer), name="relay from server")
-        finally:
-            self._writers.difference_update(pair)
+        match handler_call_details.method:
+            case "/progressor.v1.ProcessorService/Process":
+                return grpc.unary_unary_rpc_method_handler(self._processor.serve)
+            case "/progressor.v1.ProcessorService/ProcessStream" if self._processor.streaming:
+                return grpc.stream_stream_rpc_method_handler(self._processor.streams.serve)
+            case _:
+                return None
 
 
 def _packed(
@@ -304,6 +252,17 @@ def _packed(
         event = types_pb2.NewEvent(payload=request.task.args)
         response = processor_service_pb2.ProcessResponse(events=[event], response=request.task.args)
     return response.SerializeToString()
+
+
+def _refused(code: grpc.StatusCode, text: str, details: tuple[Message, ...]) -> bytes:
+    """Return the answer that says on a stream what a status says of a call."""
+    failure = processor_service_pb2.Failure(code=code.value[0], message=text)
+    for detail in details:
+        if isinstance(detail, error_details_pb2.ErrorInfo):
+            failure.reason = detail.reason
+        elif isinstance(detail, error_details_pb2.RetryInfo):
+            failure.retry_after.CopyFrom(detail.retry_delay)
+    return processor_service_pb2.ProcessResponse(failure=failure).SerializeToString()
 
 
 def _trailer(
@@ -317,19 +276,3 @@ def _trailer(
         packed.Pack(detail)
         status.details.append(packed)
     return ((_STATUS_DETAILS_KEY, status.SerializeToString()),)
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    _send_at_once(writer)
-    with contextlib.suppress(OSError):
-        while chunk := await reader.read(_CHUNK_BYTES):
-            writer.write(chunk)
-            await writer.drain()
-    # The end of one direction ends both: nobody here speaks on after hanging up.
-    writer.transport.abort()
-
-
-def _send_at_once(writer: asyncio.StreamWriter) -> None:
-    connection = writer.get_extra_info("socket")
-    if connection is not None and connection.family == socket.AF_INET:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -194,7 +194,7 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def open_stage(
-    replica: Replica, *, one_at_a_time: bool = True, **options: Any
+    replica: Replica, *, one_at_a_time: bool = True, streaming: bool = True, **options: Any
 ) -> AsyncIterator[Stage]:
     """Make a namespace on a replica; `options` are fields of NamespaceConfig.
 
@@ -202,7 +202,7 @@ async def open_stage(
     """
     name = f"stage-{os.getpid()}-{next(_numbers)}"
     async with (
-        ScriptedProcessor(one_at_a_time=one_at_a_time) as processor,
+        ScriptedProcessor(one_at_a_time=one_at_a_time, streaming=streaming) as processor,
         Client(replica.address, namespace=name, codec=BYTES, timeout=PATIENCE_SECONDS) as client,
     ):
         fields = {"processor_targets": (processor.target,), **options}

@@ -1,4 +1,8 @@
-"""Asking a processor over a real socket: whatever it does becomes an outcome."""
+"""Asking a processor over a real socket: whatever it does becomes an outcome, either way.
+
+Either way: by a stream, and by a call of its own. What streams have of their own is tested in
+test_processor_stream.py.
+"""
 
 import asyncio
 import dataclasses
@@ -13,95 +17,42 @@ import pytest_asyncio
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
-from progressor.clock import SystemClock
-from progressor.domain.event import NewEvent
-from progressor.domain.intent import Failed, Intent, Outcome, Rejected, Succeeded
-from progressor.domain.namespace import Namespace
-from progressor.domain.process import Process, ProcessStatus, process_key
-from progressor.domain.task import RunningTask, TaskType
-from progressor.processor.channels import Channels
-from progressor.processor.client import ProcessorClient
+from progressor.domain.intent import Failed, Rejected
 from progressor.v1 import processor_service_pb2, types_pb2
 from tests.support import processor as script
+from tests.support.asking import (
+    ANSWERED,
+    TASK,
+    UNAVAILABLE,
+    Asking,
+    failed,
+    running_channels,
+    wordless,
+)
 from tests.support.processor import ScriptedProcessor
 
-NOW = dt.datetime(2026, 5, 4, tzinfo=dt.UTC)
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-TASK = RunningTask(
-    process=Process(
-        key=process_key("orders", "order-1"),
-        status=ProcessStatus.RUNNING,
-        previous_status=ProcessStatus.INIT,
-        detail=None,
-        aux_state=b"",
-        metadata=None,
-        corrupted_by=None,
-        created_at=NOW,
-        status_changed_at=NOW,
-        last_event_id=0,
-        init_task_id=1,
-        result=None,
-    ),
-    task_id=2,
-    task_type=TaskType.CALL,
-    attempt=1,
-    token=1,
-    args=b"args",
-    caller_context={},
-    trace_context={},
-    history_range=None,
-    step_timeout=None,
-    scheduled_at=NOW,
-    started_at=NOW,
-    first_started_at=NOW,
-)
-ANSWERED = Succeeded(Intent(events=(NewEvent(payload=b"args"),), response=b"args"))
+STREAM, CALL = "by a stream", "by a call"
+BY_A_CALL = pytest.mark.parametrize("way", [CALL], indirect=True)
 
 
-class Asking:
-    """A client, and the namespace whose processor it asks."""
-
-    def __init__(self, channels: Channels, target: str) -> None:
-        """Ask the processor at `target`."""
-        self.channels = channels
-        self.namespace = Namespace(name="orders", processor_targets=(target,))
-        self._client = ProcessorClient(channels, SystemClock())
-
-    def aim_at(self, *targets: str) -> None:
-        """Ask these targets from now on."""
-        self.namespace = dataclasses.replace(self.namespace, processor_targets=targets)
-
-    async def ask(self, task: RunningTask = TASK, *, seconds: float = 10) -> Outcome:
-        """Ask about the task, without history."""
-        return await self._client.ask(
-            task, (), namespace=self.namespace, timeout=dt.timedelta(seconds=seconds)
-        )
+@pytest.fixture(params=[STREAM, CALL])
+def way(request: pytest.FixtureRequest) -> str:
+    """Return how the processor is asked."""
+    return str(request.param)
 
 
 @pytest_asyncio.fixture
-async def processor() -> AsyncIterator[ScriptedProcessor]:
-    async with ScriptedProcessor() as processor:
+async def processor(way: str) -> AsyncIterator[ScriptedProcessor]:
+    async with ScriptedProcessor(streaming=way == STREAM) as processor:
         yield processor
+        assert way == CALL or not processor.called
 
 
 @pytest_asyncio.fixture
 async def asking(processor: ScriptedProcessor) -> AsyncIterator[Asking]:
-    channels = Channels()
-    yield Asking(channels, processor.target)
-    await channels.close()
-
-
-def failed(code: int, reason: str, *, retryable: bool) -> Failed:
-    return Failed(code=code, reason=reason, message="text", retryable=retryable)
-
-
-def wordless(outcome: Outcome) -> Failed:
-    """Return a failure without the message, which is gRPC's or the system's own."""
-    assert isinstance(outcome, Failed)
-    return dataclasses.replace(outcome, message="text")
-
-
-UNAVAILABLE = failed(14, "PROCESSOR_UNAVAILABLE", retryable=True)
+    async with running_channels() as channels:
+        yield Asking(channels, processor.target)
 
 
 async def test_an_answer_becomes_an_intent(asking: Asking) -> None:
@@ -109,7 +60,7 @@ async def test_an_answer_becomes_an_intent(asking: Asking) -> None:
 
 
 async def test_the_processor_gets_the_request_its_trace_and_the_deadline(
-    processor: ScriptedProcessor, asking: Asking
+    processor: ScriptedProcessor, asking: Asking, way: str
 ) -> None:
     context = {"traceparent": TRACEPARENT, "tracestate": "a=1", "baggage": "not passed on"}
     before = dt.datetime.now(dt.UTC)
@@ -120,12 +71,14 @@ async def test_the_processor_gets_the_request_its_trace_and_the_deadline(
     headers = processor.metadata[0]
     assert (request.process.process_id, request.task.task_id) == ("order-1", 2)
     assert dict(request.task.trace_context) == context
-    assert (headers["traceparent"], headers["tracestate"]) == (TRACEPARENT, "a=1")
+    if way == CALL:
+        assert (headers["traceparent"], headers["tracestate"]) == (TRACEPARENT, "a=1")
     assert "baggage" not in headers
     left = request.deadline.ToDatetime(dt.UTC) - before
     assert dt.timedelta(seconds=29) < left < dt.timedelta(seconds=40)
 
 
+@BY_A_CALL
 async def test_a_trace_that_no_header_can_carry_is_left_out(
     processor: ScriptedProcessor, asking: Asking
 ) -> None:
@@ -166,6 +119,7 @@ async def test_garbage_is_an_invalid_answer(processor: ScriptedProcessor, asking
     assert wordless(outcome) == failed(13, "INVALID_ANSWER", retryable=False)
 
 
+@BY_A_CALL
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -269,12 +223,17 @@ async def test_a_processor_that_is_away_is_found_when_it_comes_back(
     async with asyncio.timeout(5):
         connection = await asking.channels.take(asking.namespace)
         await connection.channel.channel_ready()
+        await asking.channels.give_back(connection)
 
     assert await asking.ask() == ANSWERED
 
 
-async def test_a_processor_on_a_unix_socket_is_asked(tmp_path: Path, asking: Asking) -> None:
-    async with ScriptedProcessor(path=f"{tmp_path}/processor") as processor:
+async def test_a_processor_on_a_unix_socket_is_asked(
+    tmp_path: Path, asking: Asking, way: str
+) -> None:
+    async with ScriptedProcessor(
+        path=f"{tmp_path}/processor", streaming=way == STREAM
+    ) as processor:
         asking.aim_at(processor.target)
 
         assert await asking.ask() == ANSWERED
@@ -331,6 +290,7 @@ async def test_a_cancellation_by_the_worker_goes_on(
         await asked
 
 
+@BY_A_CALL
 async def test_a_request_too_large_for_the_processor_is_not_sent_again(asking: Asking) -> None:
     task = dataclasses.replace(TASK, args=b"x" * (64 * 1024 * 1024))
 
@@ -339,6 +299,7 @@ async def test_a_request_too_large_for_the_processor_is_not_sent_again(asking: A
     assert wordless(outcome) == failed(8, "MESSAGE_TOO_LARGE", retryable=False)
 
 
+@BY_A_CALL
 async def test_an_answer_too_large_for_grpc_is_not_asked_for_again(
     processor: ScriptedProcessor, asking: Asking
 ) -> None:
@@ -349,6 +310,7 @@ async def test_an_answer_too_large_for_grpc_is_not_asked_for_again(
     assert wordless(outcome) == failed(8, "MESSAGE_TOO_LARGE", retryable=False)
 
 
+@BY_A_CALL
 async def test_a_processor_of_another_service_is_not_asked_again(asking: Asking) -> None:
     server = grpc.aio.server()
     port = server.add_insecure_port("127.0.0.1:0")

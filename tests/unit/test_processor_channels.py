@@ -135,6 +135,53 @@ async def test_close_closes_all(channels: Channels) -> None:
         assert connection.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
 
 
+async def test_there_are_streams_only_while_they_are_carried(channels: Channels) -> None:
+    connection = await channels.take(namespace(A))
+    assert channels.stream_of(connection) is None
+    async with asyncio.TaskGroup() as group:
+        group.create_task(channels.run())
+        await asyncio.sleep(0)
+        stream = channels.stream_of(connection)
+
+        assert stream is not None
+        assert channels.stream_of(connection) is stream
+        await channels.close()
+        assert channels.stream_of(connection) is None
+    assert stream.has_ended
+
+
+async def test_the_stream_of_a_channel_that_nobody_names_is_closed_with_it(
+    channels: Channels,
+) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(channels.run())
+        await asyncio.sleep(0)
+        old = await channels.take(namespace(A))
+        stream = channels.stream_of(old)
+        await channels.take(namespace(B))
+        assert stream is not None
+        assert stream.is_open
+
+        await channels.give_back(old)
+
+        assert not stream.is_open
+        await channels.close()
+
+
+async def test_channels_whose_run_is_cancelled_have_no_streams(channels: Channels) -> None:
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(channels.run())
+        await asyncio.sleep(0)
+        connection = await channels.take(namespace(A))
+        stream = channels.stream_of(connection)
+        await asyncio.sleep(0)
+        running.cancel()
+
+    assert channels.stream_of(connection) is None
+    assert stream is not None
+    assert stream.has_ended
+
+
 async def test_nobody_asks_after_the_close(channels: Channels) -> None:
     await channels.close()
 

@@ -101,6 +101,22 @@ def test_the_wish_for_a_later_attempt_is_bounded(
     assert failures.failure_of(error).retry_after == retry_after
 
 
+@pytest.mark.parametrize("code", NOT_OK)
+def test_whatever_ends_a_stream_may_pass_for_each_of_its_steps(code: grpc.StatusCode) -> None:
+    cut_off = failures.cut_off(status(code, details=(retry_in(7),)))
+
+    assert (cut_off.code, cut_off.retryable) == (14, True)
+    assert cut_off.reason == "PROCESSOR_UNAVAILABLE"
+    assert cut_off.retry_after == (None if code.name == "CANCELLED" else dt.timedelta(seconds=7))
+    assert cut_off.message.endswith("text")
+
+
+def test_what_ended_a_stream_is_named() -> None:
+    cut_off = failures.cut_off(status(grpc.StatusCode.INTERNAL))
+
+    assert cut_off.message == "the stream ended with INTERNAL: text"
+
+
 def test_broken_details_do_not_hide_the_status() -> None:
     trailer = aio.Metadata(("grpc-status-details-bin", b"\xff\xff"))
     error = aio.AioRpcError(grpc.StatusCode.ABORTED, aio.Metadata(), trailer, details="")

@@ -1,0 +1,123 @@
+"""The way to one processor: a channel, its calls, and the stream that most steps go by.
+
+Which way a step goes:
+
+ * by the stream, which is opened with the first step and again after it has ended;
+ * by a call of its own where the processor has no stream (UNIMPLEMENTED). That is remembered for
+   REFUSED_SECONDS, or until the connection is found lost: what comes back in its place may be a
+   newer release of the processor, and both cost one round trip to find out;
+ * by a call of its own for IN_VAIN_SECONDS, where a stream ended before it brought any answer
+   though the connection stands, so that a stream that never works is not opened for every step.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import grpc
+from grpc import aio
+
+from progressor.processor import failures
+from progressor.processor.stream import Stream
+from progressor.stream_call import StreamCall
+
+PROCESS_METHOD = "/progressor.v1.ProcessorService/Process"
+STREAM_METHOD = "/progressor.v1.ProcessorService/ProcessStream"
+
+REFUSED_SECONDS = 300.0
+IN_VAIN_SECONDS = 5.0
+
+_OPTIONS: Sequence[tuple[str, int]] = (
+    ("grpc.max_send_message_length", failures.MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", failures.MESSAGE_BYTES_MAX),
+    # A processor that comes back is found within two seconds, also at another address.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 2_000),
+    # How long one attempt to connect may take, whatever the name says.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
+    # Servers hang up on clients that ping more often than every five minutes (too_many_pings), in
+    # the middle of a long step. The timeout is also TCP_USER_TIMEOUT: a host that does not
+    # acknowledge a request is given up after it, so that a rare ping costs nothing.
+    ("grpc.keepalive_time_ms", 310_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # One channel is one connection; without this, channels of several engines in one operating
+    # system process (as in tests) would share theirs, and each other's backoff.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class Connection:
+    """A channel to one target, its stream, and who holds on to it."""
+
+    __slots__ = (
+        "_begin_stream",
+        "_calls_until",
+        "_leaving",
+        "_loop",
+        "_stream",
+        "call_count",
+        "channel",
+        "namespace_count",
+        "process",
+        "target",
+    )
+
+    def __init__(self, target: str) -> None:
+        """Prepare to connect; the first step does. Needs a running event loop."""
+        self.target = target
+        self.channel = aio.insecure_channel(target, options=_OPTIONS)
+        # Bytes in, bytes out: what a processor answers is judged by `codec`, not by gRPC.
+        self.process: aio.UnaryUnaryMultiCallable[bytes, bytes] = self.channel.unary_unary(
+            PROCESS_METHOD
+        )
+        self._begin_stream: aio.StreamStreamMultiCallable[bytes, bytes] = (
+            self.channel.stream_stream(STREAM_METHOD)
+        )
+        self.namespace_count = 0
+        self.call_count = 0
+        self._loop = asyncio.get_running_loop()
+        self._stream: Stream | None = None
+        # Those that take no more steps, and answer what they have.
+        self._leaving: list[Stream] = []
+        self._calls_until = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody needs it any more."""
+        return self.namespace_count == 0 and self.call_count == 0
+
+    def stream(self, group: asyncio.TaskGroup) -> Stream | None:
+        """Return the stream that takes steps, opened in `group` if need be; None: call."""
+        stream = self._stream
+        if stream is not None:
+            if stream.is_open:
+                return stream
+            self._part_with(stream)
+        if self._calls_until > self._loop.time():
+            return None
+        self._stream = stream = Stream(self.target, lambda: StreamCall(self._begin_stream()))
+        stream.open(group)
+        return stream
+
+    def note_unavailable(self) -> None:
+        """Take note of a call that found the processor unavailable."""
+        if self.channel.get_state() is not grpc.ChannelConnectivity.READY:
+            self._calls_until = 0.0
+
+    async def close(self) -> None:
+        """Close stream and channel; what is in flight ends as if the processor was unavailable."""
+        streams, self._stream = (self._stream, *self._leaving), None
+        self._leaving = []
+        for stream in streams:
+            if stream is not None:
+                stream.close()
+        await self.channel.close()
+
+    def _part_with(self, stream: Stream) -> None:
+        self._stream = None
+        self._leaving = [each for each in (*self._leaving, stream) if not each.has_ended]
+        now = self._loop.time()
+        if stream.was_refused:
+            self._calls_until = now + REFUSED_SECONDS
+        elif stream.was_in_vain:
+            self._calls_until = now + IN_VAIN_SECONDS

@@ -1,0 +1,308 @@
+"""One ProcessStream: many steps to a frame, each asked and answered as if it were alone.
+
+What must hold:
+
+ 1. Every `ask` ends exactly once: by its answer, its timeout, its cancellation or the end of the
+    stream. Answers that come late, twice, or for a step that was never sent, are dropped.
+ 2. None means that the processor has not seen the step: it may be asked again elsewhere, within
+    the same attempt. So it is said only of steps that were never written, or whose stream was
+    refused as UNIMPLEMENTED before anything came back.
+ 3. A step that timed out or was cancelled is told to the processor, if it was written; if not, it
+    never is. Its request is let go either way.
+ 4. Nothing that comes on the stream raises beyond it. What is wrong with one item is the end of
+    that item; what is wrong with a frame is the end of the stream.
+ 5. After `draining` no step is written; what was written is awaited, and then it hangs up.
+ 6. What waits to be written is bounded; over the bound, a step goes another way. A processor that
+    reads nothing while steps run out is cut off: it may be waiting for steps to end of which it
+    would be told, behind what it does not read, that nobody waits for them.
+
+A step costs one future, two places in memory and no task; all timeouts share one timer.
+"""
+
+import asyncio
+import contextvars
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+import grpc
+from google.protobuf import message
+from grpc import aio
+
+from progressor.domain.intent import Failed
+from progressor.frames import Outbox
+from progressor.processor import failures
+from progressor.v1 import frames_pb2
+
+STEP_BYTES_MAX = 1024 * 1024
+"""A larger step is asked by a call of its own, which holds up no other."""
+
+LINE_MAX = 65_536
+"""Steps in line to be written, those that were given up meanwhile among them."""
+
+STALL_SECONDS = 10.0
+"""How long a frame may wait for the processor to read, where steps run out behind it."""
+
+_SWEEP_SECONDS = 0.01
+"""Between two looks for steps that are due, unless one that comes anew is due before."""
+
+_CLOSED = "the channel was closed during the call"
+
+_CLOCK_SECONDS = 0.001
+"""How early a timer may go off: the event loop counts in milliseconds."""
+
+
+class Call(Protocol):
+    """What is needed of a gRPC call."""
+
+    async def write(self, request: bytes, /) -> None:
+        """Send a frame."""
+
+    async def read(self) -> object:
+        """Return the next frame; EOF after the last."""
+
+    def cancel(self) -> bool:
+        """Hang up."""
+
+
+class _Step:
+    """One step on its way: `request` is None once it was written."""
+
+    __slots__ = ("answer", "deadline", "request", "step_id")
+
+    def __init__(
+        self,
+        step_id: int,
+        request: bytes,
+        deadline: float,
+        answer: "asyncio.Future[bytes | Failed | None]",
+    ) -> None:
+        self.step_id = step_id
+        self.request: bytes | None = request
+        self.deadline = deadline
+        self.answer = answer
+
+
+# A step, or the id of one for which nobody waits any more.
+_Item: TypeAlias = _Step | int
+
+
+class Stream:
+    """A stream to one processor, from its opening to its end; not to be opened again."""
+
+    def __init__(self, target: str, call: Callable[[], Call]) -> None:
+        """Open nothing; `open` does. Needs a running event loop.
+
+        Args:
+            target: For the names of tasks.
+            call: Begins the RPC.
+        """
+        self.is_open = False
+        self.was_refused = False
+        """Whether the processor has no such method."""
+        self.broke = False
+        """Whether it ended though its connection did not, and without a word of draining."""
+        self.was_in_vain = False
+        """Whether it broke, or was to be left, before it brought anything: as another would."""
+        self._has_answered = False
+        self._draining = False
+        self._target = target
+        self._begin = call
+        self._call: Call | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, _Step] = {}
+        self._last_id = 0
+        self._outbox: Outbox[_Item] = Outbox(self._write, size=_size)
+        self._sweep: asyncio.TimerHandle | None = None
+        self._sweep_at = math.inf
+        self._writing_since = math.inf
+        self._has_stalled = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing comes any more."""
+        return self._task is None or self._task.done()
+
+    def open(self, group: asyncio.TaskGroup) -> None:
+        """Begin to write and to read, in tasks of the group."""
+        # Without a context of its own, it would keep that of whoever happened to be first.
+        self._task = group.create_task(
+            self._run(group), name=f"stream of {self._target}", context=contextvars.Context()
+        )
+        self.is_open = True
+
+    async def ask(self, request: bytes, deadline: float) -> bytes | Failed | None:
+        """Return the serialized answer to a serialized step, or why there is none.
+
+        If it is cancelled, the processor is told.
+
+        Args:
+            request: At most STEP_BYTES_MAX.
+            deadline: When it ends by itself, by the event loop's clock.
+
+        Returns:
+            None: the processor has not seen it.
+        """
+        if not self.is_open or len(self._outbox) >= LINE_MAX:
+            return None
+        self._last_id = step_id = self._last_id + 1
+        step = _Step(step_id, request, deadline, self._loop.create_future())
+        self._waiting[step_id] = step
+        self._outbox.put(step)
+        if deadline < self._sweep_at:
+            self._sweep_by(deadline)
+        try:
+            return await step.answer
+        except asyncio.CancelledError:
+            if self._waiting.pop(step_id, None) is not None:
+                self._take_back(step)
+            raise
+
+    def close(self) -> None:
+        """End at once; who waits is told that the channel was closed. Safe to repeat."""
+        self._end(failures.processor_unavailable(_CLOSED))
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self, group: asyncio.TaskGroup) -> None:
+        self._call = call = self._begin()
+        writing = group.create_task(self._outbox.run(), name=f"frames to {self._target}")
+        end: Failed | None = failures.processor_unavailable("the engine leaves")
+        try:
+            end = await self._read(call)
+        finally:
+            writing.cancel()
+            call.cancel()
+            self._end(end)
+
+    async def _read(self, call: Call) -> Failed | None:
+        """Hand out answers until the stream ends, and return what that means for the rest."""
+        try:
+            while isinstance(packed := await call.read(), bytes):
+                self._hand_out(frames_pb2.StepAnswersFrame.FromString(packed))
+        except message.DecodeError:
+            self._break()
+            return failures.processor_unavailable("the stream had a frame that cannot be read")
+        except aio.AioRpcError as error:
+            return self._end_with(error)
+        except asyncio.CancelledError:
+            # gRPC says the same where the call was cancelled under the reader.
+            current = asyncio.current_task()
+            if current is None or current.cancelling() > 0:
+                raise
+            why = "the processor stopped reading" if self._has_stalled else _CLOSED
+            return failures.processor_unavailable(why)
+        if not self._draining:
+            self._break()
+        return failures.processor_unavailable("the processor ended the stream")
+
+    def _end_with(self, error: aio.AioRpcError) -> Failed | None:
+        code = error.code()
+        if code is grpc.StatusCode.UNIMPLEMENTED and not self._has_answered:
+            self.was_refused = True
+            return None
+        if code not in failures.CUT_OFF:
+            self._break()
+        return failures.cut_off(error)
+
+    def _break(self) -> None:
+        self.broke = True
+        self.was_in_vain = not self._has_answered
+
+    def _hand_out(self, frame: frames_pb2.StepAnswersFrame) -> None:
+        waiting = self._waiting
+        if frame.draining:
+            self._draining = True
+            self.is_open = False
+            self.was_in_vain = not self._has_answered
+        for answer in frame.answers:
+            step = waiting.get(answer.step_id)
+            # An answer to what was not written yet is none.
+            if step is not None and step.request is None:
+                del waiting[answer.step_id]
+                self._has_answered = True
+                if not step.answer.done():
+                    step.answer.set_result(answer.response)
+        self._leave_when_done()
+
+    async def _write(self, items: Sequence[_Item]) -> None:
+        frame = frames_pb2.StepsFrame()
+        add = frame.steps.add
+        for item in items:
+            if isinstance(item, int):
+                frame.cancelled.append(item)
+            elif item.step_id in self._waiting and item.request is not None:
+                if self._draining:
+                    self._finish(item, None)
+                    continue
+                # Half the time of giving both to `add`.
+                raw = add()
+                raw.step_id = item.step_id
+                raw.request = item.request
+                item.request = None
+        self._leave_when_done()
+        if frame.steps or frame.cancelled:
+            assert self._call is not None, "it is written to after it was begun"
+            self._writing_since = self._loop.time()
+            try:
+                await self._call.write(frame.SerializeToString())
+            except (aio.AioRpcError, asyncio.InvalidStateError):
+                # The stream has ended: whoever reads it learns why.
+                return
+            finally:
+                self._writing_since = math.inf
+
+    def _finish(self, step: _Step, answer: Failed | None) -> None:
+        self._waiting.pop(step.step_id, None)
+        if not step.answer.done():
+            step.answer.set_result(answer)
+
+    def _take_back(self, step: _Step) -> None:
+        """Tell the processor that nobody waits for the step, unless it never heard of it."""
+        if step.request is None:
+            if not self.has_ended:
+                self._outbox.put(step.step_id)
+        else:
+            step.request = b""
+        self._leave_when_done()
+
+    def _leave_when_done(self) -> None:
+        if self._draining and not self._waiting and self._call is not None:
+            self._call.cancel()
+
+    def _sweep_by(self, deadline: float) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._sweep = self._loop.call_at(deadline, self._end_the_due)
+        self._sweep_at = deadline
+
+    def _end_the_due(self) -> None:
+        now = self._loop.time()
+        latest, following, unread = now + _CLOCK_SECONDS, math.inf, False
+        for step in tuple(self._waiting.values()):
+            if step.deadline <= latest:
+                self._finish(step, failures.STEP_RAN_OUT)
+                unread = unread or step.request is not None
+                self._take_back(step)
+            elif step.deadline < following:
+                following = step.deadline
+        if unread and now - self._writing_since > STALL_SECONDS and self._call is not None:
+            self._has_stalled = True
+            self._call.cancel()
+        self._sweep, self._sweep_at = None, math.inf
+        if self._waiting:
+            # Not for each of many on its own: every look goes over all that wait.
+            self._sweep_by(max(following, now + _SWEEP_SECONDS))
+
+    def _end(self, answer: Failed | None) -> None:
+        self.is_open = False
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for step in tuple(self._waiting.values()):
+            self._finish(step, answer)
+
+
+def _size(item: _Item) -> int:
+    return 8 if isinstance(item, int) or item.request is None else len(item.request)

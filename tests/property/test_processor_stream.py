@@ -1,0 +1,167 @@
+"""Laws of a stream to a processor, whatever is asked, answered, given up and cut, in any order."""
+
+import asyncio
+import dataclasses
+
+import grpc
+from hypothesis import given
+from hypothesis import strategies as st
+
+from progressor.domain.intent import Failed
+from progressor.processor.stream import Stream
+from tests.support.processor_call import ScriptedCall
+from tests.support.virtual_time import in_virtual_time, settled
+
+SECONDS_MAX = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask one more step."""
+
+    seconds: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AnswerSteps:
+    """Answer these steps in a frame, whether or not they were ever asked."""
+
+    step_ids: tuple[int, ...]
+    draining: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Cancel the n-th ask."""
+
+    number: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pass:
+    """Let time pass."""
+
+    seconds: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class End:
+    """End the stream; None: by a frame that cannot be read."""
+
+    code: grpc.StatusCode | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Close:
+    """Have the engine close it."""
+
+
+Action = Ask | AnswerSteps | GiveUp | Pass | End | Close
+
+CODES = (
+    grpc.StatusCode.OK,
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.INTERNAL,
+)
+STEP_IDS = st.lists(st.integers(0, 8), max_size=5).map(tuple)
+ASKS = st.builds(Ask, st.integers(1, SECONDS_MAX))
+ACTIONS = st.one_of(
+    ASKS,
+    ASKS,
+    st.builds(AnswerSteps, STEP_IDS, st.just(value=False)),
+    st.builds(AnswerSteps, STEP_IDS, st.booleans()),
+    st.builds(GiveUp, st.integers(0, 6)),
+    st.builds(Pass, st.integers(0, SECONDS_MAX)),
+    st.builds(End, st.sampled_from((*CODES, None))),
+    st.just(Close()),
+)
+
+
+class Play:
+    """A stream, what was asked of it, and how each ask ended."""
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self.call = ScriptedCall()
+        self.stream = Stream("target", lambda: self.call)
+        self.ends: dict[int, list[object]] = {}
+        self._group = group
+        self.tasks: list[asyncio.Task[None]] = []
+        self.stream.open(group)
+
+    def act(self, action: Action) -> None:
+        match action:
+            case Ask(seconds):
+                number = len(self.tasks)
+                self.tasks.append(self._group.create_task(self._ask(number, seconds)))
+            case AnswerSteps(step_ids, draining):
+                answers = [(step_id, b"answer to %d" % step_id) for step_id in step_ids]
+                self.call.answer(answers, draining=draining)
+            case GiveUp(number) if number < len(self.tasks):
+                self.tasks[number].cancel()
+            case End(None):
+                self.call.garble()
+            case End(code) if code is not None:
+                self.call.end(code)
+            case Close():
+                self.stream.close()
+            case _:
+                pass
+
+    async def _ask(self, number: int, seconds: int) -> None:
+        ends = self.ends.setdefault(number, [])
+        deadline = asyncio.get_running_loop().time() + seconds
+        try:
+            ends.append(await self.stream.ask(b"%d" % number, deadline))
+        except asyncio.CancelledError:
+            ends.append("given up")
+            raise
+
+
+@given(course=st.lists(st.tuples(ACTIONS, st.booleans()), max_size=25))
+@in_virtual_time
+async def test_every_ask_ends_once_and_no_end_is_a_lie(course: list[tuple[Action, bool]]) -> None:
+    loop = asyncio.get_running_loop()
+    async with asyncio.TaskGroup() as group:
+        play = Play(group)
+        for action, at_rest in course:
+            play.act(action)
+            if isinstance(action, Pass):
+                await asyncio.sleep(action.seconds)
+            if at_rest:
+                await settled()
+        asked_at = loop.time()
+        if play.tasks:
+            await asyncio.wait(play.tasks)
+        # Nobody waits longer than the longest timeout.
+        assert loop.time() - asked_at <= SECONDS_MAX + 1
+        await settled()
+        play.stream.close()
+    _check(play)
+
+
+def _check(play: Play) -> None:
+    call, written = play.call, {}
+    for step_id, request in call.steps.items():
+        written[int(request)] = step_id
+    answered = set()
+    for number, ends in play.ends.items():
+        assert len(ends) == 1
+        (end,) = ends
+        match end:
+            case bytes():
+                # It is the answer to this step, which was written.
+                assert end == b"answer to %d" % written[number]
+                answered.add(written[number])
+            case None:
+                assert number not in written or play.stream.was_refused
+            case Failed():
+                assert end.retryable
+            case _:
+                assert end == "given up"
+    # What is given up was written, is said once, and not of what was answered.
+    assert len(set(call.cancelled)) == len(call.cancelled)
+    assert set(call.cancelled) <= set(written.values()) - answered
+    # Nothing is written twice.
+    sent = [step.step_id for frame in call.frames for step in frame.steps]
+    assert len(sent) == len(set(sent))

@@ -1,0 +1,92 @@
+"""A processor's client without an engine around it: a task, channels and what to expect."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+from collections.abc import AsyncIterator
+
+from progressor.clock import SystemClock
+from progressor.domain.event import NewEvent
+from progressor.domain.intent import Failed, Intent, Outcome, Succeeded
+from progressor.domain.namespace import Namespace
+from progressor.domain.process import Process, ProcessStatus, process_key
+from progressor.domain.task import RunningTask, TaskType
+from progressor.processor.channels import Channels
+from progressor.processor.client import ProcessorClient
+
+NOW = dt.datetime(2026, 5, 4, tzinfo=dt.UTC)
+TASK = RunningTask(
+    process=Process(
+        key=process_key("orders", "order-1"),
+        status=ProcessStatus.RUNNING,
+        previous_status=ProcessStatus.INIT,
+        detail=None,
+        aux_state=b"",
+        metadata=None,
+        corrupted_by=None,
+        created_at=NOW,
+        status_changed_at=NOW,
+        last_event_id=0,
+        init_task_id=1,
+        result=None,
+    ),
+    task_id=2,
+    task_type=TaskType.CALL,
+    attempt=1,
+    token=1,
+    args=b"args",
+    caller_context={},
+    trace_context={},
+    history_range=None,
+    step_timeout=None,
+    scheduled_at=NOW,
+    started_at=NOW,
+    first_started_at=NOW,
+)
+ANSWERED = Succeeded(Intent(events=(NewEvent(payload=b"args"),), response=b"args"))
+
+
+@contextlib.asynccontextmanager
+async def running_channels() -> AsyncIterator[Channels]:
+    """Give channels that carry streams, and close them."""
+    channels = Channels()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(channels.run())
+        await asyncio.sleep(0)
+        yield channels
+        await channels.close()
+
+
+class Asking:
+    """A client, and the namespace whose processor it asks."""
+
+    def __init__(self, channels: Channels, target: str) -> None:
+        """Ask the processor at `target`."""
+        self.channels = channels
+        self.namespace = Namespace(name="orders", processor_targets=(target,))
+        self._client = ProcessorClient(channels, SystemClock())
+
+    def aim_at(self, *targets: str) -> None:
+        """Ask these targets from now on."""
+        self.namespace = dataclasses.replace(self.namespace, processor_targets=targets)
+
+    async def ask(self, task: RunningTask = TASK, *, seconds: float = 10) -> Outcome:
+        """Ask about the task, without history."""
+        return await self._client.ask(
+            task, (), namespace=self.namespace, timeout=dt.timedelta(seconds=seconds)
+        )
+
+
+def failed(code: int, reason: str, *, retryable: bool) -> Failed:
+    """Return a failure whose message is "text"."""
+    return Failed(code=code, reason=reason, message="text", retryable=retryable)
+
+
+def wordless(outcome: Outcome) -> Failed:
+    """Return a failure without the message, which is gRPC's or the system's own."""
+    assert isinstance(outcome, Failed)
+    return dataclasses.replace(outcome, message="text")
+
+
+UNAVAILABLE = failed(14, "PROCESSOR_UNAVAILABLE", retryable=True)

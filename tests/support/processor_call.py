@@ -1,0 +1,67 @@
+"""The gRPC call of a processor's stream, without gRPC: frames kept here, answers given by hand."""
+
+import asyncio
+from collections.abc import Iterable
+
+import grpc
+from grpc import aio
+
+from progressor.v1 import frames_pb2
+
+
+class ScriptedCall:
+    """Keeps what is written; reads what it is told. Writing waits until `flowing`."""
+
+    def __init__(self) -> None:
+        """Begin with nothing written and nothing to read."""
+        self.frames: list[frames_pb2.StepsFrame] = []
+        self.is_cancelled = False
+        self.flowing = asyncio.Event()
+        self.flowing.set()
+        self._to_read: asyncio.Queue[object] = asyncio.Queue()
+
+    @property
+    def steps(self) -> dict[int, bytes]:
+        """The requests that were written, by their step ids."""
+        return {step.step_id: step.request for frame in self.frames for step in frame.steps}
+
+    @property
+    def cancelled(self) -> list[int]:
+        """The step ids that were given up, in order."""
+        return [step_id for frame in self.frames for step_id in frame.cancelled]
+
+    async def write(self, request: bytes, /) -> None:
+        """Keep a frame."""
+        self.frames.append(frames_pb2.StepsFrame.FromString(request))
+        await self.flowing.wait()
+
+    async def read(self) -> object:
+        """Return the next frame, or raise the status that ends the stream."""
+        word = await self._to_read.get()
+        if isinstance(word, BaseException):
+            raise word
+        return word
+
+    def cancel(self) -> bool:
+        """Have the reader see the end, as gRPC does."""
+        self.is_cancelled = True
+        self._to_read.put_nowait(asyncio.CancelledError())
+        return True
+
+    def answer(self, answers: Iterable[tuple[int, bytes]], *, draining: bool = False) -> None:
+        """Put a frame of answers on the stream."""
+        raws = [frames_pb2.RawStepAnswer(step_id=i, response=answer) for i, answer in answers]
+        frame = frames_pb2.StepAnswersFrame(answers=raws, draining=draining)
+        self._to_read.put_nowait(frame.SerializeToString())
+
+    def garble(self) -> None:
+        """Put a frame on the stream that is none."""
+        self._to_read.put_nowait(b"\xff\xfe")
+
+    def end(self, code: grpc.StatusCode = grpc.StatusCode.OK) -> None:
+        """End the stream with a status."""
+        if code is grpc.StatusCode.OK:
+            self._to_read.put_nowait(aio.EOF)
+        else:
+            metadata = aio.Metadata()
+            self._to_read.put_nowait(aio.AioRpcError(code, metadata, metadata, "text"))

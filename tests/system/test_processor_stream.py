@@ -1,0 +1,451 @@
+"""What streams to a processor have of their own: frames, breaks, drains, the way back to calls."""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from progressor.domain.event import NewEvent
+from progressor.domain.intent import Failed, Intent, Outcome, Succeeded
+from progressor.domain.process import process_key
+from progressor.domain.task import RunningTask
+from progressor.processor import client, connection
+from progressor.sdk import Processor, Step
+from progressor.v1 import frames_pb2, types_pb2
+from tests.support import processor as script
+from tests.support.asking import (
+    ANSWERED,
+    TASK,
+    UNAVAILABLE,
+    Asking,
+    failed,
+    running_channels,
+    wordless,
+)
+from tests.support.processor import ScriptedProcessor
+
+TIMED_OUT = failed(4, "STEP_TIMEOUT", retryable=True)
+INVALID = failed(13, "INVALID_ANSWER", retryable=False)
+ROOT = Path(__file__).resolve().parents[2]
+PROCESSOR = """
+import asyncio, sys
+from progressor.sdk import Processor
+processor = Processor("orders")
+@processor.call
+async def call(step):
+    await asyncio.sleep(0 if step.process_id == "quick" else 3600)
+processor.serve(bind=sys.argv[1])
+"""
+
+
+@pytest_asyncio.fixture
+async def processor() -> AsyncIterator[ScriptedProcessor]:
+    async with ScriptedProcessor() as processor:
+        yield processor
+
+
+@pytest_asyncio.fixture
+async def asking(processor: ScriptedProcessor) -> AsyncIterator[Asking]:
+    async with running_channels() as channels:
+        yield Asking(channels, processor.target)
+
+
+def task_of(name: str, *, task_id: int = 2, args: bytes = b"args") -> RunningTask:
+    """Return a task of a process."""
+    process = dataclasses.replace(TASK.process, key=process_key("orders", name))
+    return dataclasses.replace(TASK, process=process, task_id=task_id, args=args)
+
+
+def answered(args: bytes) -> Succeeded:
+    return Succeeded(Intent(events=(NewEvent(payload=args),), response=args))
+
+
+async def ask_each(asking: Asking, *tasks: RunningTask, seconds: float = 10) -> list[Outcome]:
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(asking.ask(task, seconds=seconds)) for task in tasks]
+    return [task.result() for task in asked]
+
+
+class TestFrames:
+    async def test_hold_what_is_asked_in_one_moment_on_one_stream(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        tasks = [task_of(f"p{n}", args=b"%d" % n) for n in range(100)]
+
+        outcomes = await ask_each(asking, *tasks)
+
+        assert outcomes == [answered(task.args) for task in tasks]
+        assert processor.streams.opened_count == 1
+        assert processor.streams.frame_sizes[0] > 1
+        assert not processor.called
+
+    async def test_take_ten_thousand_steps_at_once(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        hang = script.Hang()
+        processor.on_type(types_pb2.TASK_TYPE_CALL, hang)
+        tasks = [task_of(f"p{n}", args=b"%d" % n) for n in range(10_000)]
+
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(ask_each(asking, *tasks, seconds=60))
+            await processor.received(10_000, seconds=50)
+            hang.released.set()
+
+        assert asked.result() == [answered(task.args) for task in tasks]
+        assert not processor.called
+
+    async def test_a_step_that_hangs_holds_up_no_other(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        processor.on_process("hangs", script.Hang())
+
+        outcomes = await ask_each(asking, task_of("hangs"), task_of("p"), seconds=0.3)
+
+        assert [wordless(outcomes[0]), outcomes[1]] == [TIMED_OUT, ANSWERED]
+
+    async def test_a_huge_step_goes_by_a_call_beside_the_small_ones(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        asking.namespace = dataclasses.replace(asking.namespace, payload_bytes_max=8 * 1024**2)
+        huge = task_of("huge", args=b"x" * (2 * 1024**2))
+
+        outcomes = await ask_each(asking, huge, task_of("p"))
+
+        assert outcomes == [answered(huge.args), ANSWERED]
+        assert processor.called == ["huge"]
+
+    async def test_many_large_steps_are_spread_over_frames(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        large = [task_of(f"p{n}", args=b"%d" % n * 300_000) for n in range(9)]
+
+        outcomes = await ask_each(asking, *large)
+
+        assert outcomes == [answered(task.args) for task in large]
+        assert max(processor.streams.frame_sizes) <= 3
+        assert not processor.called
+
+
+class TestOneItem:
+    async def test_of_garbage_is_an_invalid_answer_of_its_own_step(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        processor.on_process("bad", script.Garble())
+
+        outcomes = await ask_each(asking, task_of("bad"), task_of("p"))
+
+        assert [wordless(outcomes[0]), outcomes[1]] == [INVALID, ANSWERED]
+        assert processor.streams.opened_count == 1
+
+    async def test_answered_twice_counts_once(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        processor.on_process("order-1", script.Twice(), script.Answer())
+
+        assert [await asking.ask(), await asking.ask()] == [ANSWERED, ANSWERED]
+        assert processor.streams.opened_count == 1
+
+    async def test_that_nobody_asked_for_is_dropped(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        await asking.ask()
+        strange = frames_pb2.RawStepAnswer(step_id=77, response=b"")
+        await processor.streams.write(frames_pb2.StepAnswersFrame(answers=[strange]))
+
+        assert await asking.ask() == ANSWERED
+        assert processor.streams.opened_count == 1
+
+
+class TestCancelled:
+    async def test_is_said_of_a_step_that_timed_out(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        processor.on_process("order-1", script.Hang())
+
+        outcome = await asking.ask(seconds=0.2)
+        await processor.streams.until(lambda streams: streams.cancelled == [1])
+
+        assert wordless(outcome) == TIMED_OUT
+
+    async def test_is_said_of_a_step_whose_worker_let_go(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        processor.on_process("order-1", script.Hang())
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(asking.ask())
+            await processor.received(1)
+            asked.cancel()
+
+        await processor.streams.until(lambda streams: streams.cancelled == [1])
+        assert await asking.ask(task_of("p")) == ANSWERED
+
+    async def test_an_answer_that_crosses_it_is_dropped(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        processor.on_process("order-1", script.Hang())
+        await asking.ask(seconds=0.05)
+        late = frames_pb2.RawStepAnswer(step_id=1, response=b"")
+        await processor.streams.write(frames_pb2.StepAnswersFrame(answers=[late]))
+
+        assert await asking.ask(task_of("p")) == ANSWERED
+
+
+class TestABreak:
+    async def test_of_the_connection_cuts_off_each_step_and_the_next_is_answered(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        processor.on_process("hangs", script.Hang())
+        processor.on_process("drops", script.Drop())
+        asked = await ask_each(asking, task_of("hangs"), task_of("drops"))
+        await reached(asking)
+
+        assert [wordless(outcome) for outcome in asked] == [UNAVAILABLE, UNAVAILABLE]
+        assert await asking.ask() == ANSWERED
+        assert not processor.called
+
+    @pytest.mark.parametrize(
+        "step",
+        [
+            script.GarbleFrame(),
+            script.EndStream(),
+            script.EndStream(grpc.StatusCode.INTERNAL, "a bug"),
+            script.EndStream(grpc.StatusCode.PERMISSION_DENIED, "a proxy"),
+        ],
+    )
+    async def test_by_one_step_costs_each_an_attempt_and_then_only_that_step_is_alone(
+        self, step: script.Step, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        await asking.ask()
+        hang = script.Hang()
+        processor.on_process("neighbour", hang, script.Answer())
+        processor.on_process("culprit", step)
+        tasks = (task_of("neighbour", task_id=3), task_of("culprit", task_id=4))
+
+        first = await ask_each(asking, *tasks)
+        second = await ask_each(asking, *tasks)
+        third = await ask_each(asking, task_of("neighbour", task_id=5))
+
+        assert [wordless(outcome) for outcome in first] == [UNAVAILABLE, UNAVAILABLE]
+        assert second == [ANSWERED, ANSWERED]
+        assert sorted(processor.called) == ["culprit", "neighbour"]
+        assert third == [ANSWERED]
+        assert processor.streams.opened_count == 2
+
+    async def test_is_remembered_of_the_latest_tasks_only(
+        self, processor: ScriptedProcessor, asking: Asking, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(client, "SUSPECTS_MAX", 1)
+        await asking.ask()
+        processor.on_process("culprit", script.EndStream(), script.Answer())
+        processor.on_process("neighbour", script.Hang(), script.Answer())
+        tasks = (task_of("neighbour", task_id=3), task_of("culprit", task_id=4))
+        await ask_each(asking, *tasks)
+
+        assert await ask_each(asking, *tasks) == [ANSWERED, ANSWERED]
+        assert len(processor.called) == 1
+
+    async def test_says_why(self, processor: ScriptedProcessor, asking: Asking) -> None:
+        processor.on_process(
+            "order-1", script.EndStream(grpc.StatusCode.PERMISSION_DENIED, "who are you")
+        )
+
+        outcome = await asking.ask()
+
+        assert isinstance(outcome, Failed)
+        assert outcome.message == "the stream ended with PERMISSION_DENIED: who are you"
+
+    async def test_by_an_answer_too_large_for_a_frame_is_told_by_the_call_that_follows(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        processor.on_process("order-1", script.Garble(b"x" * (64 * 1024 * 1024 + 1)))
+
+        first, second = await asking.ask(seconds=30), await asking.ask(seconds=30)
+
+        assert wordless(first) == UNAVAILABLE
+        assert wordless(second) == failed(8, "MESSAGE_TOO_LARGE", retryable=False)
+
+    async def test_before_anything_came_back_leads_to_calls_for_a_while(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        processor.on_process("order-1", script.EndStream(grpc.StatusCode.INTERNAL), script.Answer())
+        await asking.ask()
+
+        outcomes = [await asking.ask(task_of(name, task_id=3)) for name in ("p", "q")]
+
+        assert outcomes == [ANSWERED, ANSWERED]
+        assert (processor.called, processor.streams.opened_count) == (["p", "q"], 1)
+
+
+async def reached(asking: Asking) -> None:
+    """Wait until the channel to the processor is up (again)."""
+    async with asyncio.timeout(10):
+        taken = await asking.channels.take(asking.namespace)
+        await taken.channel.channel_ready()
+        await asking.channels.give_back(taken)
+
+
+class TestDraining:
+    async def test_lets_steps_in_hand_end_and_sends_the_next_by_another_stream(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        await asking.ask()
+        hang = script.Hang()
+        processor.on_process("busy", hang)
+
+        async with asyncio.TaskGroup() as group:
+            busy = group.create_task(asking.ask(task_of("busy")))
+            await processor.received(2)
+            await processor.streams.write(frames_pb2.StepAnswersFrame(draining=True))
+            while processor.streams.opened_count < 2:
+                assert await asking.ask(task_of("p")) == ANSWERED
+            assert not busy.done()
+            hang.released.set()
+
+        assert busy.result() == ANSWERED
+        assert not processor.called
+        await processor.streams.until(lambda streams: streams.open_count == 1)
+
+    async def test_at_once_and_always_leads_to_calls(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        processor.streams.draining = True
+        hang = script.Hang()
+        processor.on_process("busy", hang)
+
+        async with asyncio.TaskGroup() as group:
+            busy = group.create_task(asking.ask(task_of("busy")))
+            while not processor.called:
+                assert await asking.ask(task_of("p")) == ANSWERED
+            hang.released.set()
+
+        assert busy.result() == ANSWERED
+        assert processor.streams.opened_count <= 2
+
+
+class TestNotOffered:
+    async def test_is_asked_by_calls_and_remembered(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        processor.streaming = False
+
+        first = await ask_each(asking, *(task_of(f"p{n}") for n in range(20)))
+        processor.streaming = True
+        later = await asking.ask()
+
+        assert first == [ANSWERED] * 20
+        assert later == ANSWERED
+        assert processor.streams.opened_count == 0
+        assert len(processor.requests) == 21
+
+    async def test_is_told_from_a_break_also_where_it_crosses_a_frame(
+        self, processor: ScriptedProcessor, asking: Asking, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # grpc.aio says of one in ten of these INTERNAL, if it is asked itself.
+        monkeypatch.setattr(connection, "REFUSED_SECONDS", 0.0)
+        processor.streaming = False
+        tasks = [task_of(f"p{number}", args=b"x" * 300_000) for number in range(8)]
+
+        for _ in range(30):
+            assert await ask_each(asking, *tasks) == [answered(tasks[0].args)] * 8
+
+    async def test_is_tried_again_when_the_processor_was_away(
+        self, processor: ScriptedProcessor, asking: Asking
+    ) -> None:
+        processor.streaming = False
+        await asking.ask()
+        await processor.stop()
+        processor.streaming = True
+        assert wordless(await asking.ask()) == UNAVAILABLE
+        await processor.restart()
+        await reached(asking)
+
+        assert await asking.ask() == ANSWERED
+        assert processor.streams.opened_count == 1
+
+    async def test_is_tried_again_after_a_while(
+        self, processor: ScriptedProcessor, asking: Asking, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(connection, "REFUSED_SECONDS", 0.0)
+        processor.streaming = False
+        await asking.ask()
+        processor.streaming = True
+
+        assert await asking.ask() == ANSWERED
+        assert processor.streams.opened_count == 1
+
+
+async def test_a_processor_of_the_sdk_that_leaves_answers_what_it_has_and_is_left() -> None:
+    entered, released, leave = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    bound: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    processor: Processor[Any] = Processor("orders")
+
+    @processor.call
+    async def answer(step: Step[Any]) -> None:
+        if step.process_id == "busy":
+            entered.set()
+            await released.wait()
+
+    async def serve_until_told() -> None:
+        async with processor.running("127.0.0.1:0") as address:
+            bound.set_result(address)
+            await leave.wait()
+
+    async with running_channels() as channels, asyncio.TaskGroup() as group:
+        serving = group.create_task(serve_until_told())
+        asking = Asking(channels, await bound)
+        busy = group.create_task(asking.ask(task_of("busy")))
+        await entered.wait()
+        taken = await channels.take(asking.namespace)
+        stream = channels.stream_of(taken)
+        assert stream is not None
+        assert isinstance(await asking.ask(task_of("p")), Succeeded)
+
+        leave.set()
+        while stream.is_open:
+            await asking.ask(task_of("p"))
+        released.set()
+        await serving
+        await channels.give_back(taken)
+
+    assert isinstance(busy.result(), Succeeded)
+
+
+async def test_a_killed_processor_cuts_off_its_steps_and_its_successor_is_asked(
+    tmp_path: Path,
+) -> None:
+    address = f"unix:{tmp_path}/p.sock"
+    async with running_channels() as channels:
+        asking = Asking(channels, address)
+        with served(address) as process:
+            await reached(asking)
+            async with asyncio.TaskGroup() as group:
+                hanging = group.create_task(asking.ask(task_of("hangs"), seconds=60))
+                assert isinstance(await asking.ask(task_of("quick")), Succeeded)
+                process.kill()
+        with served(address):
+            await reached(asking)
+            outcome = await asking.ask(task_of("quick"))
+
+    assert wordless(hanging.result()) == UNAVAILABLE
+    assert isinstance(outcome, Succeeded)
+
+
+@contextlib.contextmanager
+def served(bind: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """Serve PROCESSOR in an operating system process of its own; kill it in the end."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PROCESSOR, bind]
+    with subprocess.Popen(command, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

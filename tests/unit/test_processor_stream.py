@@ -1,0 +1,228 @@
+"""One stream to a processor, without a socket: timeouts, what is told, bounds, ends."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+
+from progressor.domain.intent import Failed
+from progressor.processor import failures, stream
+from progressor.processor.stream import STALL_SECONDS, Stream
+from tests.support.processor_call import ScriptedCall
+from tests.support.virtual_time import in_virtual_time, settled
+
+
+@contextlib.asynccontextmanager
+async def opened(*, stalled: bool = False) -> AsyncIterator[tuple[Stream, ScriptedCall]]:
+    call = ScriptedCall()
+    if stalled:
+        call.flowing.clear()
+    asked = Stream("target", lambda: call)
+    async with asyncio.TaskGroup() as group:
+        asked.open(group)
+        yield asked, call
+        asked.close()
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@in_virtual_time
+async def test_a_step_ends_at_its_deadline_and_the_processor_is_told() -> None:
+    async with opened() as (asked, call):
+        answer = await asked.ask(b"a", now() + 5)
+        await settled()
+
+        assert answer == failures.STEP_RAN_OUT
+        assert now() == pytest.approx(5, abs=0.01)
+        assert call.cancelled == [1]
+
+
+@in_virtual_time
+async def test_a_step_that_is_due_sooner_does_not_wait_for_those_before_it() -> None:
+    async with opened() as (asked, _), asyncio.TaskGroup() as group:
+        late = group.create_task(asked.ask(b"a", now() + 60))
+        await settled()
+        await asked.ask(b"b", now() + 1)
+
+        assert now() == pytest.approx(1, abs=0.01)
+        await late
+        assert now() == pytest.approx(60, abs=0.02)
+
+
+@in_virtual_time
+async def test_many_deadlines_one_after_the_other_are_kept_within_a_hundredth() -> None:
+    async with opened() as (asked, _):
+        late: list[float] = []
+
+        async def ask(deadline: float) -> None:
+            await asked.ask(b"a", deadline)
+            late.append(now() - deadline)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(500):
+                group.create_task(ask(1 + number / 1000))
+
+    assert len(late) == 500
+    assert min(late) > -0.002
+    assert max(late) < 0.013
+
+
+@in_virtual_time
+async def test_an_answered_step_leaves_no_timeout_behind() -> None:
+    async with opened() as (asked, call), asyncio.TaskGroup() as group:
+        answer = group.create_task(asked.ask(b"a", now() + 5))
+        await settled()
+        call.answer([(1, b"A")])
+
+        assert await answer == b"A"
+        await asyncio.sleep(10)
+        assert call.cancelled == []
+
+
+@in_virtual_time
+async def test_a_step_that_was_given_up_before_it_was_written_is_never_told() -> None:
+    async with opened(stalled=True) as (asked, call), asyncio.TaskGroup() as group:
+        kept = group.create_task(asked.ask(b"a", now() + 5))
+        await settled()
+        given_up = group.create_task(asked.ask(b"b", now() + 5))
+        await settled()
+        given_up.cancel()
+        call.flowing.set()
+        await settled()
+        call.answer([(1, b"A")])
+
+        assert await kept == b"A"
+        assert given_up.cancelled()
+    assert (call.steps, call.cancelled) == ({1: b"a"}, [])
+
+
+@in_virtual_time
+async def test_a_step_that_was_given_up_after_it_was_written_is_told_once() -> None:
+    async with opened() as (asked, call), asyncio.TaskGroup() as group:
+        given_up = group.create_task(asked.ask(b"b", now() + 5))
+        await settled()
+        given_up.cancel()
+        await settled()
+        await asyncio.sleep(10)
+
+    assert call.cancelled == [1]
+
+
+@in_virtual_time
+async def test_draining_gives_back_what_was_not_written_and_hangs_up_after_the_last() -> None:
+    async with opened(stalled=True) as (asked, call), asyncio.TaskGroup() as group:
+        written = group.create_task(asked.ask(b"a", now() + 5))
+        await settled()
+        call.answer([], draining=True)
+        await settled()
+
+        assert (asked.is_open, call.is_cancelled) == (False, False)
+        assert await asked.ask(b"b", now() + 5) is None
+        call.answer([(1, b"A")])
+        assert await written == b"A"
+        assert call.is_cancelled
+        assert asked.was_in_vain
+
+
+@in_virtual_time
+async def test_draining_in_the_moment_before_a_frame_is_written_takes_nothing_along() -> None:
+    async with opened() as (asked, call), asyncio.TaskGroup() as group:
+        await settled()
+        call.answer([], draining=True)
+        asking = group.create_task(asked.ask(b"a", now() + 5))
+
+        assert await asking is None
+    assert call.steps == {}
+
+
+@in_virtual_time
+async def test_over_the_bound_of_the_line_a_step_goes_another_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream, "LINE_MAX", 2)
+    async with opened(stalled=True) as (asked, _), asyncio.TaskGroup() as group:
+        group.create_task(asked.ask(b"a", now() + 5))
+        await settled()
+        for _ in range(2):
+            group.create_task(asked.ask(b"b", now() + 5))
+        await settled()
+
+        assert await asked.ask(b"c", now() + 5) is None
+
+
+@in_virtual_time
+async def test_a_processor_that_reads_nothing_while_steps_run_out_is_cut_off() -> None:
+    async with opened(stalled=True) as (asked, call), asyncio.TaskGroup() as group:
+        written = group.create_task(asked.ask(b"a", now() + 60))
+        await settled()
+        early = await asked.ask(b"b", now() + STALL_SECONDS / 2)
+        assert not call.is_cancelled
+        await asked.ask(b"c", now() + STALL_SECONDS)
+
+        assert early == failures.STEP_RAN_OUT
+        assert await written == failures.processor_unavailable("the processor stopped reading")
+        assert not asked.broke
+
+
+@in_virtual_time
+async def test_a_stream_refused_gives_its_steps_back() -> None:
+    async with opened() as (asked, call), asyncio.TaskGroup() as group:
+        asking = group.create_task(asked.ask(b"a", now() + 5))
+        await settled()
+        call.end(grpc.StatusCode.UNIMPLEMENTED)
+
+        assert await asking is None
+        assert asked.was_refused
+        assert asked.has_ended
+
+
+@in_virtual_time
+async def test_a_stream_that_answered_is_not_refused_any_more() -> None:
+    async with opened() as (asked, call), asyncio.TaskGroup() as group:
+        first = group.create_task(asked.ask(b"a", now() + 5))
+        second = group.create_task(asked.ask(b"b", now() + 5))
+        await settled()
+        call.answer([(1, b"A")])
+        call.end(grpc.StatusCode.UNIMPLEMENTED)
+
+        assert await first == b"A"
+        cut_off = await second
+        assert isinstance(cut_off, Failed)
+        assert (cut_off.reason, cut_off.retryable) == ("PROCESSOR_UNAVAILABLE", True)
+        assert (asked.was_refused, asked.broke, asked.was_in_vain) == (False, True, False)
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED])
+@in_virtual_time
+async def test_a_connection_that_is_lost_is_no_fault_of_the_steps(code: grpc.StatusCode) -> None:
+    async with opened() as (asked, call), asyncio.TaskGroup() as group:
+        asking = group.create_task(asked.ask(b"a", now() + 5))
+        await settled()
+        call.end(code)
+
+        assert isinstance(await asking, Failed)
+        assert (asked.broke, asked.was_in_vain) == (False, False)
+
+
+@in_virtual_time
+async def test_an_engine_that_leaves_ends_the_steps() -> None:
+    call = ScriptedCall()
+    asked = Stream("target", lambda: call)
+    answers = []
+
+    async def ask() -> None:
+        answers.append(await asked.ask(b"a", now() + 5))
+
+    async with asyncio.TaskGroup() as asking:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1), asyncio.TaskGroup() as group:
+                asked.open(group)
+                asking.create_task(ask())
+                await asyncio.Event().wait()
+
+    assert answers == [failures.processor_unavailable("the engine leaves")]
+    assert call.is_cancelled
