@@ -2,5 +2,6 @@
 
 `app` builds it and nobody else imports it. It decides nothing: `codec` and `namespace_codec` read
 and write messages, the servicers call the collaborators of `ports`, `status` tells errors.
-Start with `process_servicer`; `server` and `interceptors` are what stands around it.
+Start with `process_servicer`; `server` and `interceptors` are what stands around it,
+`session` is the other way in to the same methods.
 """

@@ -35,13 +35,18 @@ _WAIT_CAUSE_TO_WIRE: Mapping[WaitCause, types_pb2.WaitCause.ValueType] = {
 
 def get_to_wire(view: ProcessView, page: HistoryPage) -> process_service_pb2.GetResponse:
     """Return what Get answers."""
-    return process_service_pb2.GetResponse(
-        process=wire.process_to_wire(view.process),
-        history=map(wire.event_to_wire, page.events),
-        timer=None if view.timer is None else _timer_to_wire(view.timer),
-        waits=map(_wait_to_wire, view.waits[:WAITS_MAX]),
-        next_after=page.next_after,
-    )
+    response = process_service_pb2.GetResponse()
+    wire.fill_process(response.process, view.process)
+    add_event = response.history.add
+    for event in page.events:
+        wire.fill_event(add_event(), event)
+    if view.timer is not None:
+        _fill_timer(response.timer, view.timer)
+    if view.waits:
+        response.waits.extend(map(_wait_to_wire, view.waits[:WAITS_MAX]))
+    if page.next_after is not None:
+        response.next_after = page.next_after
+    return response
 
 
 def trace_to_wire(
@@ -51,12 +56,13 @@ def trace_to_wire(
     response = process_service_pb2.TraceResponse()
     room = PAGE_BYTES_MAX
     for count, trace in enumerate(traces):
-        message = _trace_to_wire(trace)
+        message = response.tasks.add()
+        _fill_trace(message, trace)
         room -= message.ByteSize()
         if count == page_size or (count and room < 0):
+            del response.tasks[-1]
             response.next_page_token = page_tokens.token_of_task(traces[count - 1].task_id)
             break
-        response.tasks.append(message)
     return response
 
 
@@ -67,24 +73,23 @@ def list_to_wire(
     response = process_service_pb2.ListResponse()
     room = PAGE_BYTES_MAX
     for count, process in enumerate(processes):
-        message = wire.process_to_wire(process)
+        message = response.processes.add()
+        wire.fill_process(message, process)
         message.ClearField("aux_state")
         message.ClearField("result")
         room -= message.ByteSize()
         if count == page_size or (count and room < 0):
+            del response.processes[-1]
             response.next_page_token = page_tokens.token_of_process(processes[count - 1])
             break
-        response.processes.append(message)
     return response
 
 
-def _timer_to_wire(timer: Timer) -> types_pb2.Timer:
-    return types_pb2.Timer(
-        task_id=timer.task_id,
-        type=wire.TASK_TYPE_TO_WIRE[timer.task_type],
-        status=wire.TASK_STATUS_TO_WIRE[timer.status],
-        due_at=wire.datetime_to_timestamp(timer.due_at),
-    )
+def _fill_timer(message: types_pb2.Timer, timer: Timer) -> None:
+    message.task_id = timer.task_id
+    message.type = wire.TASK_TYPE_TO_WIRE[timer.task_type]
+    message.status = wire.TASK_STATUS_TO_WIRE[timer.status]
+    wire.fill_timestamp(message.due_at, timer.due_at)
 
 
 def _wait_to_wire(wait: Wait) -> types_pb2.Wait:
@@ -96,35 +101,38 @@ def _wait_to_wire(wait: Wait) -> types_pb2.Wait:
         until=_instant_to_wire(wait.until),
         behind_task_id=wait.behind_task_id,
         attempt=wait.attempt,
-        last_error=_error_to_wire(wait.last_error),
+        last_error=None if wait.last_error is None else _error_to_wire(wait.last_error),
         replica_id=wait.replica_id,
     )
 
 
-def _trace_to_wire(trace: TaskTrace) -> process_service_pb2.TaskTrace:
-    return process_service_pb2.TaskTrace(
-        task_id=trace.task_id,
-        type=wire.TASK_TYPE_TO_WIRE[trace.task_type],
-        status=wire.TASK_STATUS_TO_WIRE[trace.status],
-        created_at=wire.datetime_to_timestamp(trace.created_at),
-        scheduled_at=_instant_to_wire(trace.scheduled_at),
-        started_at=_instant_to_wire(trace.started_at),
-        finished_at=_instant_to_wire(trace.finished_at),
-        attempt_count=trace.attempt_count,
-        args=trace.args,
-        caller_context=trace.caller_context,
-        idempotency_key=trace.idempotency_key or "",
-        response=trace.response,
-        error=_error_to_wire(trace.error),
-        events=map(wire.event_to_wire, trace.events),
-    )
+def _fill_trace(message: process_service_pb2.TaskTrace, trace: TaskTrace) -> None:
+    message.task_id = trace.task_id
+    message.type = wire.TASK_TYPE_TO_WIRE[trace.task_type]
+    message.status = wire.TASK_STATUS_TO_WIRE[trace.status]
+    wire.fill_timestamp(message.created_at, trace.created_at)
+    if trace.scheduled_at is not None:
+        wire.fill_timestamp(message.scheduled_at, trace.scheduled_at)
+    if trace.started_at is not None:
+        wire.fill_timestamp(message.started_at, trace.started_at)
+    if trace.finished_at is not None:
+        wire.fill_timestamp(message.finished_at, trace.finished_at)
+    message.attempt_count = trace.attempt_count
+    message.args = trace.args
+    if trace.caller_context:
+        message.caller_context.update(trace.caller_context)
+    message.idempotency_key = trace.idempotency_key or ""
+    message.response = trace.response
+    if trace.error is not None:
+        message.error.CopyFrom(_error_to_wire(trace.error))
+    add_event = message.events.add
+    for event in trace.events:
+        wire.fill_event(add_event(), event)
 
 
 def _instant_to_wire(value: dt.datetime | None) -> timestamp_pb2.Timestamp | None:
     return None if value is None else wire.datetime_to_timestamp(value)
 
 
-def _error_to_wire(error: TaskError | None) -> types_pb2.TaskError | None:
-    if error is None:
-        return None
+def _error_to_wire(error: TaskError) -> types_pb2.TaskError:
     return types_pb2.TaskError(code=error.code, reason=error.reason, message=error.message)

@@ -3,12 +3,19 @@
 gRPC itself is lenient: it takes a port modulo 65,536, is content when one of the addresses of a
 host name is free, and takes a unix socket away from a server that listens there (1.85). Each of
 these would leave two engines with half the requests each, so we look first.
+
+Several processes of one engine share a port by SO_REUSEPORT, and the kernel spreads connections
+over them. It would let in every other process of the same user that says SO_REUSEPORT too, so one
+process holds the port for all of them, with `reserved`: against whoever looks first.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import errno
+import os
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -20,6 +27,7 @@ BIND_KEY = "server.bind"
 _PORT_MAX = 65_535
 _UNIX = "unix:"
 _Name = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
+_Place = tuple[int, int, int, _Name]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +58,41 @@ async def check_free(address: str) -> None:
     if address.startswith(_UNIX):
         await _check_socket_free(address)
         return
-    host, _, port = address.rpartition(":")
-    if not (host and port.isascii() and port.isdecimal() and int(port[:6]) <= _PORT_MAX):
-        raise errors.ConfigError(BIND_KEY, f"{address!r} is neither host:port nor unix:/path")
-    if int(port) != 0:
-        await _check_port_free(address, host.strip("[]"), int(port))
+    host, port = _split(address)
+    if port != 0:
+        await _check_port_free(address, host, port)
+
+
+@contextlib.asynccontextmanager
+async def reserved(address: str) -> AsyncIterator[str]:
+    """Hold a TCP port for servers that share it; yields the address, with the port picked for 0.
+
+    While the context is open those servers may come and go, and nobody else gets the port.
+
+    Raises:
+        ConfigError: Somebody has it already, or it cannot be had at all.
+    """
+    host, port = _split(address)
+    with contextlib.ExitStack() as stack:
+        held, why = False, "it stands for no address"
+        for place in await _places(address, host, port):
+            try:
+                # The first of several may have picked the port for the rest.
+                holder = stack.enter_context(_bound(place, port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise _taken(address) from error
+                # Like gRPC, we do without, as long as there is another.
+                why = os.strerror(error.errno) if error.errno else str(error)
+                continue
+            port = holder.getsockname()[1]
+            # From here on, who shares the port comes in by the one, and nobody by the other.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+            held = True
+        if not held:
+            raise errors.ConfigError(BIND_KEY, f"cannot listen on {address!r}: {why}")
+        yield f"{address.rpartition(':')[0]}:{port}"
 
 
 def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> str:
@@ -88,26 +126,42 @@ async def _check_socket_free(address: str) -> None:
 
 
 async def _check_port_free(address: str, host: str, port: int) -> None:
+    for place in await _places(address, host, port):
+        try:
+            _bound(place, port).close()
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise _taken(address) from error
+
+
+async def _places(address: str, host: str, port: int) -> list[_Place]:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except OSError as error:
         raise errors.ConfigError(BIND_KEY, f"{address!r}: {error.strerror}") from error
-    for family, kind, protocol, _, name in found:
-        if _is_taken(family, kind, protocol, name):
-            raise _taken(address)
+    return [(family, kind, protocol, name) for family, kind, protocol, _, name in found]
 
 
-def _is_taken(family: int, kind: int, protocol: int, name: _Name) -> bool:
+def _bound(place: _Place, port: int) -> socket.socket:
+    family, kind, protocol, name = place
+    found = socket.socket(family, kind, protocol)
     try:
-        with socket.socket(family, kind, protocol) as probe:
-            # Without it, connections that a stopped engine left behind would count.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(name)
-    except OSError as error:
-        return error.errno == errno.EADDRINUSE
-    return False
+        # Without it, connections that a stopped engine left behind would count.
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((name[0], port, *name[2:]))
+    except OSError:
+        found.close()
+        raise
+    return found
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not (host and port.isascii() and port.isdecimal() and int(port[:6]) <= _PORT_MAX):
+        raise errors.ConfigError(BIND_KEY, f"{address!r} is neither host:port nor unix:/path")
+    return host.strip("[]"), int(port)
 
 
 def _taken(address: str) -> errors.ConfigError:

@@ -52,19 +52,15 @@ class Intake(Protocol):
 class Processes(Protocol):
     """Reads processes; all raise `errors.StorageUnavailableError`."""
 
-    async def get(self, key: ProcessKey) -> ProcessView:
-        """Return a process as it is now.
+    async def read(
+        self, key: ProcessKey, wanted: HistoryRange, *, bytes_max: int
+    ) -> tuple[ProcessView, HistoryPage]:
+        """Return a process as it is now, and a range of its history, as much as fits `bytes_max`.
+
+        A first event that is larger comes alone; behind the last event there is nothing.
 
         Raises:
             ProcessNotFoundError: There is none.
-        """
-
-    async def history(
-        self, key: ProcessKey, wanted: HistoryRange, *, last_event_id: int, bytes_max: int
-    ) -> HistoryPage:
-        """Return the events of a range up to `last_event_id`, as many as fit `bytes_max`.
-
-        A first event that is larger comes alone.
         """
 
     async def trace(self, key: ProcessKey, *, after: int, limit: int) -> tuple[TaskTrace, ...]:

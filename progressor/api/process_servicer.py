@@ -12,7 +12,6 @@ from progressor.api.ports import CallContext, Intake, Namespaces, Processes
 from progressor.api.trace_context import trace_context_of
 from progressor.api.validation import is_namespace_name
 from progressor.domain.admission import Import, Request
-from progressor.domain.event import HistoryRange
 from progressor.domain.namespace import PAYLOAD_BYTES_CEILING
 from progressor.domain.process import ProcessStatus
 from progressor.domain.task import TaskType
@@ -20,8 +19,6 @@ from progressor.domain.view import HistoryPage, ProcessView
 from progressor.v1 import process_service_pb2 as messages
 
 T = TypeVar("T")
-
-_NO_EVENTS = HistoryPage(events=(), next_after=None)
 
 
 class ProcessServicer:
@@ -122,11 +119,14 @@ class ProcessServicer:
         timeout = seconds_left(context)
         reading = codec.get_from_wire(message)
         await self._namespaces.lookup(reading.key.namespace)
-        view = await self._processes.get(reading.key)
+        view, page = await self._read(reading)
         if reading.await_init and view.process.status is ProcessStatus.INIT:
             await self._await_init(view, timeout)
-            view = await self._processes.get(reading.key)
-        return answers.get_to_wire(view, await self._history_of(view, reading.history_range))
+            view, page = await self._read(reading)
+        after = reading.history_range.after
+        if after > view.process.last_event_id:
+            raise errors.EventNotFoundError(reading.key.process_id, after)
+        return answers.get_to_wire(view, page)
 
     async def put(self, message: messages.PutRequest, context: CallContext) -> messages.PutResponse:
         """Import a process."""
@@ -221,12 +221,7 @@ class ProcessServicer:
         except errors.RequestError:
             return
 
-    async def _history_of(self, view: ProcessView, wanted: HistoryRange) -> HistoryPage:
-        key, last_event_id = view.process.key, view.process.last_event_id
-        if wanted.after > last_event_id:
-            raise errors.EventNotFoundError(key.process_id, wanted.after)
-        if wanted.limit == 0 or last_event_id == 0:
-            return _NO_EVENTS
-        return await self._processes.history(
-            key, wanted, last_event_id=last_event_id, bytes_max=answers.PAGE_BYTES_MAX
+    async def _read(self, reading: codec.Reading) -> tuple[ProcessView, HistoryPage]:
+        return await self._processes.read(
+            reading.key, reading.history_range, bytes_max=answers.PAGE_BYTES_MAX
         )

@@ -15,6 +15,7 @@ from progressor.api.interceptors import Interceptor
 from progressor.api.namespace_servicer import NamespaceServicer
 from progressor.api.ports import Intake, Namespaces, Processes, RequestObserver, Unobserved
 from progressor.api.process_servicer import ProcessServicer
+from progressor.api.sessions import Sessions
 from progressor.clock import Clock
 from progressor.domain.namespace import PAYLOAD_BYTES_CEILING
 from progressor.v1 import namespace_service_pb2, process_service_pb2
@@ -46,13 +47,15 @@ class Listening:
 
     ``bind``: ``host:port`` (port 0: any free one) or ``unix:/path``. ``message_bytes_max`` is of a
     request; a larger one is RESOURCE_EXHAUSTED by gRPC's own words, so the largest payload and what
-    goes with it must fit. ``streams_max``: requests at once over one connection. ``port_shared``:
-    other engines may listen on the same port of this machine; without, the second one fails.
+    goes with it must fit. ``streams_max``: requests at once over one connection, of which a session
+    is one. ``session_calls_max``: calls in flight on one session. ``port_shared``: other engines
+    may listen on the same port of this machine; without, the second one fails.
     """
 
     bind: tuple[str, ...]
     message_bytes_max: int = 64 * 1024 * 1024
     streams_max: int = 10_000
+    session_calls_max: int = 10_000
     port_shared: bool = False
     tls: Tls | None = None
 
@@ -84,6 +87,13 @@ class ApiServer:
         self._clock = clock
         self._listening = listening
         self._interceptor = Interceptor(clock=clock, observer=observer or Unobserved())
+        self._sessions = Sessions(
+            PROCESS_SERVICE,
+            self._processes.methods(),
+            interceptor=self._interceptor,
+            clock=clock,
+            calls_max=listening.session_calls_max,
+        )
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
 
@@ -101,7 +111,9 @@ class ApiServer:
         server = grpc.aio.server(options=self._options())
         server.add_generic_rpc_handlers(
             (
-                self._interceptor.handler(PROCESS_SERVICE, self._processes.methods()),
+                self._interceptor.handler(
+                    PROCESS_SERVICE, self._processes.methods(), {"Session": self._sessions}
+                ),
                 self._interceptor.handler(NAMESPACE_SERVICE, self._namespaces.methods()),
             )
         )
@@ -129,13 +141,15 @@ class ApiServer:
     async def drain(self, grace: dt.timedelta) -> None:
         """Turn new work away, wait up to `grace` for what is in flight, then stop.
 
-        Health goes to NOT_SERVING first. Reads are served until the work is done. Those still
-        waiting after `grace` get SHUTTING_DOWN; their tasks are durable and go on elsewhere.
+        Health goes to NOT_SERVING first, and sessions are told. Reads are served until the work is
+        done. Those still waiting after `grace` get SHUTTING_DOWN; their tasks are durable and go on
+        elsewhere.
         Cancelled, it leaves the server listening and refusing work; drain again.
         """
         assert self._server is not None, "a server that has started"
         await self._health.enter_graceful_shutdown()
         self._interceptor.refuse_work()
+        self._sessions.tell_draining()
         try:
             async with asyncio.timeout(grace.total_seconds()):
                 await self._interceptor.work_done()
@@ -144,6 +158,9 @@ class ApiServer:
         except TimeoutError:
             self._interceptor.refuse_all()
             self._interceptor.cut_off()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * _FLUSH_SECONDS):
+                await self._sessions.end(_FLUSH_SECONDS)
         # Watchers of health never end by themselves: no sense in waiting for them.
         await self._server.stop(_FLUSH_SECONDS)
 

@@ -89,7 +89,13 @@ class RichStatus:
 
     code: grpc.StatusCode
     message: str
-    trailing_metadata: tuple[tuple[str, str | bytes], ...]
+    details: bytes
+    """A google.rpc.Status."""
+
+    @property
+    def trailing_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        """Return what carries the details of a unary call."""
+        return ((DETAILS_KEY, self.details),)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -171,7 +177,7 @@ def _bounded(
         # The message travels percent-encoded, the details in base64.
         if len(quote(text)) + len(data) * 4 // 3 <= _TRAILER_BYTES_MAX:
             break
-    return RichStatus(code, text, ((DETAILS_KEY, data),))
+    return RichStatus(code, text, data)
 
 
 def _further_details(error: errors.ProgressorError | None, clip: _Clip) -> Iterator[Message]:

@@ -1,4 +1,4 @@
-"""The asynchronous client: `Calls`, sent over one channel of the caller's event loop."""
+"""The asynchronous client: `Calls`, sent in a session or one by one from one event loop."""
 
 import datetime as dt
 import functools
@@ -61,7 +61,7 @@ class Client:
     while the engine cannot be reached. All errors are classes of `progressor.sdk`.
     """
 
-    def __init__(  # collaborators, keyword-only
+    def __init__(  # noqa: PLR0913 - settings, keyword-only
         self,
         target: str,
         *,
@@ -69,6 +69,7 @@ class Client:
         codec: Codec = JSON,
         timeout: Seconds = TIMEOUT_DEFAULT,
         credentials: grpc.ChannelCredentials | None = None,
+        session: bool = True,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """Open nothing yet: the first request does.
@@ -79,6 +80,9 @@ class Client:
             codec: For all payloads.
             timeout: For requests that give none; more than 0.
             credentials: None: no TLS.
+            session: Send start, call, notify, repair and get many to a frame, which costs a
+                busy client and its engine much less; by itself it falls back to single calls
+                where the engine has no sessions. False: always single calls.
             jitter: Numbers from 0 up to 1, by which the pauses between repeats differ.
         """
         self.calls = Calls(namespace=namespace, codec=codec)
@@ -88,6 +92,7 @@ class Client:
                 timeout=timedelta_of(timeout),
                 credentials=credentials,
                 jitter=jitter,
+                session=session,
             )
         )
 

@@ -1,4 +1,4 @@
-"""The way to the engine, asynchronous and blocking: one channel, deadlines, safe repeats."""
+"""The way to the engine, asynchronous and blocking: channels, deadlines, safe repeats."""
 
 import asyncio
 import dataclasses
@@ -12,6 +12,8 @@ import grpc
 
 from progressor.sdk.exchange import Attempts, Exchange, Result, Service
 from progressor.sdk.failures import error_for, read_status
+from progressor.sdk.session import NoSessionsError
+from progressor.sdk.sessions import Sessions
 from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceStub
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 
@@ -46,13 +48,15 @@ TraceMetadata: TypeAlias = tuple[tuple[str, str], ...] | None
 class Endpoint:
     """Where the engine is and how patiently it is asked.
 
-    ``jitter`` gives numbers from 0 up to 1; ``credentials`` None: no TLS.
+    ``jitter`` gives numbers from 0 up to 1; ``credentials`` None: no TLS; ``session`` False: every
+    request is a call of its own.
     """
 
     target: str
     timeout: dt.timedelta
     credentials: grpc.ChannelCredentials | None
     jitter: Callable[[], float]
+    session: bool = False
 
     def attempts(self, exchange: Exchange[Any]) -> Attempts:
         """Return the attempts that `exchange` has, its clock running."""
@@ -60,13 +64,14 @@ class Endpoint:
 
 
 class Connection:
-    """Sends exchanges from one event loop; opens its channel with the first of them."""
+    """Sends exchanges from one event loop; opens its channels with the first of them."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Open nothing yet."""
         self._endpoint = endpoint
         self._channel: grpc.aio.Channel | None = None
         self._stubs: Stubs = {}
+        self._sessions = Sessions(self._session_channel) if endpoint.session else None
 
     async def send(self, exchange: Exchange[Result]) -> Result:
         """Return what `exchange` brings, repeating it where that is safe.
@@ -76,13 +81,10 @@ class Connection:
         Raises:
             ProgressorError: The class of `progressor.errors` that the engine's answer stands for.
         """
-        rpc = getattr(self._opened()[exchange.service], exchange.rpc)
         attempts = self._endpoint.attempts(exchange)
         while True:  # ends with the exchange's timeout at the latest
             try:
-                message = await rpc(
-                    exchange.request, timeout=attempts.remaining(), metadata=_trace_metadata()
-                )
+                message = await self._ask(exchange, attempts)
             except grpc.aio.AioRpcError as error:
                 status = read_status(error, self._endpoint.target)
                 pause = attempts.pause_after(status)
@@ -93,23 +95,46 @@ class Connection:
                 return exchange.parse(message)
 
     async def close(self) -> None:
-        """Close the channel; requests in flight end with an error. Safe to repeat."""
+        """Close the channels; requests in flight end with an error. Safe to repeat."""
+        if self._sessions is not None:
+            await self._sessions.close()
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
 
+    async def _ask(self, exchange: Exchange[Any], attempts: Attempts) -> Any:  # noqa: ANN401 - of the RPC
+        """Return the response to one attempt: by the session, else by a call of its own."""
+        if self._sessions is not None and exchange.service is Service.PROCESSES:
+            data = exchange.request.SerializeToString()
+            session = self._sessions.session_for(exchange.rpc, len(data))
+            if session is not None:
+                try:
+                    return await session.ask(
+                        exchange.rpc,
+                        data,
+                        timeout=attempts.remaining(),
+                        trace=_trace_metadata(),
+                    )
+                except NoSessionsError:
+                    self._sessions.forget()
+        rpc = getattr(self._opened()[exchange.service], exchange.rpc)
+        return await rpc(exchange.request, timeout=attempts.remaining(), metadata=_trace_metadata())
+
     def _opened(self) -> Stubs:
         if self._channel is None:
-            endpoint = self._endpoint
-            if endpoint.credentials is None:
-                channel = grpc.aio.insecure_channel(endpoint.target, options=_CHANNEL_OPTIONS)
-            else:
-                channel = grpc.aio.secure_channel(
-                    endpoint.target, endpoint.credentials, options=_CHANNEL_OPTIONS
-                )
-            self._channel = channel
-            self._stubs = _stubs(channel)
+            self._channel = self._new_channel()
+            self._stubs = _stubs(self._channel)
         return self._stubs
+
+    def _session_channel(self) -> grpc.aio.Channel:
+        # Channels of one process share connections, and this one is to have its own.
+        return self._new_channel(("grpc.use_local_subchannel_pool", 1))
+
+    def _new_channel(self, *more: tuple[str, int]) -> grpc.aio.Channel:
+        endpoint, options = self._endpoint, (*_CHANNEL_OPTIONS, *more)
+        if endpoint.credentials is None:
+            return grpc.aio.insecure_channel(endpoint.target, options=options)
+        return grpc.aio.secure_channel(endpoint.target, endpoint.credentials, options=options)
 
 
 class BlockingConnection:

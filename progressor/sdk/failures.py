@@ -12,7 +12,7 @@ from progressor import errors
 
 _ENGINE_DOMAIN = "progressor"
 _PROCESSOR_DOMAIN = "processor"
-_DETAILS_KEY = "grpc-status-details-bin"
+DETAILS_KEY = "grpc-status-details-bin"
 _RETRY_AFTER_DEFAULT = dt.timedelta(seconds=1)
 
 
@@ -108,7 +108,7 @@ def error_for(status: Status) -> errors.ProgressorError:
 
 def _rich_status(error: grpc.Call | grpc.aio.AioRpcError) -> status_pb2.Status:
     for key, value in error.trailing_metadata() or ():
-        if key == _DETAILS_KEY and isinstance(value, bytes):
+        if key == DETAILS_KEY and isinstance(value, bytes):
             try:
                 return status_pb2.Status.FromString(value)
             except DecodeError:

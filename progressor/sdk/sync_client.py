@@ -49,7 +49,8 @@ def _iterated(
 class SyncClient:
     """`Client` for programs without an event loop: same methods, blocking, safe in any thread.
 
-    It has no loop of its own: a plain handler of a processor can call the engine through it.
+    It has no loop of its own: a plain handler of a processor can call the engine through it. Each
+    request is a call of its own: in a session, each would wait for two more threads to wake up.
     """
 
     def __init__(  # collaborators, keyword-only

@@ -73,7 +73,12 @@ class ScriptedEngine:
             self._server.stop(0).wait()
 
     def _handlers(self, service: ServiceDescriptor) -> grpc.GenericRpcHandler:
-        methods = {method.name: self._handler(method) for method in service.methods}
+        # Without sessions: what is asked of it comes as calls.
+        methods = {
+            method.name: self._handler(method)
+            for method in service.methods
+            if not method.client_streaming
+        }
         return grpc.method_handlers_generic_handler(service.full_name, methods)
 
     def _handler(self, method: MethodDescriptor) -> "grpc.RpcMethodHandler[Any, Any]":

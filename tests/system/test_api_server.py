@@ -35,6 +35,7 @@ from progressor.domain.view import HistoryPage, ProcessQuery, ProcessView, TaskT
 from progressor.v1 import namespace_service_pb2, process_service_pb2, types_pb2
 from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceStub
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
+from tests.support.sessions import SessionStub
 
 if TYPE_CHECKING:
     # The generated module has them in its stub alone.
@@ -124,18 +125,19 @@ class MemoryProcesses:
         self.ranges: list[HistoryRange] = []
         self.init_ends_as = ProcessStatus.RUNNING
 
-    async def get(self, key: ProcessKey) -> ProcessView:
-        """Return the process, which leaves init once it was looked at."""
+    async def read(
+        self, key: ProcessKey, wanted: HistoryRange, *, bytes_max: int
+    ) -> tuple[ProcessView, HistoryPage]:
+        """Return the process, which leaves init once it was looked at, and its events that fit."""
         if key != process_key("orders", "1"):
             raise errors.ProcessNotFoundError(key.namespace, key.process_id)
         status, self.status = self.status, self.init_ends_as
-        return ProcessView(process=process(key.process_id, status), timer=None, waits=())
+        view = ProcessView(process=process(key.process_id, status), timer=None, waits=())
+        return view, self._history(wanted, view.process.last_event_id, bytes_max)
 
-    async def history(
-        self, key: ProcessKey, wanted: HistoryRange, *, last_event_id: int, bytes_max: int
-    ) -> HistoryPage:
-        """Return as many events of 1 MB as fit."""
-        assert key.process_id == "1"
+    def _history(self, wanted: HistoryRange, last_event_id: int, bytes_max: int) -> HistoryPage:
+        if wanted.limit == 0 or wanted.after >= last_event_id:
+            return HistoryPage(events=(), next_after=None)
         self.ranges.append(wanted)
         count = min(bytes_max // 1024**2, last_event_id - wanted.after)
         ids = range(wanted.after + 1, wanted.after + 1 + count)
@@ -214,11 +216,13 @@ class Engine:
     namespaces: MemoryNamespaces
     address: str
     channel: grpc.aio.Channel
+    in_sessions: bool
 
     @property
     def process_service(self) -> "ProcessServiceAsyncStub":
-        """Return a stub."""
-        return ProcessServiceStub(self.channel)
+        """Return a stub, whose requests go through sessions where the engine is to have them so."""
+        stub = SessionStub if self.in_sessions else ProcessServiceStub
+        return stub(self.channel)  # type: ignore[return-value]
 
     @property
     def namespace_service(self) -> "NamespaceServiceAsyncStub":
@@ -299,13 +303,14 @@ def build(
     return server, intake, processes, namespaces
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
+@pytest.fixture(params=["unary", "session"])
+async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     server, intake, processes, namespaces = build(Listening(bind=("127.0.0.1:0",)))
     (address,) = await server.start()
     await server.set_serving(serving=True)
     async with grpc.aio.insecure_channel(address) as channel:
-        yield Engine(server, intake, processes, namespaces, address, channel)
+        in_sessions = request.param == "session"
+        yield Engine(server, intake, processes, namespaces, address, channel, in_sessions)
         await server.drain(dt.timedelta(0))
 
 

@@ -126,7 +126,7 @@ def test_a_deadline_that_has_passed_ends_the_call(remaining: float) -> None:
         seconds_left(Context(remaining=remaining))
 
 
-@pytest.mark.parametrize("name", list(PROCESS_SERVICE.methods_by_name))
+@pytest.mark.parametrize("name", sorted(set(PROCESS_SERVICE.methods_by_name) - {"Session"}))
 async def test_no_method_of_processes_begins_after_the_deadline(name: str) -> None:
     # Collaborators that cannot be called at all: nothing may reach them.
     servicer = ProcessServicer(
@@ -243,3 +243,15 @@ async def test_cancellation_passes_through_and_a_cut_is_told() -> None:
     assert cut.code is grpc.StatusCode.UNAVAILABLE
     async with asyncio.timeout(dt.timedelta(seconds=1).total_seconds()):
         await gate.all_done()
+
+
+def test_methods_and_streams_are_those_of_the_contract() -> None:
+    methods = {name: _never for name in PROCESS_SERVICE.methods_by_name if name != "Session"}
+    with pytest.raises(AssertionError, match="streams differ"):
+        interceptor().handler(PROCESS_SERVICE, methods)
+    with pytest.raises(AssertionError, match="methods differ"):
+        interceptor().handler(PROCESS_SERVICE, {}, {"Session": None})  # type: ignore[dict-item]
+
+
+async def _never(_request: Message, _context: Context) -> Message:
+    raise AssertionError

@@ -23,11 +23,18 @@ from progressor.sdk import (
 )
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
-from tests.unit.test_sdk_engine import refusal, scripted_engine
+from tests.unit.test_sdk_engine import ScriptedEngine, refusal, scripted_engine
 
 NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
 FIRST, SECOND, THIRD = "1", "2", "3"
 AWAY = refusal(grpc.StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE", retry_after=dt.timedelta(0))
+
+
+@pytest.fixture(autouse=True, params=["session", "unary"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return how requests reach the engine: each test runs both ways."""
+    monkeypatch.setattr(ScriptedEngine, "has_sessions", request.param == "session")
+    return str(request.param)
 
 
 async def test_start_sends_every_option_and_decodes_the_answer() -> None:

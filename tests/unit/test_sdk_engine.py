@@ -17,31 +17,73 @@ from google.rpc import (
 from grpc_status import rpc_status
 
 from progressor.v1 import namespace_service_pb2_grpc, process_service_pb2_grpc
+from progressor.v1 import process_service_pb2 as messages
 
 HANG = object()
 """In a script: no answer at all."""
 
 
 class ScriptedEngine:
-    """Answers each request with the next entry of its script, and remembers what it was asked."""
+    """Answers each request with the next entry of its script, and remembers what it was asked.
+
+    A request may come as a call or in a session; ``sessions`` tells how many were opened.
+    """
+
+    has_sessions = True
 
     def __init__(self) -> None:
         self.script: list[Any] = []
         self.requests: list[Any] = []
         self.metadata: list[dict[str, str | bytes]] = []
+        self.cancelled: list[int] = []
+        self.sessions = 0
         self.address = ""
         self.asked = asyncio.Event()
+        self.told = asyncio.Event()
 
     async def answer(self, request: Message, context: Any) -> Message:
-        self.requests.append(request)
-        self.metadata.append(dict(context.invocation_metadata() or ()))
-        self.asked.set()
-        entry = self.script.pop(0)
+        entry = await self._next(request, dict(context.invocation_metadata() or ()))
         if isinstance(entry, grpc.Status):
             await context.abort_with_status(entry)
+        assert isinstance(entry, Message)
+        return entry
+
+    async def Session(self, requests: Any, context: Any) -> None:  # noqa: N802 - as in the contract
+        if not self.has_sessions:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
+        self.sessions += 1
+        async with asyncio.TaskGroup() as group:
+            async for frame in requests:
+                for call in frame.calls:
+                    group.create_task(self._answer_in_session(call, context))
+                self.cancelled.extend(frame.cancelled)
+                if frame.cancelled:
+                    self.told.set()
+
+    async def _answer_in_session(self, call: messages.SessionCall, context: Any) -> None:
+        field = call.WhichOneof("request")
+        assert field is not None
+        entry = await self._next(getattr(call, field), dict(call.trace_context))
+        answer = messages.SessionAnswer(call_id=call.call_id)
+        if isinstance(entry, grpc.Status):
+            code, message = entry.code.value[0], entry.details
+            answer.error.MergeFrom(messages.SessionError(code=code, message=message))
+            for _, value in entry.trailing_metadata or ():
+                assert isinstance(value, bytes)
+                answer.error.ParseFromString(value)
+        else:
+            # A response of the wrong type is read as if it were of the right one, as gRPC does.
+            getattr(answer, field).MergeFromString(entry.SerializeToString())
+            getattr(answer, field).SetInParent()
+        await context.write(messages.SessionResponse(answers=[answer]))
+
+    async def _next(self, request: Message, metadata: dict[str, Any]) -> Any:
+        self.requests.append(request)
+        self.metadata.append(metadata)
+        self.asked.set()
+        entry = self.script.pop(0)
         if entry is HANG:
             await asyncio.Event().wait()
-        assert isinstance(entry, Message)
         return entry
 
     Start = Call = Notify = Repair = SimpleRepair = Get = Put = Remove = answer

@@ -11,13 +11,21 @@ from progressor.api.status import status_of
 from progressor.sdk import Client, EngineUnavailableError, UnexpectedStatusError
 from progressor.sdk.failures import error_for, read_status
 from progressor.v1 import process_service_pb2 as pb
-from tests.unit.test_sdk_engine import HANG, refusal, scripted_engine
+from tests.unit.test_sdk_engine import HANG, ScriptedEngine, refusal, scripted_engine
 
 Code = grpc.StatusCode
 
 NAMED: dict[str, Any] = {"namespace": "orders", "process_id": "p"}
 TASK: dict[str, Any] = {"process_id": "p", "task_id": "7", "detail": "out of tea"}
 SOON = dt.timedelta(milliseconds=250)
+
+
+@pytest.fixture(autouse=True, params=["session", "unary"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return how requests reach the engine: each test runs both ways."""
+    monkeypatch.setattr(ScriptedEngine, "has_sessions", request.param == "session")
+    return str(request.param)
+
 
 MAPPING: list[tuple[grpc.Status, type[errors.ProgressorError], dict[str, Any]]] = [
     (

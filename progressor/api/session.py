@@ -1,0 +1,241 @@
+"""One session: many requests to a frame, answered in any order.
+
+What holds:
+
+- Each call is served by the method that serves its RPC, in a task of its own, between the same
+  gates; it ends with the same response or, field for field, with the same status.
+- Each call is answered once, as soon as its answer is there, unless its caller has cancelled it or
+  the session broke. Neither ever ends the task in the engine that it waits for.
+- A call that cannot be read, that breaks, or that is one too many ends alone. Only a frame that is
+  none ends the session, and what waits in it is let go as if its callers had hung up.
+- No client makes us keep more than `calls_max` calls and as many answers: what exceeds them is
+  refused, and where answers are not taken away, nothing more is read.
+- While draining, the session says so once and refuses what is new, except Get.
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import grpc
+from google.protobuf.message import Message
+
+from progressor import errors
+from progressor.api.interceptors import (
+    RETRY_AFTER,
+    Interceptor,
+    Served,
+    StreamContext,
+)
+from progressor.api.malformed import Malformed
+from progressor.api.status import RichStatus
+from progressor.clock import Clock
+from progressor.frames import Outbox
+from progressor.v1 import frames_pb2
+
+TIMEOUT_SECONDS_MAX = 10 * 366 * 24 * 3600
+"""Of one call. Who waits longer gives no timeout."""
+
+_RPC = "Session"
+_ITEM_BYTES = 32  # What an item takes besides its payload, at most.
+_NANOS = 1e-9
+
+# A call_id, the field of the answer, and what is in it; None says that we are draining.
+Answer: TypeAlias = tuple[int, str, bytes] | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """How calls of one kind are read and served."""
+
+    rpc: str
+    parse: Callable[[bytes], Message | Malformed]
+    serve: Served
+
+
+class Call:
+    """One call in flight; what its method sees of it is a `CallContext`."""
+
+    __slots__ = ("_clock", "_ends_at", "_trace", "call_id", "task", "timer")
+
+    def __init__(
+        self,
+        call_id: int,
+        clock: Clock,
+        ends_at: float | None,
+        trace: Sequence[tuple[str, str | bytes]],
+    ) -> None:
+        """Take what came with it; `ends_at` on the clock, None: it has no deadline."""
+        self.call_id, self._clock, self._ends_at, self._trace = call_id, clock, ends_at, trace
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def time_remaining(self) -> float | None:
+        """Return seconds to the caller's deadline, 0 when past; None: it has none."""
+        if self._ends_at is None:
+            return None
+        return max(0.0, self._ends_at - self._clock.monotonic())
+
+    def invocation_metadata(self) -> Sequence[tuple[str, str | bytes]]:
+        """Return the caller's trace context."""
+        return self._trace
+
+
+class Session:
+    """One session, from its first frame to its last."""
+
+    def __init__(
+        self,
+        context: StreamContext,
+        kinds: Mapping[str, Kind],
+        *,
+        interceptor: Interceptor,
+        clock: Clock,
+        calls_max: int,
+    ) -> None:
+        """Read nothing yet; `run` does."""
+        self._context = context
+        self._kinds = kinds
+        self._interceptor = interceptor
+        self._clock = clock
+        self._calls_max = calls_max
+        self._loop = asyncio.get_running_loop()
+        self._calls: dict[int, Call] = {}
+        self._group: asyncio.TaskGroup = asyncio.TaskGroup()
+        self._outbox: Outbox[Answer] = Outbox(self._write, size=_size)
+        self._written = asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
+        self._fault: errors.RequestError | None = None
+        self._is_closed = False
+
+    async def run(self) -> None:
+        """Serve until the client closes its side, or `end`, and until all is answered."""
+        try:
+            async with asyncio.TaskGroup() as writers:
+                writers.create_task(self._outbox.run(), name="session answers")
+                async with self._group:
+                    self._reading = self._group.create_task(self._read(), name="session calls")
+                self._is_closed = True
+                self._outbox.close()
+        except* grpc.aio.InternalError:
+            # Nobody is there to be written to; the group has let the calls go.
+            self._fault = None
+        if self._fault is not None:
+            raise self._fault
+
+    def tell_draining(self) -> None:
+        """Say so with the next frame."""
+        if not self._is_closed:
+            self._outbox.put(None)
+
+    def end(self) -> None:
+        """Read no more."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _read(self) -> None:
+        while (frame := await self._context.read()) is not grpc.aio.EOF:
+            if isinstance(frame, Malformed):
+                self._fault = errors.InvalidRequestError(frame.violation)
+                for call_id in tuple(self._calls):
+                    self._let_go(call_id)
+                return
+            now = self._clock.monotonic()
+            for raw in frame.calls:
+                if len(self._outbox) >= self._calls_max:
+                    await self._taken_away()
+                self._begin(raw, now)
+            for call_id in frame.cancelled:
+                self._let_go(call_id)
+
+    async def _taken_away(self) -> None:
+        """Return once the client has taken some of its answers."""
+        while len(self._outbox) >= self._calls_max:
+            self._written.clear()
+            await self._written.wait()
+
+    def _begin(self, raw: frames_pb2.RawCall, now: float) -> None:
+        call_id, field = raw.call_id, raw.WhichOneof("request")
+        if field is None:
+            self._refuse(raw, _invalid("request", "is none of those that a session can carry"))
+            return
+        kind = self._kinds[field]
+        try:
+            timeout = self._checked(raw)
+        except errors.RequestError as error:
+            self._refuse(raw, error, kind.rpc)
+            return
+        trace = tuple(raw.trace_context.items()) if raw.trace_context else ()
+        call = Call(call_id, self._clock, None if timeout is None else now + timeout, trace)
+        self._calls[call_id] = call
+        call.task = self._group.create_task(
+            self._serve(call, kind, field, getattr(raw, field)), name="session call"
+        )
+        if timeout is not None:
+            call.timer = self._loop.call_later(timeout, self._expire, call.task)
+
+    def _checked(self, raw: frames_pb2.RawCall) -> float | None:
+        """Return the seconds that a call has, None for no end, if it may begin at all."""
+        if raw.call_id in self._calls:
+            raise _invalid("call_id", f"{raw.call_id} is in flight already")
+        if len(self._calls) + len(self._outbox) >= self._calls_max:
+            what = f"{self._calls_max} calls are in flight on this session"
+            raise errors.OverloadedError(what, RETRY_AFTER)
+        return _timeout_of(raw) if raw.HasField("timeout") else None
+
+    def _refuse(self, raw: frames_pb2.RawCall, error: errors.RequestError, rpc: str = _RPC) -> None:
+        self._answer_error(raw.call_id, self._interceptor.told_end(rpc, None, error))
+
+    async def _serve(self, call: Call, kind: Kind, field: str, data: bytes) -> None:
+        try:
+            end = await kind.serve(kind.parse(data), call)
+        finally:
+            if call.timer is not None:
+                call.timer.cancel()
+        # One that was let go may have been too far gone to be stopped.
+        if self._calls.get(call.call_id) is not call:
+            return
+        del self._calls[call.call_id]
+        if isinstance(end, RichStatus):
+            self._answer_error(call.call_id, end)
+        else:
+            self._outbox.put((call.call_id, field, end.SerializeToString()))
+
+    def _answer_error(self, call_id: int, end: RichStatus) -> None:
+        self._outbox.put((call_id, "error", end.details))
+
+    def _expire(self, task: asyncio.Task[None]) -> None:
+        # A task that has not begun yet finds by itself that it is too late.
+        self._interceptor.cut_short(task, errors.DeadlineExceededError(None))
+
+    def _let_go(self, call_id: int) -> None:
+        call = self._calls.pop(call_id, None)
+        if call is not None and call.task is not None:
+            call.task.cancel()
+
+    async def _write(self, items: Sequence[Answer]) -> None:
+        frame = frames_pb2.CallAnswersFrame()
+        for item in items:
+            if item is None:
+                frame.draining = True
+            else:
+                call_id, field, data = item
+                frame.answers.add(call_id=call_id, **{field: data})
+        await self._context.write(frame)
+        self._written.set()
+
+
+def _timeout_of(raw: frames_pb2.RawCall) -> float:
+    seconds = raw.timeout.seconds + raw.timeout.nanos * _NANOS
+    if not 0 < seconds <= TIMEOUT_SECONDS_MAX:
+        raise _invalid("timeout", f"{seconds:g} s is not above 0 and up to {TIMEOUT_SECONDS_MAX} s")
+    return seconds
+
+
+def _invalid(field: str, description: str) -> errors.InvalidRequestError:
+    return errors.InvalidRequestError(errors.FieldViolation(field, description))
+
+
+def _size(item: Answer) -> int:
+    return _ITEM_BYTES if item is None else _ITEM_BYTES + len(item[2])
