@@ -7,7 +7,6 @@ CREATE FUNCTION settle_removals(
     p_slot           smallint[],
     p_namespace      text[],
     p_process_id     text[],
-    p_task_id        bigint[],
     p_token          bigint[],
     p_outcome        text[],
     p_response       bytea[],
@@ -17,7 +16,7 @@ CREATE FUNCTION settle_removals(
     p_error_rejected boolean[],
     p_error_metadata json[]
 )
-RETURNS TABLE (item bigint, reply_to bigint[], cancelled jsonb)
+RETURNS TABLE (item integer, reply_to bigint[], cancelled jsonb)
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
@@ -26,13 +25,23 @@ DECLARE
     v_item record;
 BEGIN
     FOR v_item IN
-        SELECT i.item, i.slot, i.namespace, i.process_id, i.task_id, r.task_type, t.reply_to
-        FROM unnest(p_slot, p_namespace, p_process_id, p_task_id, p_token, p_outcome)
-            WITH ORDINALITY AS i (slot, namespace, process_id, task_id, token, outcome, item)
-        JOIN running r USING (slot, namespace, process_id)
-        JOIN tasks t
-            ON (t.slot, t.namespace, t.process_id, t.task_id)
-             = (i.slot, i.namespace, i.process_id, i.task_id)
+        SELECT i.item::integer, t.slot, t.namespace, t.process_id, t.task_id, t.task_type,
+            t.reply_to
+        FROM unnest(p_slot, p_namespace, p_process_id, p_token, p_outcome)
+            WITH ORDINALITY AS i (slot, namespace, process_id, token, outcome, item)
+        CROSS JOIN LATERAL (
+            SELECT r.task_id, r.token
+            FROM running r
+            WHERE (r.slot, r.namespace, r.process_id) = (i.slot, i.namespace, i.process_id)
+            OFFSET 0
+        ) r
+        CROSS JOIN LATERAL (
+            SELECT t.slot, t.namespace, t.process_id, t.task_id, t.task_type, t.reply_to
+            FROM tasks t
+            WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                = (i.slot, i.namespace, i.process_id, r.task_id)
+            OFFSET 0
+        ) t
         WHERE i.outcome = 'remove' AND r.token = i.token
     LOOP
         IF v_item.task_type IN ('init', 'call', 'repair') THEN
@@ -41,7 +50,9 @@ BEGIN
                 error_rejected, error_metadata, created_at
             ) VALUES (
                 v_item.task_id, v_item.task_type,
-                CASE WHEN p_error_code[v_item.item] IS NULL THEN 'finished' ELSE 'error' END::task_status,
+                CASE
+                    WHEN p_error_code[v_item.item] IS NULL THEN 'finished' ELSE 'error'
+                END::task_status,
                 p_response[v_item.item], p_error_code[v_item.item], p_error_reason[v_item.item],
                 p_error_message[v_item.item], p_error_rejected[v_item.item],
                 p_error_metadata[v_item.item], p_now

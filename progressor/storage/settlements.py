@@ -9,12 +9,14 @@ its token (`_recall`).
 import asyncio
 import dataclasses
 import datetime as dt
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never
 
 from progressor.clock import Clock
-from progressor.domain.event import HistoryRange, NewEvent
+from progressor.domain.event import HistoryRange
 from progressor.domain.intent import (
+    Action,
     Complete,
     Intent,
     KeepTimer,
@@ -27,6 +29,7 @@ from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Set
 from progressor.domain.task import RunningTask, TaskError, TaskType
 from progressor.settings.sections import Commit
 from progressor.storage import arrays, rows, statements
+from progressor.storage.direct import Direct
 from progressor.storage.functions import Functions
 from progressor.storage.group_commit import GroupCommit, Insistence
 from progressor.storage.pools import Connection, Pool
@@ -118,7 +121,7 @@ class Settlements:
         self._clock = clock
         self._replica_id = replica_id
         self._step_grace = step_grace.total_seconds()
-        self._settle_tasks = functions.call("settle_tasks", arguments=39)
+        self._settle_tasks = Direct(functions.call("settle_tasks", arguments=33))
         self._group: GroupCommit[Entry, Outcome] = GroupCommit(
             name="settle_tasks",
             write=self._write,
@@ -152,23 +155,17 @@ class Settlements:
         batch: Sequence[Entry],
         again: bool,  # noqa: FBT001
     ) -> list[Outcome]:
-        arguments = [
-            self._clock.pinned(),
-            self._replica_id(),
-            self._step_grace,
-            *_columns(batch),
-            *_event_columns(batch),
-        ]
-        cursor = await connection.execute(self._settle_tasks, arguments, binary=True)
-        results: dict[int, Outcome] = {}
-        for row in await cursor.fetchall():
-            results[row[0] - 1] = _outcome(batch[row[0] - 1], row)
+        arguments = [self._clock.pinned(), self._replica_id(), self._step_grace, *_columns(batch)]
+        results: list[Outcome] = [_LEASE_LOST] * len(batch)
+        for row in await self._settle_tasks.execute(connection, arguments):
+            position = row[0] - 1
+            results[position] = _written(batch[position], row)
         if again:
             await self._recall(connection, batch, results)
-        return [results[position] for position in range(len(batch))]
+        return results
 
     async def _recall(
-        self, connection: Connection, batch: Sequence[Entry], results: dict[int, Outcome]
+        self, connection: Connection, batch: Sequence[Entry], results: list[Outcome]
     ) -> None:
         """Tell a lease that is lost from one that the first, unanswered try has settled."""
         for position, entry in enumerate(batch):
@@ -188,22 +185,18 @@ class Settlements:
                 results[position] = _recalled(entry, row)
 
 
-def _outcome(entry: Entry, row: rows.Row) -> Outcome:
-    if row[1] == "lease_lost":
-        return LeaseLost()
-    settled_at, status = row[2], rows.PROCESS_STATUSES.get(row[3])
-    process = entry.process
-    if status is None:
-        process = None
-    elif process is not None:
-        process = _moved(process, entry.task_id, entry.settlement, row)
+def _written(entry: Entry, row: rows.Row) -> Written:
+    # A zombie's process is not known, a removed one has no status any more.
+    process = None
+    if entry.process is not None and row[2] is not None:
+        process = _moved(entry.process, entry.task_id, entry.settlement, row)
     return Written(
-        settled_at=settled_at,
+        settled_at=row[1],
         process=process,
-        next=_next(process, row) if process is not None and row[10] is not None else None,
-        due=None if row[8] is None else Due(key=entry.key, task_id=row[8], due_at=row[9]),
-        reply_to=tuple(row[6] or ()),
-        cancelled=cancelled(row[7]),
+        next=None if process is None or row[9] is None else _next(process, row),
+        due=None if row[7] is None else Due(key=entry.key, task_id=row[7], due_at=row[8]),
+        reply_to=() if row[5] is None else tuple(row[5]),
+        cancelled=() if row[6] is None else cancelled(row[6]),
     )
 
 
@@ -217,41 +210,52 @@ def cancelled(tasks: Sequence[Any] | None) -> tuple[Cancelled, ...]:
 
 def _moved(process: Process, task_id: int, settlement: Settlement, row: rows.Row) -> Process:
     """Return the process as the settlement left it: what is known needs no reading."""
-    status = rows.PROCESS_STATUSES[row[3]]
-    changes: dict[str, Any] = {}
+    status = rows.PROCESS_STATUSES[row[2]]
+    detail, corrupted_by = process.detail, process.corrupted_by
+    aux_state, metadata = process.aux_state, process.metadata
     match settlement:
         case Finish(intent):
-            if intent.aux_state is not None:
-                changes["aux_state"] = intent.aux_state
-            if intent.metadata is not None:
-                changes["metadata"] = intent.metadata
-            changes |= {"detail": None, "corrupted_by": None}
+            detail = corrupted_by = None
+            aux_state = aux_state if intent.aux_state is None else intent.aux_state
+            metadata = metadata if intent.metadata is None else intent.metadata
         case Break(error):
-            changes |= {"detail": error.message, "corrupted_by": task_id}
+            detail, corrupted_by = error.message, task_id
         case Fail() | Retry() | Remove():
             pass
         case _:
             assert_never(settlement)
-    if status is not process.status:
-        changes |= {"status": status, "previous_status": process.status}
-    return dataclasses.replace(process, status_changed_at=row[4], last_event_id=row[5], **changes)
+    # Field by field: dataclasses.replace takes three times as long.
+    return Process(
+        key=process.key,
+        status=status,
+        previous_status=process.previous_status if status is process.status else process.status,
+        detail=detail,
+        aux_state=aux_state,
+        metadata=metadata,
+        corrupted_by=corrupted_by,
+        created_at=process.created_at,
+        status_changed_at=row[3],
+        last_event_id=row[4],
+        init_task_id=process.init_task_id,
+        result=process.result,
+    )
 
 
 def _next(process: Process, row: rows.Row) -> RunningTask:
     return RunningTask(
         process=process,
-        task_id=row[10],
-        task_type=rows.TASK_TYPES[row[11]],
-        attempt=row[12],
-        token=row[13],
-        args=row[14],
-        caller_context=row[15] or {},
-        trace_context=row[16] or {},
-        history_range=rows.history_range(row[17], row[18], backward=row[19]),
-        step_timeout=rows.seconds(row[20]),
-        scheduled_at=row[21],
-        started_at=row[2],
-        first_started_at=row[22],
+        task_id=row[9],
+        task_type=rows.TASK_TYPES[row[10]],
+        attempt=row[11],
+        token=row[12],
+        args=row[13],
+        caller_context=row[14] or {},
+        trace_context=row[15] or {},
+        history_range=rows.history_range(row[16], row[17], backward=row[18]),
+        step_timeout=rows.seconds(row[19]),
+        scheduled_at=row[20],
+        started_at=row[1],
+        first_started_at=row[21],
     )
 
 
@@ -279,113 +283,137 @@ def _recalled(entry: Entry, row: rows.Row) -> Written:
     )
 
 
-_OUTCOMES: Mapping[type[Settlement], str] = {
-    Finish: "finish", Fail: "fail", Retry: "retry", Break: "break", Remove: "remove",
-}  # fmt: skip
 _ENDS: Mapping[type[Settlement], str] = {
     Finish: "finished", Fail: "error", Retry: "waiting", Break: "error", Remove: "finished",
 }  # fmt: skip
+_LEASE_LOST = LeaseLost()
 _NO_INTENT = Intent()
 
 
-def _columns(batch: Sequence[Entry]) -> list[Any]:
+def _columns(batch: Sequence[Entry]) -> list[arrays.Column | None]:
+    """Return the arrays of a batch; None where no item has a value: it costs next to nothing."""
     settlements = [entry.settlement for entry in batch]
     intents = [s.intent if isinstance(s, Finish) else _NO_INTENT for s in settlements]
-    finished = [isinstance(s, Finish) for s in settlements]
-    failures = [_error(s) for s in settlements]
-    completions = [i.action if isinstance(i.action, Complete) else None for i in intents]
+    keys = [entry.key for entry in batch]
+    return [
+        arrays.Int2Column([key.slot for key in keys]),
+        arrays.TextColumn([key.namespace for key in keys]),
+        arrays.TextColumn([key.process_id for key in keys]),
+        arrays.Int8Column([entry.token for entry in batch]),
+        arrays.TextColumn([_outcome(s) for s in settlements]),
+        _sparse(
+            arrays.Float8Column,
+            [e.expires_after.total_seconds() if e.continues else None for e in batch],
+        ),
+        _sparse(arrays.ByteaColumn, [_response(s) for s in settlements]),
+        _sparse(arrays.ByteaColumn, [intent.aux_state for intent in intents]),
+        _sparse(arrays.JsonbColumn, [_metadata(intent) for intent in intents]),
+        _sparse(
+            arrays.ByteaColumn,
+            [i.action.result if isinstance(i.action, Complete) else None for i in intents],
+        ),
+        *_retry_columns(settlements),
+        *_error_columns(settlements),
+        *_timer_columns(batch, intents),
+        *_event_columns(intents),
+    ]
+
+
+def _sparse(column: type[arrays.Column], values: list[Any]) -> arrays.Column | None:
+    return None if values.count(None) == len(values) else column(values)
+
+
+def _outcome(settlement: Settlement) -> str:
+    match settlement:
+        case Finish(intent):
+            return "complete" if isinstance(intent.action, Complete) else "finish"
+        case Fail():
+            return "fail"
+        case Retry():
+            return "retry"
+        case Break():
+            return "break"
+        case Remove():
+            return "remove"
+        case _:
+            assert_never(settlement)
+
+
+def _metadata(intent: Intent) -> bytes | None:
+    # An empty object is a value: it overwrites.
+    return None if intent.metadata is None else rows.json_text(intent.metadata) or b"{}"
+
+
+def _retry_columns(settlements: Sequence[Settlement]) -> list[arrays.Column | None]:
     retries = [s if isinstance(s, Retry) else None for s in settlements]
     return [
-        arrays.Int2Column(entry.key.slot for entry in batch),
-        arrays.TextColumn(entry.key.namespace for entry in batch),
-        arrays.TextColumn(entry.key.process_id for entry in batch),
-        arrays.Int8Column(entry.task_id for entry in batch),
-        arrays.Int8Column(entry.token for entry in batch),
-        arrays.TextColumn(_OUTCOMES[type(s)] for s in settlements),
-        arrays.Int4Column(
-            retry.attempt_count if retry is not None else entry.attempt
-            for entry, retry in zip(batch, retries, strict=True)
-        ),
-        arrays.ByteaColumn(_response(s) for s in settlements),
+        _sparse(arrays.Float8Column, [r and r.delay.total_seconds() for r in retries]),
+        _sparse(arrays.Int4Column, [r and r.attempt_count for r in retries]),
+    ]
+
+
+def _error_columns(settlements: Sequence[Settlement]) -> list[arrays.Column | None]:
+    failures = [_error(settlement) for settlement in settlements]
+    if not any(failures):
+        return [None] * 5
+    return [
         arrays.Int4Column(error and error.code for error in failures),
         arrays.TextColumn(error and error.reason for error in failures),
         arrays.TextColumn(error and error.message for error in failures),
         arrays.BoolColumn(error and error.rejected for error in failures),
         arrays.JsonColumn(error and rows.json_text(error.metadata) for error in failures),
-        arrays.ByteaColumn(intent.aux_state for intent in intents),
-        arrays.JsonbColumn(
-            # An empty object is a value: it overwrites.
-            None if i.metadata is None else rows.json_text(i.metadata) or b"{}"
-            for i in intents
-        ),
-        arrays.BoolColumn(completion is not None for completion in completions),
-        arrays.ByteaColumn(completion and completion.result for completion in completions),
-        arrays.Float8Column(retry and retry.delay.total_seconds() for retry in retries),
-        *_timer_columns(batch, intents, finished),
-        arrays.BoolColumn(entry.continues for entry in batch),
-        arrays.Float8Column(entry.expires_after.total_seconds() for entry in batch),
-        arrays.Int4Column(len(intent.events) for intent in intents),
     ]
 
 
-def _timer_columns(
-    batch: Sequence[Entry], intents: Sequence[Intent], finished: Sequence[bool]
-) -> list[Any]:
+def _timer_columns(batch: Sequence[Entry], intents: Sequence[Intent]) -> list[arrays.Column | None]:
+    words = [_timer_word(intent.action) for intent in intents]
+    if not any(words):
+        return [None] * 9
     timers = [i.action if isinstance(i.action, SetTimer) else None for i in intents]
     no_range: HistoryRange | None = None
     ranges = [rows.history_columns(timer.history_range if timer else no_range) for timer in timers]
+    traces = [
+        timer and rows.json_text(entry.trace_context)
+        for entry, timer in zip(batch, timers, strict=True)
+    ]
     return [
-        arrays.TextColumn(
-            _timer_word(intent) if done else "keep"
-            for intent, done in zip(intents, finished, strict=True)
-        ),
-        arrays.TextColumn(
-            timer and (TaskType.REMOVE if timer.remove else TaskType.TIMEOUT) for timer in timers
-        ),
-        arrays.InstantColumn(timer and timer.at for timer in timers),
-        arrays.Float8Column(
-            timer.after.total_seconds() if timer is not None and timer.after is not None else None
-            for timer in timers
-        ),
-        arrays.ByteaColumn(timer and timer.args for timer in timers),
-        arrays.JsonColumn(
-            rows.json_text(entry.trace_context) if timer is not None else None
-            for entry, timer in zip(batch, timers, strict=True)
-        ),
-        arrays.Float8Column(
-            timer.step_timeout.total_seconds() if timer and timer.step_timeout else None
-            for timer in timers
-        ),
-        arrays.Int8Column(after for after, _, _ in ranges),
-        arrays.Int4Column(limit for _, limit, _ in ranges),
-        arrays.BoolColumn(backward for _, _, backward in ranges),
+        arrays.TextColumn(words),
+        _sparse(arrays.InstantColumn, [timer and timer.at for timer in timers]),
+        _sparse(arrays.Float8Column, [timer and _span(timer.after) for timer in timers]),
+        _sparse(arrays.ByteaColumn, [timer and timer.args for timer in timers]),
+        _sparse(arrays.JsonColumn, traces),
+        _sparse(arrays.Float8Column, [timer and _span(timer.step_timeout) for timer in timers]),
+        _sparse(arrays.Int8Column, [after for after, _, _ in ranges]),
+        _sparse(arrays.Int4Column, [limit for _, limit, _ in ranges]),
+        _sparse(arrays.BoolColumn, [backward for _, _, backward in ranges]),
     ]
 
 
-def _timer_word(intent: Intent) -> str:
-    match intent.action:
-        case KeepTimer():
-            return "keep"
+def _span(value: dt.timedelta | None) -> float | None:
+    return None if value is None else value.total_seconds()
+
+
+def _timer_word(action: Action) -> str | None:
+    match action:
+        case KeepTimer() | Complete() | RemoveProcess():
+            return None
         case SetTimer():
-            return "set"
-        case UnsetTimer() | Complete() | RemoveProcess():
+            return TaskType.REMOVE if action.remove else TaskType.TIMEOUT
+        case UnsetTimer():
             return "unset"
         case _:
-            assert_never(intent.action)
+            assert_never(action)
 
 
-def _event_columns(batch: Sequence[Entry]) -> list[Any]:
-    events: list[tuple[int, int, NewEvent]] = []
-    for position, entry in enumerate(batch, start=1):
-        if isinstance(entry.settlement, Finish):
-            for ordinal, event in enumerate(entry.settlement.intent.events, start=1):
-                events.append((position, ordinal, event))
+def _event_columns(intents: Sequence[Intent]) -> list[arrays.Column | None]:
+    events = [event for intent in intents for event in intent.events]
+    if not events:
+        return [None] * 4
     return [
-        arrays.Int8Column(position for position, _, _ in events),
-        arrays.Int4Column(ordinal for _, ordinal, _ in events),
-        arrays.ByteaColumn(event.payload for _, _, event in events),
-        arrays.Int4Column(event.format_version for _, _, event in events),
-        arrays.JsonColumn(rows.json_text(event.metadata) for _, _, event in events),
+        arrays.Int4Column(itertools.accumulate(len(intent.events) for intent in intents)),
+        arrays.ByteaColumn([event.payload for event in events]),
+        _sparse(arrays.Int4Column, [event.format_version or None for event in events]),
+        _sparse(arrays.JsonColumn, [rows.json_text(event.metadata) for event in events]),
     ]
 
 

@@ -1,6 +1,7 @@
 """Settlement: what each outcome does to task, process, timer and line."""
 
 import datetime as dt
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -419,3 +420,81 @@ class TestALostLease:
         futures = [desk.settlements.submit(desk.entry(task)) for task in tasks]
 
         assert [isinstance(await each, Written) for each in futures] == [True, True, False, True]
+
+
+class TestABatch:
+    async def test_gives_each_process_its_own_events_where_one_before_is_lost(
+        self, desk: Desk
+    ) -> None:
+        tasks = [await desk.start(fresh_key()) for _ in range(4)]
+        await desk.processes.remove(tasks[1].key)
+        payloads = [[b"0a", b"0b"], [b"lost"], [], [b"3"]]
+        outcomes = [
+            Succeeded(Intent(events=tuple(NewEvent(payload=each) for each in some)))
+            for some in payloads
+        ]
+
+        await settled_together(desk, tasks, outcomes)
+
+        for number in (0, 2, 3):
+            page = await desk.processes.history(
+                tasks[number].key,
+                HistoryRange(),
+                last_event_id=len(payloads[number]),
+                bytes_max=9999,
+            )
+            assert [event.payload for event in page.events] == payloads[number]
+
+    async def test_gives_each_process_its_own_timer_among_those_that_set_none(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        tasks = [await desk.start(fresh_key()) for _ in range(4)]
+        outcomes: list[Outcome] = [
+            success(),
+            success(SetTimer(at=clock.now() + HOUR, args=b"at", step_timeout=SECOND)),
+            UNREACHABLE,
+            success(SetTimer(after=NO_TIME, history_range=HistoryRange(after=1, limit=2))),
+        ]
+
+        written = await settled_together(desk, tasks, outcomes)
+
+        assert [each.due and each.due.due_at - clock.now() for each in written] == [
+            None, HOUR, SECOND, None,
+        ]  # fmt: skip
+        following = [each.next for each in written]
+        assert following[:3] == [None, None, None]
+        assert following[3] is not None
+        assert following[3].history_range == HistoryRange(after=1, limit=2)
+        assert (following[3].args, following[3].step_timeout) == (b"", None)
+
+    async def test_moves_each_line_in_its_own_way(self, desk: Desk) -> None:
+        """The one ends its process, the next has nobody behind it, the third a call, a timer."""
+        ends, lone, called = [await desk.start(fresh_key()) for _ in range(3)]
+        timed, timer = await desk.timed()
+        keeps = await desk.run_task(a_request(timed))
+        in_vain = await desk.admit(a_request(ends.key))
+        first = await desk.admit(a_request(called.key))
+
+        written = await settled_together(
+            desk,
+            [ends, lone, called, keeps],
+            [success(Complete()), success(), success(), success()],
+        )
+
+        assert [[each.task_id for each in one.cancelled] for one in written] == [
+            [in_vain.task_id], [], [], [],
+        ]  # fmt: skip
+        assert [one.next and one.next.task_id for one in written] == [
+            None, None, first.task_id, None,
+        ]  # fmt: skip
+        assert [one.due and one.due.task_id for one in written] == [None, None, None, timer]
+        assert await desk.task_status(timed, timer) is TaskStatus.WAITING
+
+
+async def settled_together(
+    desk: Desk, tasks: Sequence[RunningTask], outcomes: Sequence[Outcome]
+) -> list[Any]:
+    """Settle tasks in one batch."""
+    async with desk.pool.connection() as connection:
+        entries = [desk.entry(task, outcome) for task, outcome in zip(tasks, outcomes, strict=True)]
+        return list(await desk.settlements._write(connection, entries, False))

@@ -1,0 +1,115 @@
+-- Does for what waits on the processes of a batch as settle_tasks has decided: cancels what waits
+-- in vain and the timer that a step replaces or unsets; takes out of the schedule, and begins, the
+-- task that the worker goes on with; makes the first in line due where it does not go on, and wakes
+-- the timer that stood aside where there is no line.
+-- Locks: none of its own; settle_tasks has locked the processes.
+-- Returns: the tasks cancelled, as in settle_tasks, by the numbers of the items; null: none.
+CREATE FUNCTION settle_waits(
+    p_now     timestamptz,
+    p_steps   settling[],
+    p_timer   text[],
+    p_message text[]
+)
+RETURNS jsonb
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_cancels   boolean;
+    v_begins    boolean;
+    v_brings_on boolean;
+    v_cancelled jsonb;
+BEGIN
+    SELECT bool_or(s.cancels IS NOT NULL OR p_timer[s.item] IS NOT NULL),
+        bool_or(s.waiting_row IS NOT NULL AND s.next_id IS NOT NULL),
+        bool_or(s.waiting_row IS NOT NULL AND s.next_id IS NULL)
+    INTO v_cancels, v_begins, v_brings_on
+    FROM unnest(p_steps) AS s;
+
+    IF v_cancels THEN
+        WITH vain AS MATERIALIZED (
+            SELECT s.item, s.cancels, s.task_id AS by_task_id, w.waiting_row, t.task_row
+            FROM unnest(p_steps) AS s
+            CROSS JOIN LATERAL (
+                SELECT w.ctid AS waiting_row, w.slot, w.namespace, w.process_id, w.task_id
+                FROM schedule w
+                WHERE (w.slot, w.namespace, w.process_id) = (s.slot, s.namespace, s.process_id)
+                    AND (s.cancels IS NOT NULL
+                        OR (p_timer[s.item] IS NOT NULL AND w.task_type IN ('timeout', 'remove')))
+                OFFSET 0
+            ) w
+            CROSS JOIN LATERAL (
+                SELECT t.ctid AS task_row
+                FROM tasks t
+                WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                    = (w.slot, w.namespace, w.process_id, w.task_id)
+                OFFSET 0
+            ) t
+        ),
+        dropped AS (
+            DELETE FROM schedule s
+            USING vain v
+            WHERE s.ctid = v.waiting_row
+        ),
+        cancelled AS (
+            UPDATE tasks t
+            SET status = 'cancelled', finished_at = p_now,
+                error_code = CASE WHEN v.cancels IS NOT NULL THEN 9 END,
+                error_reason = v.cancels,
+                error_message = CASE
+                    WHEN v.cancels IS NOT NULL THEN coalesce(p_message[v.item], '') END,
+                error_rejected = CASE WHEN v.cancels IS NOT NULL THEN false END,
+                error_metadata = CASE WHEN v.cancels IS NOT NULL
+                    THEN json_build_object('task_id', v.by_task_id::text) END
+            FROM vain v
+            WHERE t.ctid = v.task_row
+            RETURNING v.item, t.task_id, t.task_type, t.reply_to
+        ),
+        told AS (
+            SELECT c.item, jsonb_agg(jsonb_build_array(
+                c.task_id, c.task_type, coalesce(to_jsonb(c.reply_to), '[]'))) AS tasks
+            FROM cancelled c
+            GROUP BY c.item
+        )
+        SELECT jsonb_object_agg(o.item, o.tasks)
+        INTO v_cancelled
+        FROM told o;
+    END IF;
+
+    IF v_begins THEN
+        WITH taken AS (
+            DELETE FROM schedule s
+            USING unnest(p_steps) AS n
+            WHERE s.ctid = n.waiting_row AND n.next_id IS NOT NULL
+            RETURNING s.slot, s.namespace, s.process_id, s.task_id, s.attempt, n.next_token
+        )
+        UPDATE tasks t
+        SET status = 'running',
+            attempt_count = n.attempt + 1,
+            scheduled_at = coalesce(t.scheduled_at, p_now),
+            first_started_at = coalesce(t.first_started_at, p_now),
+            started_at = p_now,
+            token = n.next_token
+        FROM taken n
+        CROSS JOIN LATERAL (
+            SELECT b.ctid AS task_row
+            FROM tasks b
+            WHERE (b.slot, b.namespace, b.process_id, b.task_id)
+                = (n.slot, n.namespace, n.process_id, n.task_id)
+            OFFSET 0
+        ) b
+        WHERE t.ctid = b.task_row;
+    END IF;
+
+    IF v_brings_on THEN
+        UPDATE schedule s
+        SET status = 'waiting',
+            due_at = CASE WHEN n.call_id IS NULL THEN s.due_at ELSE p_now END
+        FROM unnest(p_steps) AS n
+        WHERE s.ctid = n.waiting_row AND n.next_id IS NULL;
+    END IF;
+
+    RETURN v_cancelled;
+END;
+$$;

@@ -1,0 +1,115 @@
+"""Settling reads the rows of its items, also where the planner believes that there are none."""
+
+import datetime as dt
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor.domain.intent import Complete, Outcome, RemoveProcess, SetTimer, UnsetTimer
+from progressor.domain.settlement import settle
+from progressor.domain.task import TaskType
+from progressor.storage import settlements
+from progressor.storage.pools import Connection
+from tests.conftest import TEMPLATE
+from tests.support.builders import make_task
+from tests.support.clock import ManualClock
+from tests.support.postgres import Cluster
+from tests.support.storage import (
+    BROKEN,
+    EXPIRES_AFTER,
+    NAMESPACE,
+    NO_TIME,
+    TABLES,
+    UNREACHABLE,
+    Desk,
+    connect,
+    empty,
+    success,
+)
+from tests.support.storage_reads import reads_of, scheduled_task, seed, seeded_key
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+WAITING, RUNNING, TASKS = 2_000, 500, 10_000
+PER_ITEM = 12
+"""Rows that may be read per table for one item: its own, by several statements, and neighbours."""
+
+HOUR = dt.timedelta(hours=1)
+OUTCOMES: tuple[Outcome, ...] = (
+    success(events=1), success(SetTimer(after=HOUR)), success(SetTimer(after=NO_TIME)),
+    success(UnsetTimer()), success(Complete()), success(RemoveProcess()), BROKEN, UNREACHABLE,
+)  # fmt: skip
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def misled(cluster: Cluster) -> AsyncIterator[Connection]:
+    """Return a session on full tables of which PostgreSQL has noted pages, and no rows."""
+    conninfo = cluster.create_database(TEMPLATE)
+    seed(conninfo, waiting=WAITING, running=RUNNING, tasks=TASKS, analyze=False)
+    with psycopg.connect(conninfo, autocommit=True) as eye:
+        empty(eye)
+        eye.execute("VACUUM (ANALYZE, TRUNCATE false)")
+    seed(conninfo, waiting=WAITING, running=RUNNING, tasks=TASKS, analyze=False)
+    with psycopg.connect(conninfo, autocommit=True) as eye:
+        eye.execute("SELECT setval('progressor.task_ids', %s)", [TASKS])
+        noted = eye.execute(
+            "SELECT sum(relpages) > 100, sum(reltuples) = 0 FROM pg_class"
+            " WHERE relnamespace = 'progressor'::regnamespace AND relkind = 'r'"
+            " AND relname = ANY (%s)",
+            [[table for table in TABLES if table != "namespaces"]],
+        ).fetchone()
+    assert noted == (True, True)
+    async with await connect(conninfo) as connection:
+        yield connection
+    cluster.drop_database(conninfo)
+
+
+@pytest.mark.parametrize("size", [1, 8, 128])
+@pytest.mark.parametrize("continues", [True, False])
+@pytest.mark.parametrize("outcome", OUTCOMES)
+async def test_only_the_rows_of_the_items_are_read(
+    misled: Connection, outcome: Outcome, size: int, *, continues: bool
+) -> None:
+    async def work(desk: Desk) -> object:
+        connection: Any = desk.pool
+        written = await desk.settlements._write(
+            connection.lent, entries(outcome, size=size, continues=continues), False
+        )
+        assert all(isinstance(each, settlements.Written) for each in written)
+        return written
+
+    reads = await reads_of(misled, ManualClock(), work)
+
+    assert {
+        table: each
+        for table, each in reads.items()
+        if each.sequential + each.by_index > PER_ITEM * size
+    } == {}
+
+
+def entries(outcome: Outcome, *, size: int, continues: bool) -> list[settlements.Entry]:
+    """Return settlements of calls that were seeded as running."""
+    now = ManualClock().now()
+    return [
+        settlements.Entry(
+            key=seeded_key(number),
+            task_id=scheduled_task(number),
+            task_type=TaskType.CALL,
+            attempt=1,
+            token=number,
+            settlement=settle(
+                make_task(task_type=TaskType.CALL, attempt=1, first_started_at=now),
+                outcome,
+                namespace=NAMESPACE,
+                now=now,
+                spread=0.0,
+            ),
+            process=None,
+            continues=continues,
+            expires_after=EXPIRES_AFTER,
+        )
+        for number in range(WAITING + 1, WAITING + 1 + size)
+    ]
