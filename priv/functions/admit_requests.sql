@@ -1,14 +1,19 @@
 -- Admits calls, notifies and repairs by the table in domain/admission.py. What is accepted is leased
 -- to this replica if the process is free and a worker is reserved, due at once if only the process is
 -- free, and in line behind another task otherwise. An accepted request blocks the waiting timer.
+-- Several items may be about one process, each with an idempotency key of its own or none: they are
+-- decided in the order of the items as if one came after the other. p_head names for each item the
+-- first of its process. That is all it takes: an admission changes nothing that the next one looks
+-- at, but for the process that is no longer free, and the timer that no longer waits.
 -- Locks: processes in key order; then, of those processes alone: tasks, schedule, running.
--- Returns: one row per item, in any order. Process columns come with every process that exists.
+-- Returns: one row per item, in their order. Process columns come with every process that exists.
 CREATE FUNCTION admit_requests(
     p_now              timestamptz,
     p_replica_id       bigint,
     p_slot             smallint[],
     p_namespace        text[],
     p_process_id       text[],
+    p_head             integer[],
     p_task_type        text[],
     p_args             bytea[],
     p_caller_context   json[],
@@ -40,45 +45,51 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now    timestamptz;
-    v_locked bigint[];
+    v_now        timestamptz;
+    v_head       integer;
+    v_has_timer  boolean;
+    v_is_locked  boolean[];  -- these three by head, null where nothing is said
+    v_is_free    boolean[];
+    v_blocks     boolean[];
+    v_count      integer := 0;
+    v_run_count  integer := 0;
+    v_items      integer[];  -- these four by the count of what is accepted
+    v_task_ids   bigint[];
+    v_tokens     bigint[];
+    v_free       boolean[];
+    v_timers     integer[];  -- heads whose timers are blocked
+    v_duplicates integer[];  -- items that join an earlier task, and those tasks
+    v_joined     bigint[];
 BEGIN
-    WITH locked AS (
+    FOR v_head IN
         SELECT i.item
-        FROM processes p
-        JOIN unnest(p_slot, p_namespace, p_process_id)
-            WITH ORDINALITY AS i (slot, namespace, process_id, item)
-            USING (slot, namespace, process_id)
+        FROM (
+            SELECT generate_subscripts(p_slot, 1) AS item, unnest(p_slot) AS slot,
+                unnest(p_namespace) AS namespace, unnest(p_process_id) AS process_id,
+                unnest(p_head) AS head
+        ) i
+        JOIN processes p USING (slot, namespace, process_id)
+        WHERE i.item = i.head
         ORDER BY p.slot, p.namespace, p.process_id
         FOR NO KEY UPDATE OF p
-    )
-    SELECT coalesce(array_agg(l.item), '{}')
-    INTO v_locked
-    FROM locked l;
+    LOOP
+        v_is_locked[v_head] := true;
+    END LOOP;
 
     -- A clock read after the locks: what is admitted later is not older.
     v_now := coalesce(p_now, clock_timestamp());
+    admitted_at := v_now;
 
-    RETURN QUERY
-    WITH item AS (
-        -- A process that was started since then is not locked: for this request it came too late.
-        SELECT i.*, i.item = ANY (v_locked) AS is_locked
-        FROM unnest(
-            p_slot, p_namespace, p_process_id, p_task_type, p_args, p_caller_context,
-            p_trace_context, p_history_after, p_history_limit, p_history_backward,
-            p_idempotency_key, p_fingerprint, p_waits, p_run, p_expires_after
-        ) WITH ORDINALITY AS i (
-            slot, namespace, process_id, task_type, args, caller_context,
-            trace_context, history_after, history_limit, history_backward,
-            idempotency_key, fingerprint, waits, run, expires_after, item
-        )
-    ),
-    fact AS MATERIALIZED (
-        SELECT i.*, k.task_id AS known_task_id,
-            r.task_id IS NULL AND ahead.task_id IS NULL AS is_free,
+    -- Left joins in nested loops keep the order of the items. Only the first item of a process looks
+    -- whether it is free. An EXISTS might be planned as a hash of the whole table; a scalar
+    -- subselect is a look-up by key, whatever the planner thinks of the table's size.
+    FOR item, v_head, verdict, free, v_has_timer, task_id, task_type, task_status, response,
+        error_code, error_reason, error_message, error_rejected, error_metadata, process_status,
+        previous_status, detail, aux_state, metadata, corrupted_by, created_at,
+        status_changed_at, last_event_id, init_task_id
+    IN
+        SELECT i.item, i.head,
             CASE
-                WHEN NOT i.is_locked AND n.name IS NULL THEN 'namespace_not_found'
-                WHEN NOT i.is_locked THEN 'process_not_found'
                 WHEN k.task_id IS NOT NULL
                     AND k.fingerprint = i.fingerprint
                     AND k.task_type = i.task_type::task_type THEN 'duplicate'
@@ -87,93 +98,147 @@ BEGIN
                 WHEN i.task_type = 'repair' AND p.status <> 'error' THEN 'process_is_running'
                 WHEN i.task_type <> 'repair' AND p.status = 'error' THEN 'process_failed'
                 ELSE 'accepted'
-            END AS verdict
-        FROM item i
-        LEFT JOIN namespaces n ON n.name = i.namespace
+            END,
+            CASE WHEN i.item = i.head THEN (
+                SELECT r.task_id
+                FROM running r
+                WHERE (r.slot, r.namespace, r.process_id) = (i.slot, i.namespace, i.process_id)
+            ) IS NULL AND (
+                SELECT s.task_id
+                FROM schedule s
+                WHERE (s.slot, s.namespace, s.process_id) = (i.slot, i.namespace, i.process_id)
+                    AND s.task_type NOT IN ('timeout', 'remove')
+                ORDER BY s.slot, s.namespace, s.process_id, s.task_id
+                LIMIT 1
+            ) IS NULL END,
+            CASE WHEN i.item = i.head THEN (
+                SELECT s.task_id
+                FROM schedule s
+                WHERE (s.slot, s.namespace, s.process_id) = (i.slot, i.namespace, i.process_id)
+                    AND s.task_type IN ('timeout', 'remove')
+                    AND s.status = 'waiting'
+            ) IS NOT NULL END,
+            k.task_id, coalesce(k.task_type, i.task_type::task_type), k.status, k.response,
+            k.error_code, k.error_reason, k.error_message, k.error_rejected, k.error_metadata,
+            p.status, p.previous_status, p.detail, p.aux_state, p.metadata, p.corrupted_by,
+            p.created_at, p.status_changed_at, p.last_event_id, p.init_task_id
+        FROM (
+            SELECT generate_subscripts(p_slot, 1) AS item, unnest(p_slot) AS slot,
+                unnest(p_namespace) AS namespace, unnest(p_process_id) AS process_id,
+                unnest(p_head) AS head, unnest(p_task_type) AS task_type,
+                unnest(p_idempotency_key) AS idempotency_key, unnest(p_fingerprint) AS fingerprint
+        ) i
         LEFT JOIN processes p USING (slot, namespace, process_id)
-        LEFT JOIN running r USING (slot, namespace, process_id)
-        LEFT JOIN LATERAL (
-            SELECT s.task_id
-            FROM schedule s
-            WHERE (s.slot, s.namespace, s.process_id) = (i.slot, i.namespace, i.process_id)
-                AND s.task_type NOT IN ('timeout', 'remove')
-            ORDER BY s.slot, s.namespace, s.process_id, s.task_id
-            LIMIT 1
-        ) ahead ON true
         LEFT JOIN tasks k
             ON (k.slot, k.namespace, k.process_id, k.idempotency_key)
              = (i.slot, i.namespace, i.process_id, i.idempotency_key)
-    ),
-    admitted AS MATERIALIZED (
-        SELECT f.*, f.is_free AND f.run AS runs, nextval('task_ids') AS task_id,
-            CASE WHEN f.is_free AND f.run THEN nextval('lease_tokens') END AS token
-        FROM fact f
-        WHERE f.verdict = 'accepted'
-    ),
-    recorded AS (
+    LOOP
+        token := NULL;
+        IF item = v_head THEN
+            v_is_free[v_head] := free;
+            IF v_has_timer THEN
+                v_blocks[v_head] := true;
+            END IF;
+        END IF;
+        IF v_is_locked[v_head] IS NULL THEN
+            -- A process that was started since then is not locked: the request came too early.
+            verdict := CASE
+                WHEN EXISTS (SELECT FROM namespaces n WHERE n.name = p_namespace[item])
+                THEN 'process_not_found' ELSE 'namespace_not_found'
+            END;
+        ELSIF verdict = 'accepted' THEN
+            ASSERT v_is_free[v_head] IS NOT NULL, 'an item came before the first of its process';
+            v_count := v_count + 1;
+            free := v_is_free[v_head];
+            v_is_free[v_head] := false;
+            task_id := nextval('task_ids');
+            IF free AND p_run[item] THEN
+                token := nextval('lease_tokens');
+                v_run_count := v_run_count + 1;
+            END IF;
+            IF v_blocks[v_head] THEN
+                v_blocks[v_head] := false;
+                v_timers := array_append(v_timers, v_head);
+            END IF;
+            v_items[v_count] := item;
+            v_task_ids[v_count] := task_id;
+            v_tokens[v_count] := token;
+            v_free[v_count] := free;
+        ELSIF verdict = 'duplicate' AND p_waits[item] THEN
+            v_duplicates := array_append(v_duplicates, item);
+            v_joined := array_append(v_joined, task_id);
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+
+    IF v_count > 0 THEN
         INSERT INTO tasks (
             slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,
             scheduled_at, first_started_at, started_at, token, history_after, history_limit,
             history_backward, args, caller_context, trace_context, idempotency_key, fingerprint,
             reply_to
         )
-        SELECT a.slot, a.namespace, a.process_id, a.task_id, a.task_type::task_type,
-            CASE WHEN a.runs THEN 'running' ELSE 'waiting' END::task_status, a.runs::integer, v_now,
-            CASE WHEN a.is_free THEN v_now END, CASE WHEN a.runs THEN v_now END,
-            CASE WHEN a.runs THEN v_now END, a.token, a.history_after, a.history_limit,
-            a.history_backward, a.args, a.caller_context, a.trace_context, a.idempotency_key,
-            a.fingerprint, CASE WHEN a.waits AND NOT a.runs THEN ARRAY[p_replica_id] END
-        FROM admitted a
-    ),
-    leased AS (
+        SELECT p_slot[a.item], p_namespace[a.item], p_process_id[a.item], a.task_id,
+            p_task_type[a.item]::task_type,
+            CASE WHEN a.token IS NULL THEN 'waiting' ELSE 'running' END::task_status,
+            (a.token IS NOT NULL)::integer, v_now, CASE WHEN a.free THEN v_now END,
+            CASE WHEN a.token IS NOT NULL THEN v_now END,
+            CASE WHEN a.token IS NOT NULL THEN v_now END, a.token, p_history_after[a.item],
+            p_history_limit[a.item], p_history_backward[a.item], p_args[a.item],
+            p_caller_context[a.item], p_trace_context[a.item], p_idempotency_key[a.item],
+            p_fingerprint[a.item],
+            CASE WHEN p_waits[a.item] AND a.token IS NULL THEN ARRAY[p_replica_id] END
+        FROM (
+            SELECT unnest(v_items) AS item, unnest(v_task_ids) AS task_id,
+                unnest(v_tokens) AS token, unnest(v_free) AS free
+        ) a;
+    END IF;
+
+    IF v_run_count > 0 THEN
         INSERT INTO running (
             slot, namespace, process_id, task_id, task_type, attempt, token, replica_id,
             leased_at, expires_at
         )
-        SELECT a.slot, a.namespace, a.process_id, a.task_id, a.task_type::task_type, 1, a.token,
-            p_replica_id, v_now, v_now + make_interval(secs => a.expires_after)
-        FROM admitted a
-        WHERE a.runs
-    ),
-    scheduled AS (
+        SELECT p_slot[a.item], p_namespace[a.item], p_process_id[a.item], a.task_id,
+            p_task_type[a.item]::task_type, 1, a.token, p_replica_id, v_now,
+            v_now + make_interval(secs => p_expires_after[a.item])
+        FROM (
+            SELECT unnest(v_items) AS item, unnest(v_task_ids) AS task_id, unnest(v_tokens) AS token
+        ) a
+        WHERE a.token IS NOT NULL;
+    END IF;
+
+    IF v_run_count < v_count THEN
         INSERT INTO schedule (
             slot, namespace, process_id, task_id, task_type, status, due_at, replica_id
         )
-        SELECT a.slot, a.namespace, a.process_id, a.task_id, a.task_type::task_type, 'waiting',
-            CASE WHEN a.is_free THEN v_now END, p_replica_id
-        FROM admitted a
-        WHERE NOT a.runs
-    ),
-    blocked AS (
+        SELECT p_slot[a.item], p_namespace[a.item], p_process_id[a.item], a.task_id,
+            p_task_type[a.item]::task_type, 'waiting', CASE WHEN a.free THEN v_now END, p_replica_id
+        FROM (
+            SELECT unnest(v_items) AS item, unnest(v_task_ids) AS task_id,
+                unnest(v_tokens) AS token, unnest(v_free) AS free
+        ) a
+        WHERE a.token IS NULL;
+    END IF;
+
+    IF v_timers IS NOT NULL THEN
         UPDATE schedule s
         SET status = 'blocked'
-        FROM admitted a
-        WHERE (s.slot, s.namespace, s.process_id) = (a.slot, a.namespace, a.process_id)
+        FROM (SELECT unnest(v_timers) AS head) t
+        WHERE (s.slot, s.namespace, s.process_id)
+            = (p_slot[t.head], p_namespace[t.head], p_process_id[t.head])
             AND s.task_type IN ('timeout', 'remove')
-            AND s.status = 'waiting'
-    ),
-    joined AS (
+            AND s.status = 'waiting';
+    END IF;
+
+    IF v_joined IS NOT NULL THEN
         UPDATE tasks t
         SET reply_to = array_append(t.reply_to, p_replica_id)
-        FROM fact f
-        WHERE f.verdict = 'duplicate' AND f.waits
-            AND (t.slot, t.namespace, t.process_id, t.task_id)
-              = (f.slot, f.namespace, f.process_id, f.known_task_id)
+        FROM (SELECT unnest(v_duplicates) AS item, unnest(v_joined) AS task_id) d
+        WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+            = (p_slot[d.item], p_namespace[d.item], p_process_id[d.item], d.task_id)
             AND t.status NOT IN ('finished', 'error', 'cancelled')
-            AND (t.reply_to IS NULL OR p_replica_id <> ALL (t.reply_to))
-    )
-    SELECT f.item::integer, f.verdict, v_now, coalesce(a.task_id, t.task_id), a.token, f.is_free,
-        coalesce(t.task_type, f.task_type::task_type), t.status, t.response, t.error_code,
-        t.error_reason, t.error_message, t.error_rejected, t.error_metadata,
-        p.status, p.previous_status, p.detail, p.aux_state, p.metadata, p.corrupted_by,
-        p.created_at, p.status_changed_at, p.last_event_id, p.init_task_id
-    FROM fact f
-    LEFT JOIN admitted a USING (item)
-    LEFT JOIN tasks t
-        ON f.verdict = 'duplicate'
-        AND (t.slot, t.namespace, t.process_id, t.task_id)
-          = (f.slot, f.namespace, f.process_id, f.known_task_id)
-    LEFT JOIN processes p
-        ON (p.slot, p.namespace, p.process_id) = (f.slot, f.namespace, f.process_id);
+            AND (t.reply_to IS NULL OR p_replica_id <> ALL (t.reply_to));
+    END IF;
 END;
 $$;

@@ -1,6 +1,6 @@
 -- Admits starts: creates the process and its init task, leased to the replica where it has reserved
 -- a worker, due at once otherwise. A start of an existing process is looked up by its idempotency
--- key.
+-- key. At most one item per process.
 -- Locks: processes (inserted in key order; existing ones in key order).
 -- Returns: one row per item, in any order.
 CREATE FUNCTION admit_starts(
@@ -37,128 +37,167 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now     timestamptz := coalesce(p_now, clock_timestamp());
-    v_items   bigint[];
-    v_ids     bigint[];
-    v_tokens  bigint[];
-    v_locked  bigint[];
+    v_now       timestamptz := coalesce(p_now, clock_timestamp());
+    v_size      integer := cardinality(p_slot);
+    v_task_ids  bigint[];  -- by item; null where the process was there before
+    v_tokens    bigint[];
+    v_created   integer;
+    v_run_count integer := 0;
+    v_is_locked boolean[];
 BEGIN
-    WITH item AS (
-        SELECT i.*
-        FROM unnest(
-            p_slot, p_namespace, p_process_id, p_args, p_caller_context, p_trace_context,
-            p_history_after, p_history_limit, p_history_backward, p_idempotency_key,
-            p_fingerprint, p_metadata, p_waits, p_run, p_expires_after
-        ) WITH ORDINALITY AS i (
-            slot, namespace, process_id, args, caller_context, trace_context,
-            history_after, history_limit, history_backward, idempotency_key,
-            fingerprint, metadata, waits, run, expires_after, item
-        )
-    ),
-    created AS (
-        INSERT INTO processes AS p (
-            slot, namespace, process_id, status, metadata, created_at, status_changed_at, init_task_id
-        )
-        SELECT i.slot, i.namespace, i.process_id, 'init', i.metadata, v_now, v_now, nextval('task_ids')
-        FROM item i
-        WHERE EXISTS (SELECT FROM namespaces n WHERE n.name = i.namespace)
-        ORDER BY i.slot, i.namespace, i.process_id
-        ON CONFLICT DO NOTHING
-        RETURNING p.slot, p.namespace, p.process_id, p.init_task_id
-    ),
-    admitted AS MATERIALIZED (
-        SELECT i.*, c.init_task_id AS task_id,
-            CASE WHEN i.run THEN nextval('lease_tokens') END AS token
-        FROM item i
-        JOIN created c USING (slot, namespace, process_id)
-    ),
-    recorded AS (
+    FOR n IN 1 .. v_size LOOP
+        v_task_ids[n] := nextval('task_ids');
+        IF p_run[n] THEN
+            v_tokens[n] := nextval('lease_tokens');
+            v_run_count := v_run_count + 1;
+        ELSE
+            v_tokens[n] := NULL;
+        END IF;
+    END LOOP;
+
+    INSERT INTO processes (
+        slot, namespace, process_id, status, metadata, created_at, status_changed_at, init_task_id
+    )
+    SELECT i.slot, i.namespace, i.process_id, 'init', i.metadata, v_now, v_now, i.task_id
+    FROM (
+        SELECT unnest(p_slot) AS slot, unnest(p_namespace) AS namespace,
+            unnest(p_process_id) AS process_id, unnest(p_metadata) AS metadata,
+            unnest(v_task_ids) AS task_id
+    ) i
+    WHERE i.namespace = ANY (
+        ARRAY(SELECT n.name FROM namespaces n WHERE n.name = ANY (p_namespace))
+    )
+    ORDER BY i.slot, i.namespace, i.process_id
+    ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS v_created = ROW_COUNT;
+
+    IF v_created < v_size THEN
+        -- Those that we have just created bear the ids that we have just drawn.
+        SELECT array_agg(p.init_task_id ORDER BY i.item),
+            array_agg(CASE WHEN p.init_task_id IS NOT NULL THEN i.token END ORDER BY i.item)
+        INTO v_task_ids, v_tokens
+        FROM (
+            SELECT generate_subscripts(p_slot, 1) AS item, unnest(p_slot) AS slot,
+                unnest(p_namespace) AS namespace, unnest(p_process_id) AS process_id,
+                unnest(v_task_ids) AS task_id, unnest(v_tokens) AS token
+        ) i
+        LEFT JOIN processes p
+            ON (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
+            AND p.init_task_id = i.task_id;
+    END IF;
+
+    IF v_created > 0 THEN
         INSERT INTO tasks (
             slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,
             scheduled_at, first_started_at, started_at, token, history_after, history_limit,
             history_backward, args, caller_context, trace_context, idempotency_key, fingerprint,
             reply_to
         )
-        SELECT a.slot, a.namespace, a.process_id, a.task_id, 'init',
-            CASE WHEN a.run THEN 'running' ELSE 'waiting' END::task_status, a.run::integer, v_now,
-            v_now, CASE WHEN a.run THEN v_now END, CASE WHEN a.run THEN v_now END, a.token,
-            a.history_after, a.history_limit, a.history_backward, a.args, a.caller_context,
-            a.trace_context, a.idempotency_key, a.fingerprint,
-            CASE WHEN a.waits AND NOT a.run THEN ARRAY[p_replica_id] END
-        FROM admitted a
-    ),
-    leased AS (
+        SELECT i.slot, i.namespace, i.process_id, i.task_id, 'init',
+            CASE WHEN i.token IS NULL THEN 'waiting' ELSE 'running' END::task_status,
+            (i.token IS NOT NULL)::integer, v_now, v_now,
+            CASE WHEN i.token IS NOT NULL THEN v_now END,
+            CASE WHEN i.token IS NOT NULL THEN v_now END, i.token, i.history_after,
+            i.history_limit, i.history_backward, i.args, i.caller_context, i.trace_context,
+            i.idempotency_key, i.fingerprint,
+            CASE WHEN i.waits AND i.token IS NULL THEN ARRAY[p_replica_id] END
+        FROM (
+            SELECT unnest(p_slot) AS slot, unnest(p_namespace) AS namespace,
+                unnest(p_process_id) AS process_id, unnest(v_task_ids) AS task_id,
+                unnest(v_tokens) AS token, unnest(p_history_after) AS history_after,
+                unnest(p_history_limit) AS history_limit,
+                unnest(p_history_backward) AS history_backward, unnest(p_args) AS args,
+                unnest(p_caller_context) AS caller_context,
+                unnest(p_trace_context) AS trace_context,
+                unnest(p_idempotency_key) AS idempotency_key,
+                unnest(p_fingerprint) AS fingerprint, unnest(p_waits) AS waits
+        ) i
+        WHERE i.task_id IS NOT NULL;
+    END IF;
+
+    IF v_run_count > 0 THEN
         INSERT INTO running (
             slot, namespace, process_id, task_id, task_type, attempt, token, replica_id,
             leased_at, expires_at
         )
-        SELECT a.slot, a.namespace, a.process_id, a.task_id, 'init', 1, a.token, p_replica_id,
-            v_now, v_now + make_interval(secs => a.expires_after)
-        FROM admitted a
-        WHERE a.run
-    ),
-    scheduled AS (
+        SELECT i.slot, i.namespace, i.process_id, i.task_id, 'init', 1, i.token, p_replica_id,
+            v_now, v_now + make_interval(secs => i.expires_after)
+        FROM (
+            SELECT unnest(p_slot) AS slot, unnest(p_namespace) AS namespace,
+                unnest(p_process_id) AS process_id, unnest(v_task_ids) AS task_id,
+                unnest(v_tokens) AS token, unnest(p_expires_after) AS expires_after
+        ) i
+        WHERE i.token IS NOT NULL;
+    END IF;
+
+    IF v_run_count < v_size THEN
         INSERT INTO schedule (
             slot, namespace, process_id, task_id, task_type, status, due_at, replica_id
         )
-        SELECT a.slot, a.namespace, a.process_id, a.task_id, 'init', 'waiting', v_now, p_replica_id
-        FROM admitted a
-        WHERE NOT a.run
-    )
-    SELECT array_agg(a.item), array_agg(a.task_id), array_agg(a.token)
-    INTO v_items, v_ids, v_tokens
-    FROM admitted a;
+        SELECT i.slot, i.namespace, i.process_id, i.task_id, 'init', 'waiting', v_now, p_replica_id
+        FROM (
+            SELECT unnest(p_slot) AS slot, unnest(p_namespace) AS namespace,
+                unnest(p_process_id) AS process_id, unnest(v_task_ids) AS task_id,
+                unnest(v_tokens) AS token
+        ) i
+        WHERE i.task_id IS NOT NULL AND i.token IS NULL;
+    END IF;
 
-    RETURN QUERY
-    SELECT a.item::integer, 'accepted'::text, v_now, a.task_id, a.token, 'init'::task_type,
-        CASE WHEN a.token IS NULL THEN 'waiting' ELSE 'running' END::task_status, NULL::bytea,
-        NULL::integer, NULL::text, NULL::text, NULL::boolean, NULL::json
-    FROM unnest(v_items, v_ids, v_tokens) AS a (item, task_id, token);
+    verdict := 'accepted';
+    admitted_at := v_now;
+    task_type := 'init';
+    FOR n IN 1 .. v_size LOOP
+        IF v_task_ids[n] IS NOT NULL THEN
+            item := n;
+            task_id := v_task_ids[n];
+            token := v_tokens[n];
+            RETURN NEXT;
+        END IF;
+    END LOOP;
 
-    IF cardinality(v_items) = cardinality(p_slot) THEN
+    IF v_created = v_size THEN
         RETURN;
     END IF;
 
     -- Some exist already, or their namespace does not. Lock them, then look with a new snapshot.
-    WITH locked AS (
+    FOR item IN
         SELECT i.item
-        FROM processes p
-        JOIN unnest(p_slot, p_namespace, p_process_id)
-            WITH ORDINALITY AS i (slot, namespace, process_id, item)
-            USING (slot, namespace, process_id)
+        FROM (
+            SELECT generate_subscripts(p_slot, 1) AS item, unnest(p_slot) AS slot,
+                unnest(p_namespace) AS namespace, unnest(p_process_id) AS process_id,
+                unnest(v_task_ids) AS task_id
+        ) i
+        JOIN processes p USING (slot, namespace, process_id)
+        WHERE i.task_id IS NULL
         ORDER BY p.slot, p.namespace, p.process_id
         FOR NO KEY UPDATE OF p
-    )
-    SELECT coalesce(array_agg(l.item), '{}')
-    INTO v_locked
-    FROM locked l;
+    LOOP
+        v_is_locked[item] := true;
+    END LOOP;
 
     RETURN QUERY
-    WITH item AS (
-        SELECT i.*
-        FROM unnest(
-            p_slot, p_namespace, p_process_id, p_idempotency_key, p_fingerprint, p_waits
-        ) WITH ORDINALITY AS i (
-            slot, namespace, process_id, idempotency_key, fingerprint, waits, item
-        )
-    ),
-    known AS MATERIALIZED (
-        SELECT i.*, p.init_task_id, k.task_id AS known_task_id,
+    WITH known AS MATERIALIZED (
+        SELECT i.*, k.task_id AS known_task_id,
             CASE
-                WHEN i.item <> ALL (v_locked) AND n.name IS NULL THEN 'namespace_not_found'
+                WHEN v_is_locked[i.item] IS NULL AND n.name IS NULL THEN 'namespace_not_found'
                 -- Removed meanwhile, and perhaps started anew by somebody else: not locked by us.
-                WHEN i.item <> ALL (v_locked) THEN 'gone'
+                WHEN v_is_locked[i.item] IS NULL THEN 'gone'
                 WHEN k.task_id IS NULL THEN 'process_already_exists'
                 WHEN k.fingerprint = i.fingerprint AND k.task_type = 'init' THEN 'duplicate'
                 ELSE 'key_reused'
             END AS verdict
-        FROM item i
+        FROM (
+            SELECT generate_subscripts(p_slot, 1) AS item, unnest(p_slot) AS slot,
+                unnest(p_namespace) AS namespace, unnest(p_process_id) AS process_id,
+                unnest(p_idempotency_key) AS idempotency_key,
+                unnest(p_fingerprint) AS fingerprint, unnest(p_waits) AS waits,
+                unnest(v_task_ids) AS created_task_id
+        ) i
         LEFT JOIN namespaces n ON n.name = i.namespace
-        LEFT JOIN processes p USING (slot, namespace, process_id)
         LEFT JOIN tasks k
             ON (k.slot, k.namespace, k.process_id, k.idempotency_key)
-             = (p.slot, p.namespace, p.process_id, i.idempotency_key)
-        WHERE i.item <> ALL (coalesce(v_items, '{}'))
+             = (i.slot, i.namespace, i.process_id, i.idempotency_key)
+        WHERE i.created_task_id IS NULL
     ),
     joined AS (
         UPDATE tasks t
@@ -170,7 +209,7 @@ BEGIN
             AND t.status NOT IN ('finished', 'error', 'cancelled')
             AND (t.reply_to IS NULL OR p_replica_id <> ALL (t.reply_to))
     )
-    SELECT k.item::integer, k.verdict, v_now,
+    SELECT k.item, k.verdict, v_now,
         CASE WHEN k.verdict = 'duplicate' THEN k.known_task_id END, NULL::bigint, t.task_type,
         t.status, t.response, t.error_code, t.error_reason, t.error_message, t.error_rejected,
         t.error_metadata

@@ -7,18 +7,18 @@ locks of the processes.
 import asyncio
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
 
 from progressor.clock import Clock
 from progressor.domain.admission import Admission, Request, Verdict
-from progressor.domain.process import Process, ProcessStatus
+from progressor.domain.process import Process, ProcessKey, ProcessStatus
 from progressor.domain.task import FINAL_STATUSES, RunningTask, TaskType
 from progressor.settings.sections import Commit
 from progressor.storage import rows
 from progressor.storage.arrays import (
     BoolColumn,
     ByteaColumn,
+    Column,
     Float8Column,
     Int2Column,
     Int4Column,
@@ -27,8 +27,9 @@ from progressor.storage.arrays import (
     JsonColumn,
     TextColumn,
 )
+from progressor.storage.direct import Direct
 from progressor.storage.functions import Functions
-from progressor.storage.group_commit import GroupCommit, Insistence
+from progressor.storage.group_commit import GroupCommit, Insistence, Write
 from progressor.storage.pools import Connection, Pool
 
 
@@ -62,14 +63,19 @@ class Admissions:
         """Open nothing."""
         self._clock = clock
         self._replica_id = replica_id
-        self._admit_starts = functions.call("admit_starts", arguments=17)
-        self._admit_requests = functions.call("admit_requests", arguments=17)
+        self._admit_starts = Direct(functions.call("admit_starts", arguments=17))
+        self._admit_requests = Direct(functions.call("admit_requests", arguments=18))
 
-        def group(name: str, write: Any) -> GroupCommit[Entry, Admission]:  # noqa: ANN401
+        def group(
+            name: str,
+            write: Write[Entry, Admission],
+            rival: Callable[[Entry], Hashable | None] | None = None,
+        ) -> GroupCommit[Entry, Admission]:
             return GroupCommit(
                 name=name,
                 write=write,
-                key=lambda entry: entry.request.key,
+                key=_key,
+                rival=rival,
                 pool=pool,
                 insistence=Insistence.GIVE_UP,
                 lane_count=commit.lane_count,
@@ -82,7 +88,7 @@ class Admissions:
             )
 
         self._starts = group("admit_starts", self._write_starts)
-        self._requests = group("admit_requests", self._write_requests)
+        self._requests = group("admit_requests", self._write_requests, _equal_requests)
 
     def submit(self, entry: Entry) -> asyncio.Future[Admission]:
         """Put a request in line; see GroupCommit.submit."""
@@ -106,14 +112,20 @@ class Admissions:
         batch: Sequence[Entry],
         _again: bool,  # noqa: FBT001
     ) -> list[Admission]:
-        arguments = [
-            *self._common_columns(batch),
-            JsonbColumn(rows.json_text(entry.request.metadata) for entry in batch),
-            *_run_columns(batch),
-        ]
-        cursor = await connection.execute(self._admit_starts, arguments, binary=True)
+        requests = [entry.request for entry in batch]
+        found = await self._admit_starts.execute(
+            connection,
+            [
+                self._clock.pinned(),
+                self._replica_id(),
+                *_key_columns(requests),
+                *_request_columns(requests),
+                JsonbColumn([rows.json_text(request.metadata) for request in requests]),
+                *_run_columns(batch),
+            ],
+        )
         results: list[Admission | None] = [None] * len(batch)
-        for row in await cursor.fetchall():
+        for row in found:
             entry = batch[row[0] - 1]
             new = None
             if row[4] is not None:
@@ -127,49 +139,81 @@ class Admissions:
         batch: Sequence[Entry],
         _again: bool,  # noqa: FBT001
     ) -> list[Admission]:
-        arguments = [
-            *self._common_columns(batch, with_type=True),
-            *_run_columns(batch),
-        ]
-        cursor = await connection.execute(self._admit_requests, arguments, binary=True)
+        requests = [entry.request for entry in batch]
+        found = await self._admit_requests.execute(
+            connection,
+            [
+                self._clock.pinned(),
+                self._replica_id(),
+                *_key_columns(requests),
+                Int4Column(_heads(requests)),
+                TextColumn([request.task_type for request in requests]),
+                *_request_columns(requests),
+                *_run_columns(batch),
+            ],
+        )
         results: list[Admission | None] = [None] * len(batch)
-        for row in await cursor.fetchall():
+        for row in found:
             entry = batch[row[0] - 1]
-            found = None if row[14] is None else rows.process(entry.request.key, row[14:24])
+            process = None if row[14] is None else rows.process(entry.request.key, row[14:24])
             results[row[0] - 1] = _admission(
-                entry, row[1:5], row[6:14], process=found, free=bool(row[5])
+                entry, row[1:5], row[6:14], process=process, free=bool(row[5])
             )
         return _complete(results)
 
-    def _common_columns(self, batch: Sequence[Entry], *, with_type: bool = False) -> list[Any]:
-        requests = [entry.request for entry in batch]
-        ranges = [rows.history_columns(request.history_range) for request in requests]
-        return [
-            self._clock.pinned(),
-            self._replica_id(),
-            Int2Column(request.key.slot for request in requests),
-            TextColumn(request.key.namespace for request in requests),
-            TextColumn(request.key.process_id for request in requests),
-            *([TextColumn(request.task_type for request in requests)] if with_type else ()),
-            ByteaColumn(request.args for request in requests),
-            JsonColumn(rows.json_text(request.caller_context) for request in requests),
-            JsonColumn(rows.json_text(request.trace_context) for request in requests),
-            Int8Column(after for after, _, _ in ranges),
-            Int4Column(limit for _, limit, _ in ranges),
-            BoolColumn(backward for _, _, backward in ranges),
-            TextColumn(request.idempotency_key for request in requests),
-            ByteaColumn(
+
+def _key(entry: Entry) -> ProcessKey:
+    return entry.request.key
+
+
+def _equal_requests(entry: Entry) -> Hashable | None:
+    """Return what one batch may hold once: an idempotency key of a process.
+
+    The second must find the first one's task.
+    """
+    request = entry.request
+    return None if request.idempotency_key is None else (request.key, request.idempotency_key)
+
+
+def _key_columns(requests: Sequence[Request]) -> list[Column]:
+    keys = [request.key for request in requests]
+    return [
+        Int2Column([key.slot for key in keys]),
+        TextColumn([key.namespace for key in keys]),
+        TextColumn([key.process_id for key in keys]),
+    ]
+
+
+def _heads(requests: Sequence[Request]) -> list[int]:
+    """Return for each request the position of the first one on its process, from 1."""
+    heads: dict[ProcessKey, int] = {}
+    return [heads.setdefault(request.key, at) for at, request in enumerate(requests, start=1)]
+
+
+def _request_columns(requests: Sequence[Request]) -> list[Column]:
+    ranges = [rows.history_columns(request.history_range) for request in requests]
+    return [
+        ByteaColumn([request.args for request in requests]),
+        JsonColumn([rows.json_text(request.caller_context) for request in requests]),
+        JsonColumn([rows.json_text(request.trace_context) for request in requests]),
+        Int8Column([after for after, _, _ in ranges]),
+        Int4Column([limit for _, limit, _ in ranges]),
+        BoolColumn([backward for _, _, backward in ranges]),
+        TextColumn([request.idempotency_key for request in requests]),
+        ByteaColumn(
+            [
                 request.fingerprint() if request.idempotency_key is not None else None
                 for request in requests
-            ),
-        ]
+            ]
+        ),
+    ]
 
 
-def _run_columns(batch: Sequence[Entry]) -> list[Any]:
+def _run_columns(batch: Sequence[Entry]) -> list[Column]:
     return [
-        BoolColumn(entry.request.waits for entry in batch),
-        BoolColumn(entry.run for entry in batch),
-        Float8Column(entry.expires_after.total_seconds() for entry in batch),
+        BoolColumn([entry.request.waits for entry in batch]),
+        BoolColumn([entry.run for entry in batch]),
+        Float8Column([entry.expires_after.total_seconds() for entry in batch]),
     ]
 
 

@@ -10,6 +10,7 @@ element, length -1 for null.
 """
 
 import datetime as dt
+import functools
 import struct
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 _HEADER = struct.Struct("!iiIii")
+_HEADER_OF_NONE = struct.Struct("!iiI")
 _LENGTH = struct.Struct("!i").pack
 _NULL = _LENGTH(-1)
 _EPOCH = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
@@ -32,11 +34,23 @@ class Column(list[Any]):
     array_oid: ClassVar[int]
     pack: ClassVar["staticmethod[[Any], bytes]"]
 
+    def dump(self) -> bytes:
+        """Return the array in PostgreSQL's binary format."""
+        if not self:
+            return _HEADER_OF_NONE.pack(0, 0, self.element_oid)
+        pack, null_count = self.pack, self.count(None)
+        if null_count == len(self):
+            # Most of what a request may have, most requests do not have.
+            body = _NULL * null_count
+        elif null_count:
+            body = b"".join([_NULL if value is None else pack(value) for value in self])
+        else:
+            body = b"".join(map(pack, self))
+        return _HEADER.pack(1, int(null_count > 0), self.element_oid, len(self), 1) + body
+
 
 def _sized(format_: str) -> Callable[[Any], bytes]:
-    size = struct.calcsize(format_)
-    packed = struct.Struct("!i" + format_[1:]).pack
-    return lambda value: packed(size, value)
+    return functools.partial(struct.Struct("!i" + format_[1:]).pack, struct.calcsize(format_))
 
 
 def _bytes(value: bytes) -> bytes:
@@ -44,15 +58,21 @@ def _bytes(value: bytes) -> bytes:
 
 
 def _text(value: str) -> bytes:
-    return _bytes(value.encode())
+    encoded = value.encode()
+    return _LENGTH(len(encoded)) + encoded
 
 
 def _jsonb(value: bytes) -> bytes:
     return _LENGTH(len(value) + 1) + b"\x01" + value
 
 
+def instant(value: dt.datetime) -> int:
+    """Return an aware datetime as PostgreSQL counts it: microseconds from 2000 on."""
+    return (value - _EPOCH) // _MICROSECOND
+
+
 def _instant(value: dt.datetime) -> bytes:
-    return _packed_int8((value - _EPOCH) // _MICROSECOND)
+    return _packed_int8(instant(value))
 
 
 _packed_int8 = _sized("!q")
@@ -130,12 +150,7 @@ def _dumper(column: type[Column]) -> type[Dumper]:
         format = Format.BINARY
 
         def dump(self, obj: Column) -> bytes:
-            if not obj:
-                return struct.pack("!iiI", 0, 0, column.element_oid)
-            pack = column.pack
-            parts = [_NULL if value is None else pack(value) for value in obj]
-            header = _HEADER.pack(1, int(None in obj), column.element_oid, len(obj), 1)
-            return header + b"".join(parts)
+            return obj.dump()
 
     return ColumnDumper
 

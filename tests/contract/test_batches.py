@@ -186,18 +186,54 @@ class TestOneProcess:
             assert ids == sorted(ids)
         assert sum(each.running is not None for each in results) == 3
 
-    async def test_is_in_a_batch_once(self, database: str, clock: ManualClock) -> None:
+    async def test_has_its_crowd_in_one_batch(self, database: str, clock: ManualClock) -> None:
         sizes: list[int] = []
-        keys = [fresh_key() for _ in range(4)]
+        key = fresh_key()
         async with running_desks(
             database, clock=clock, on_batch=lambda _name, size: sizes.append(size)
         ) as [lone]:
-            for key in keys:
-                await lone.started(key)
+            await lone.started(key)
             sizes.clear()
-            await admit_together(lone, *(a_request(key) for key in 5 * keys))
+            results = await admit_together(lone, *(a_request(key) for _ in range(100)))
 
-        assert sizes == [4, 4, 4, 4, 4]
+        assert sizes == [100]
+        assert [each.running is not None for each in results] == [True] + 99 * [False]
+        assert [each.due_now for each in results] == 100 * [False]
+
+    async def test_has_equal_requests_in_batches_of_their_own(
+        self, database: str, clock: ManualClock
+    ) -> None:
+        sizes: list[int] = []
+        key = fresh_key()
+        asked = a_request(key, idempotency_key="once")
+        async with running_desks(
+            database, clock=clock, on_batch=lambda _name, size: sizes.append(size)
+        ) as [lone]:
+            await lone.started(key)
+            sizes.clear()
+            results = await admit_together(lone, asked, a_request(key), asked, a_request(key))
+
+        assert sizes == [2, 2]
+        assert verdicts(results)[2] is Verdict.DUPLICATE
+        assert results[2].task_id == results[0].task_id
+
+    @pytest.mark.parametrize("task_type", [TaskType.INIT, None])
+    async def test_is_in_a_batch_of_starts_or_settlements_once(
+        self, database: str, clock: ManualClock, task_type: TaskType | None
+    ) -> None:
+        sizes: list[int] = []
+        async with running_desks(
+            database, clock=clock, on_batch=lambda _name, size: sizes.append(size)
+        ) as [lone]:
+            task = await lone.start(fresh_key())
+            sizes.clear()
+            if task_type is None:
+                both = [lone.settlements.submit(lone.entry(task)) for _ in range(2)]
+                await asyncio.wait(both)
+            else:
+                await admit_together(lone, *(a_request(task.key, task_type) for _ in range(2)))
+
+        assert sizes == [1, 1]
 
     async def test_serves_two_thousand_calls_of_a_crowd_each_once(
         self, desk: Desk, other: Desk

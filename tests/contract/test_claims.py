@@ -101,6 +101,44 @@ class TestByTheirTime:
 
         assert {each.task.task_id for each in claimed} == {timers[1][1], timers[3][1]}
 
+    @pytest.mark.parametrize("requests_first", [False, True])
+    async def test_requests_and_all_that_is_due_take_turns(
+        self, desk: Desk, clock: ManualClock, requests_first: bool
+    ) -> None:
+        timers = [(await desk.timed(each * SECOND))[1] for each in range(4)]
+        calls = []
+        clock.advance(HOUR)
+        for _ in range(3):
+            key = fresh_key()
+            await desk.started(key)
+            calls.append((await desk.admit(a_request(key), run=False)).task_id)
+            clock.advance(SECOND)
+
+        taken = [
+            {each.task.task_id for each in await desk.claim_due(limit=3, requests_first=turn)}
+            for turn in (requests_first, not requests_first)
+        ]
+
+        first_two = {timers[0], calls[0]}
+        assert taken[0] - first_two == ({calls[1]} if requests_first else {timers[1]})
+        assert len(taken[1] & set(timers)) + len(taken[0] & set(timers)) == 3
+        [last] = await desk.claim_due()
+        assert last.task.task_id in {timers[3], calls[2]}
+
+    async def test_places_that_no_request_wants_go_to_timers_and_the_other_way_round(
+        self, desk: Desk
+    ) -> None:
+        timers = {(await desk.timed(NO_TIME))[1] for _ in range(3)}
+        only_timers = {each.task.task_id for each in await desk.claim_due(limit=3)}
+        calls = set()
+        for _ in range(3):
+            key = fresh_key()
+            await desk.started(key)
+            calls.add((await desk.admit(a_request(key), run=False)).task_id)
+        only_calls = {each.task.task_id for each in await desk.claim_due(limit=3)}
+
+        assert (only_timers, only_calls) == (timers, calls)
+
     async def test_what_is_not_overdue_enough_is_left_to_who_set_it(
         self, desk: Desk, clock: ManualClock
     ) -> None:

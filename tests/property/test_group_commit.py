@@ -40,13 +40,22 @@ class Item:
     pause: float
     poisoned: bool
     abandoned: bool
+    rival: str | None
     number: int = 0
+
+
+def rival_of(item: Item, *, shared: bool) -> tuple[str, ...] | None:
+    """Return what a batch may hold once: a process, or where it may be shared, a key of it."""
+    if not shared:
+        return (item.process_id,)
+    return None if item.rival is None else (item.process_id, item.rival)
 
 
 class Database:
     """Applies what it is sent, each item once, unless a fault is due."""
 
-    def __init__(self, faults: Sequence[Fault]) -> None:
+    def __init__(self, faults: Sequence[Fault], *, shared: bool) -> None:
+        self.shared = shared
         self.faults = collections.deque(faults)
         self.applied: list[Item] = []
 
@@ -54,7 +63,8 @@ class Database:
         self, _connection: Connection, items: Sequence[Item], again: bool
     ) -> Sequence[int]:
         assert 0 < len(items) <= BATCH_MAX
-        assert len({item.process_id for item in items}) == len(items), "two of one process"
+        rivals = [rival for item in items if (rival := rival_of(item, shared=self.shared))]
+        assert len(set(rivals)) == len(rivals), "two rivals in one batch"
         fault = self.faults.popleft() if self.faults else Fault.NONE
         await asyncio.sleep(0.001)
         match fault:
@@ -84,6 +94,7 @@ ITEMS = st.lists(
         pause=st.sampled_from([0.0, 0.0, 0.0005, 0.01, 2.0]),
         poisoned=st.sampled_from([False, False, False, True]),
         abandoned=st.sampled_from([False, False, True]),
+        rival=st.sampled_from([None, "x", "y"]),
     ),
     max_size=20,
 )
@@ -97,6 +108,7 @@ def commit_to(
         name="test",
         write=database.write,
         key=lambda item: make_key(item.process_id),
+        rival=(lambda item: rival_of(item, shared=True)) if database.shared else None,
         pool=cast("Pool", pool),
         insistence=insistence,
         lane_count=lanes,
@@ -115,17 +127,20 @@ def commit_to(
     lanes=st.integers(1, 3),
     outages=st.integers(0, 2),
     gather=st.sampled_from([0.0, 0.005]),
+    shared=st.booleans(),
 )
 @in_virtual_time
 async def test_every_item_has_one_result_and_no_fault_spreads(
+    *,
     items: list[Item],
     faults: list[Fault],
     insistence: Insistence,
     lanes: int,
     outages: int,
     gather: float,
+    shared: bool,
 ) -> None:
-    database, pool = Database(faults), MemoryPool()
+    database, pool = Database(faults, shared=shared), MemoryPool()
     pool.outages = outages
     commit = commit_to(database, pool, insistence, lanes, gather)
     numbered = [dataclasses.replace(item, number=number) for number, item in enumerate(items)]

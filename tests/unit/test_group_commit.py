@@ -14,7 +14,15 @@ import pytest
 
 from progressor import errors
 from progressor.domain.process import ProcessKey
-from progressor.storage.group_commit import CONFLICT_ATTEMPTS_MAX, GroupCommit, Insistence
+from progressor.storage.group_commit import (
+    CONFLICT_ATTEMPTS_MAX,
+    GATHER_SPLIT,
+    GATHER_WRITES,
+    HOLD_SECONDS,
+    IDLE_SECONDS,
+    GroupCommit,
+    Insistence,
+)
 from progressor.storage.pools import Connection, Pool
 from tests.support.builders import make_key
 from tests.support.memory import MemoryPool
@@ -22,6 +30,7 @@ from tests.support.virtual_time import in_virtual_time, settled
 
 TIMEOUT_SECONDS = 10.0
 GATHER_SECONDS = 0.01
+WRITE_SECONDS = 0.002
 AWAY = psycopg.OperationalError
 CONFLICT = psycopg.errors.DeadlockDetected
 REFUSED = psycopg.DataError
@@ -34,6 +43,7 @@ class Item:
     number: int
     process_id: str
     poisoned: bool = False
+    rival: str | None = None
 
     @property
     def key(self) -> ProcessKey:
@@ -43,7 +53,10 @@ class Item:
 class Bench:
     """A group commit over a scripted write; an error in the script is raised by one write."""
 
-    def __init__(self, insistence: Insistence = Insistence.GIVE_UP, **fields: Any) -> None:
+    def __init__(
+        self, insistence: Insistence = Insistence.GIVE_UP, *, seconds: float = 0.0, **fields: Any
+    ) -> None:
+        self.seconds = seconds
         self.pool = MemoryPool()
         self.script: collections.deque[type[Exception] | None] = collections.deque()
         self.batches: list[tuple[int, ...]] = []
@@ -88,6 +101,8 @@ class Bench:
         self.again.append(again)
         self.times.append(asyncio.get_running_loop().time())
         await self.open.wait()
+        if self.seconds:
+            await asyncio.sleep(self.seconds)
         answer = self.script.popleft() if self.script else None
         if answer is not None:
             raise answer
@@ -433,30 +448,53 @@ async def test_a_bug_in_a_write_ends_the_group() -> None:
 
 
 @in_virtual_time
-async def test_in_a_crowd_a_batch_lets_itself_fill() -> None:
-    bench = Bench(gather_max=GATHER_SECONDS, crowd=lambda: 1000)
+async def test_in_a_crowd_a_batch_lets_itself_fill_for_a_few_writes() -> None:
+    bench = Bench(gather_max=1, crowd=lambda: 1000, seconds=WRITE_SECONDS)
     async with bench.running():
-        await asyncio.sleep(1)
         await asyncio.wait(bench.submit(*crowd(1)))
         futures = bench.submit(*crowd(2))
-        await asyncio.sleep(GATHER_SECONDS / 2)
+        await asyncio.sleep(WRITE_SECONDS)
         futures += bench.submit(*crowd(3))
         await asyncio.wait(futures)
 
     assert bench.batches == [(1,), (2, 3)]
-    assert bench.times == [1, pytest.approx(1 + GATHER_SECONDS)]
+    assert bench.times == [0, pytest.approx(GATHER_WRITES * WRITE_SECONDS)]
+
+
+@in_virtual_time
+async def test_a_batch_lets_itself_fill_no_longer_than_it_may() -> None:
+    bench = Bench(gather_max=GATHER_SECONDS, crowd=lambda: 1000, seconds=GATHER_SECONDS / 2)
+    async with bench.running():
+        await asyncio.wait(bench.submit(*crowd(1)))
+        await asyncio.wait(bench.submit(*crowd(2)))
+
+    assert bench.times == [0, pytest.approx(GATHER_SECONDS)]
+
+
+@in_virtual_time
+async def test_a_batch_with_half_the_crowd_in_it_starts_at_once() -> None:
+    bench = Bench(gather_max=1, crowd=lambda: 4, seconds=WRITE_SECONDS)
+    async with bench.running():
+        await asyncio.wait(bench.submit(*crowd(1)))
+        futures = bench.submit(*crowd(2))
+        await asyncio.sleep(WRITE_SECONDS / 2)
+        futures += bench.submit(*crowd(3))
+        await asyncio.wait(futures)
+
+    assert bench.batches == [(1,), (2, 3)]
+    assert bench.times == [0, pytest.approx(1.5 * WRITE_SECONDS)]
 
 
 @pytest.mark.parametrize(
     ("steps", "pause", "second"),
-    [(1, 0.0, (2,)), (1000, 1.0, (2,)), (1000, 0.0, (2, 3, 4, 5))],
-    ids=["alone", "long after", "full already"],
+    [(3, 0.0, (2,)), (1000, 1.0, (2,)), (1000, 0.0, (2, 3, 4, 5))],
+    ids=["nearly alone", "long after", "full already"],
 )
 @in_virtual_time
 async def test_nobody_waits_in_vain_for_a_batch_to_fill(
     steps: int, pause: float, second: tuple[int, ...]
 ) -> None:
-    bench = Bench(gather_max=GATHER_SECONDS, crowd=lambda: steps)
+    bench = Bench(gather_max=GATHER_SECONDS, crowd=lambda: steps, seconds=WRITE_SECONDS)
     async with bench.running():
         await asyncio.wait(bench.submit(*crowd(1)))
         await asyncio.sleep(pause)
@@ -464,3 +502,114 @@ async def test_nobody_waits_in_vain_for_a_batch_to_fill(
         await asyncio.wait(bench.submit(*crowd(*second)))
 
     assert bench.times[-1] == began_at
+
+
+@pytest.mark.parametrize(
+    ("steps", "waiting", "sizes"),
+    [
+        (2 * GATHER_SPLIT, 2 * GATHER_SPLIT, [GATHER_SPLIT, GATHER_SPLIT]),
+        (2 * GATHER_SPLIT, 5 * GATHER_SPLIT, [4 * GATHER_SPLIT, GATHER_SPLIT]),
+        (GATHER_SPLIT, GATHER_SPLIT, [GATHER_SPLIT]),
+    ],
+    ids=["the whole crowd", "a backlog", "a small crowd"],
+)
+@in_virtual_time
+async def test_a_crowd_that_is_all_in_line_is_written_in_halves(
+    steps: int, waiting: int, sizes: list[int]
+) -> None:
+    bench = Bench(gather_max=1, batch_max=128, crowd=lambda: steps, seconds=WRITE_SECONDS)
+    async with bench.running():
+        await asyncio.wait(bench.submit(*crowd(*range(waiting))))
+
+    assert [len(batch) for batch in bench.batches] == sizes
+
+
+@in_virtual_time
+async def test_a_batch_that_fills_is_written_when_the_line_is_closed() -> None:
+    bench = Bench(gather_max=1, crowd=lambda: 1000, seconds=WRITE_SECONDS)
+    running = asyncio.ensure_future(bench.commit.run())
+    await asyncio.wait(bench.submit(*crowd(1)))
+    bench.submit(*crowd(2))
+    await settled()
+
+    bench.commit.close()
+    await running
+
+    assert bench.times == [0, WRITE_SECONDS]
+
+
+def by_rival(item: Item) -> str | None:
+    return item.rival
+
+
+@in_virtual_time
+async def test_items_of_one_process_share_a_batch_where_they_are_no_rivals() -> None:
+    bench = Bench(rival=by_rival)
+    futures = bench.submit(*(Item(number, "a") for number in range(1, 7)))
+    async with bench.running():
+        await asyncio.wait(futures)
+
+    assert bench.batches == [(1, 2, 3, 4), (5, 6)]
+
+
+@in_virtual_time
+async def test_nobody_passes_an_item_of_the_same_process_that_waits_for_its_rival() -> None:
+    bench = Bench(rival=by_rival)
+    futures = bench.submit(
+        Item(1, "a", rival="k"),
+        Item(2, "a", rival="k"),
+        Item(3, "a", rival="other"),
+        Item(4, "b"),
+        Item(5, "a"),
+    )
+    async with bench.running():
+        await asyncio.wait(futures)
+
+    assert bench.batches == [(1, 4), (2, 3, 5)]
+
+
+@in_virtual_time
+async def test_a_crowd_on_one_process_is_written_in_full_batches() -> None:
+    bench = Bench(rival=by_rival, batch_max=128, queue_max=10_000)
+    futures = bench.submit(*(Item(number, "a") for number in range(10_000)))
+    async with bench.running():
+        await asyncio.wait(futures)
+
+    written = [number for batch in bench.batches for number in batch]
+    assert written == list(range(10_000))
+    assert len(bench.batches) == 79
+
+
+@in_virtual_time
+async def test_a_busy_lane_keeps_its_connection() -> None:
+    bench = Bench(seconds=WRITE_SECONDS)
+    async with bench.running():
+        for number in range(10):
+            await asyncio.wait(bench.submit(*crowd(number)))
+            await asyncio.sleep(IDLE_SECONDS / 10)
+
+    assert bench.pool.lent == 1
+
+
+@pytest.mark.parametrize("pause", [2 * IDLE_SECONDS, 0.0], ids=["idle", "busy for long"])
+@in_virtual_time
+async def test_a_lane_returns_its_connection_for_others(pause: float) -> None:
+    bench = Bench(seconds=HOLD_SECONDS / 2)
+    async with bench.running():
+        for number in range(4):
+            await asyncio.wait(bench.submit(*crowd(number)))
+            await asyncio.sleep(pause)
+
+    assert bench.pool.lent == (4 if pause else 2)
+
+
+@in_virtual_time
+async def test_closing_returns_the_connection_of_an_idle_lane_at_once() -> None:
+    bench = Bench()
+    running = asyncio.ensure_future(bench.commit.run())
+    await asyncio.wait(bench.submit(*crowd(1)))
+
+    bench.commit.close()
+    await running
+
+    assert asyncio.get_running_loop().time() == 0

@@ -1,0 +1,234 @@
+"""Gets that wait at the moment are one statement: each still gets its own, and the truth."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from progressor import errors
+from progressor.domain.admission import Import
+from progressor.domain.event import Direction, HistoryRange, NewEvent
+from progressor.domain.process import ProcessKey, ProcessStatus
+from progressor.domain.task import TaskType
+from progressor.domain.view import HistoryPage, ProcessView
+from progressor.storage.processes import (
+    BATCH_EVENT_BYTES_MAX,
+    BATCH_EVENTS_MAX,
+    BATCH_MAX,
+    STATE_BYTES_MAX,
+    WAITS_MAX,
+)
+from tests.support.storage import Desk, a_request, fresh_key, success
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ALL = HistoryRange()
+BACKWARD = Direction.BACKWARD
+MIB = 1024**2
+INT64_MAX = 2**63 - 1
+
+Found = tuple[ProcessView, HistoryPage] | errors.ProgressorError
+
+
+async def put(desk: Desk, events: Sequence[NewEvent] = (), *, aux_state: bytes = b"") -> ProcessKey:
+    key = fresh_key()
+    imported = Import(
+        key=key, status=ProcessStatus.RUNNING, history=tuple(events), aux_state=aux_state
+    )
+    await desk.processes.put(imported)
+    return key
+
+
+def numbered(count: int, *, size: int = 1) -> list[NewEvent]:
+    return [NewEvent(payload=b"%d" % n + b"x" * size) for n in range(1, count + 1)]
+
+
+async def read(desk: Desk, key: ProcessKey, wanted: HistoryRange = ALL) -> Found:
+    try:
+        return await desk.processes.read(key, wanted, bytes_max=3 * MIB)
+    except errors.ProgressorError as error:
+        return error
+
+
+async def read_all(desk: Desk, *wanted: tuple[ProcessKey, HistoryRange]) -> list[Found]:
+    """Read at the same time."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(read(desk, key, history)) for key, history in wanted]
+    return [task.result() for task in tasks]
+
+
+def ids(found: Found) -> list[int]:
+    assert not isinstance(found, errors.ProgressorError), found
+    return [event.event_id for event in found[1].events]
+
+
+RANGES = [
+    (ALL, [1, 2, 3, 4, 5]),
+    (HistoryRange(after=2), [3, 4, 5]),
+    (HistoryRange(after=4, limit=3), [5]),
+    (HistoryRange(after=5), []),
+    (HistoryRange(after=6), []),
+    (HistoryRange(after=INT64_MAX), []),
+    (HistoryRange(after=INT64_MAX, limit=100_000), []),
+    (HistoryRange(limit=2), [1, 2]),
+    (HistoryRange(after=1, limit=2), [2, 3]),
+    (HistoryRange(limit=0), []),
+    (HistoryRange(direction=BACKWARD), [5, 4, 3, 2, 1]),
+    (HistoryRange(limit=2, direction=BACKWARD), [5, 4]),
+    (HistoryRange(limit=100_000, direction=BACKWARD), [5, 4, 3, 2, 1]),
+    (HistoryRange(limit=0, direction=BACKWARD), []),
+    (HistoryRange(after=3, direction=BACKWARD), [2, 1]),
+    (HistoryRange(after=4, limit=1, direction=BACKWARD), [3]),
+    (HistoryRange(after=1, direction=BACKWARD), []),
+]
+
+
+async def test_every_range_is_what_was_asked_for(desk: Desk) -> None:
+    key = await put(desk, numbered(5))
+
+    found = await read_all(desk, *((key, wanted) for wanted, _ in RANGES))
+
+    assert [ids(each) for each in found] == [expected for _, expected in RANGES]
+
+
+async def test_of_a_process_without_events_every_range_is_empty(desk: Desk) -> None:
+    key = await put(desk)
+
+    found = await read_all(desk, *((key, wanted) for wanted, _ in RANGES))
+
+    assert [ids(each) for each in found] == [[] for _ in RANGES]
+
+
+async def test_an_event_is_what_a_history_of_its_own_tells(desk: Desk) -> None:
+    key = await put(
+        desk,
+        [
+            NewEvent(payload=b"\0\xff", format_version=-3, metadata={"ü": [1, None, {"a": 1.5}]}),
+            NewEvent(payload=b"", metadata={}),
+            NewEvent(payload=b"plain"),
+        ],
+    )
+
+    found = await read(desk, key)
+
+    assert not isinstance(found, errors.ProgressorError)
+    apart = await desk.processes.history(key, ALL, last_event_id=3, bytes_max=MIB)
+    assert found[1] == apart
+    assert found[0] == await desk.processes.get(key)
+
+
+async def test_many_at_once_get_their_own_missing_and_huge_ones_too(desk: Desk) -> None:
+    small = [await put(desk, numbered(3), aux_state=b"%d" % n) for n in range(2 * BATCH_MAX)]
+    state = await put(desk, numbered(2), aux_state=b"s" * (STATE_BYTES_MAX + 1))
+    long = await put(desk, numbered(2000))
+    fat = await put(desk, numbered(3, size=BATCH_EVENT_BYTES_MAX // 2))
+    huge = await put(desk, numbered(4, size=MIB))
+    gone = fresh_key()
+    odd = [state, long, fat, huge, gone]
+
+    found = await read_all(desk, *((key, ALL) for key in [*small[:9], *odd, *small[9:]]))
+
+    plain = [*found[:9], *found[9 + len(odd) :]]
+    for n, each in enumerate(plain):
+        assert ids(each) == [1, 2, 3]
+        assert not isinstance(each, errors.ProgressorError)
+        assert (each[0].process.key, each[0].process.aux_state) == (small[n], b"%d" % n)
+    of_state, of_long, of_fat, of_huge, of_gone = found[9 : 9 + len(odd)]
+    assert (ids(of_state), ids(of_fat)) == ([1, 2], [1, 2, 3])
+    assert not isinstance(of_state, errors.ProgressorError)
+    assert of_state[0].process.aux_state == b"s" * (STATE_BYTES_MAX + 1)
+    assert ids(of_long) == list(range(1, 2001))
+    assert not isinstance(of_huge, errors.ProgressorError)
+    assert (ids(of_huge), of_huge[1].next_after) == ([1, 2], 2)
+    assert isinstance(of_gone, errors.ProcessNotFoundError)
+
+
+@pytest.mark.parametrize("count", [BATCH_EVENTS_MAX - 1, BATCH_EVENTS_MAX, BATCH_EVENTS_MAX + 1])
+async def test_at_the_bound_of_a_batch_a_history_is_whole(desk: Desk, count: int) -> None:
+    key = await put(desk, numbered(count))
+
+    forward, backward, tail = await read_all(
+        desk,
+        (key, ALL),
+        (key, HistoryRange(direction=BACKWARD)),
+        (key, HistoryRange(limit=2, direction=BACKWARD)),
+    )
+
+    assert ids(forward) == ids(backward)[::-1] == list(range(1, count + 1))
+    assert ids(tail) == [count, count - 1]
+
+
+async def test_a_poisoned_key_spoils_nobody_elses_read(desk: Desk) -> None:
+    key = await put(desk, numbered(1))
+    poisoned = [ProcessKey(key.slot, key.namespace, bad) for bad in ("nul\0", "\ud800")]
+
+    good, nul, surrogate, again = await read_all(
+        desk, (key, ALL), *((each, ALL) for each in poisoned), (key, ALL)
+    )
+
+    assert ids(good) == ids(again) == [1]
+    assert isinstance(nul, errors.StorageRefusedError)
+    assert isinstance(surrogate, errors.StorageRefusedError)
+
+
+async def test_a_caller_that_goes_away_leaves_the_others_their_answers(desk: Desk) -> None:
+    keys = [await put(desk, numbered(2)) for _ in range(8)]
+    tasks = [asyncio.ensure_future(read(desk, key)) for key in keys]
+    await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+
+    await asyncio.wait(tasks)
+
+    assert all(task.cancelled() for task in tasks[::2])
+    assert [ids(task.result()) for task in tasks[1::2]] == [[1, 2]] * 4
+
+
+async def test_whatever_was_acknowledged_is_seen_by_every_replica(desk: Desk, other: Desk) -> None:
+    keys = [fresh_key() for _ in range(12)]
+
+    async def write_and_look(key: ProcessKey) -> None:
+        await desk.started(key, success(events=1))
+        for count in range(1, 6):
+            assert ids(await read(other, key)) == ids(await read(desk, key))
+            assert ids(await read(other, key)) == list(range(1, count + 1))
+            call = await desk.run_task(a_request(key))
+            await desk.settled(call, success(events=1))
+
+    async with asyncio.TaskGroup() as group:
+        for key in keys:
+            group.create_task(write_and_look(key))
+
+
+async def test_a_process_and_its_history_are_of_one_instant(desk: Desk, other: Desk) -> None:
+    key = fresh_key()
+    await desk.started(key, success(events=1))
+    writing = asyncio.Event()
+
+    async def write() -> None:
+        for _ in range(20):
+            call = await desk.run_task(a_request(key))
+            await desk.settled(call, success(events=3))
+        writing.set()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(write())
+        while not writing.is_set():
+            found = await read(other, key)
+            assert not isinstance(found, errors.ProgressorError)
+            last = found[0].process.last_event_id
+            assert ids(found) == list(range(1, last + 1))
+            # It runs or it does not: between a settlement and the next admission nothing waits.
+            assert len(found[0].waits) <= 1
+
+
+async def test_a_crowd_before_a_process_is_told_as_far_as_may_be(desk: Desk) -> None:
+    key = fresh_key()
+    await desk.start(key)
+    admitted = [await desk.admit(a_request(key, TaskType.NOTIFY)) for _ in range(WAITS_MAX + 5)]
+
+    waits = (await desk.processes.get(key)).waits
+
+    assert [each.task_id for each in waits[1:]] == [
+        each.task_id for each in admitted[: WAITS_MAX - 1]
+    ]

@@ -1,0 +1,312 @@
+"""Statements past the driver's cursors, on asyncio's loop and on uvloop, through everything."""
+
+import asyncio
+import datetime as dt
+import struct
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+import psycopg
+import psycopg_pool
+import pytest
+import uvloop
+from psycopg.pq import TransactionStatus
+
+from progressor import errors
+from progressor.storage import arrays, direct
+from progressor.storage.arrays import ByteaColumn, InstantColumn, Int8Column, TextColumn
+from progressor.storage.direct import Direct
+from progressor.storage.pools import Connection, connection_of, translated
+from tests.support.storage import connect
+from tests.support.storage_locks import until_blocked
+
+T = TypeVar("T")
+Run = Callable[[Callable[[Connection], Coroutine[Any, Any, T]]], T]
+
+LARGE = 40_000_000
+AN_INSTANT = dt.datetime(2026, 11, 21, 13, 34, 17, 123456, tzinfo=dt.UTC)
+LOCKED = 42
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
+    with asyncio.Runner(loop_factory=request.param) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(runner: asyncio.Runner, database: str) -> Run[Any]:
+    """Return what runs some work with a connection of its own."""
+
+    async def connected(work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        async with await connect(database) as connection:
+            return await work(connection)
+
+    return lambda work: runner.run(connected(work))
+
+
+@pytest.fixture(scope="module")
+def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def holder(database: str) -> Iterator[psycopg.Connection[Any]]:
+    """Return a session that holds a lock for which `WAITING` waits."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("SELECT pg_advisory_lock(%s)", [LOCKED])
+        yield connection
+
+
+WAITING = Direct(b"SELECT pg_advisory_xact_lock(%b::bigint)")
+
+
+async def given_up(connection: Connection, eye: psycopg.Connection[Any]) -> asyncio.Task[Any]:
+    """Return a statement that was cancelled while it waited for a lock."""
+    task = asyncio.ensure_future(WAITING.execute(connection, [LOCKED]))
+    await until_blocked(eye)
+    task.cancel()
+    await asyncio.wait({task})
+    return task
+
+
+async def prepared(connection: Connection) -> list[str]:
+    cursor = await connection.execute("SELECT name FROM pg_prepared_statements")
+    return [row[0] for row in await cursor.fetchall()]
+
+
+def test_columns_and_rows_arrive_as_they_were_sent(run: Run[Any]) -> None:
+    statement = Direct(
+        b"SELECT * FROM unnest(%b::bigint[], %b::text[], %b::bytea[], %b::timestamptz[])"
+    )
+
+    async def work(connection: Connection) -> list[tuple[Any, ...]]:
+        columns = (
+            Int8Column([1, 2]), TextColumn(["Zoë", None]), ByteaColumn([b"\0", b""]),
+            InstantColumn([AN_INSTANT, None]),
+        )  # fmt: skip
+        return await statement.execute(connection, columns)
+
+    assert run(work) == [(1, "Zoë", b"\0", AN_INSTANT), (2, None, b"", None)]
+
+
+def test_scalars_arrive_as_they_were_sent(run: Run[Any]) -> None:
+    statement = Direct(
+        b"SELECT %b::bigint, %b::double precision, %b::boolean, %b::timestamptz, %b::bigint"
+    )
+
+    async def work(connection: Connection) -> list[tuple[Any, ...]]:
+        return await statement.execute(connection, [-7, 0.25, True, AN_INSTANT, None])
+
+    assert run(work) == [(-7, 0.25, True, AN_INSTANT, None)]
+
+
+def test_a_statement_is_prepared_once_per_connection(run: Run[Any]) -> None:
+    statement = Direct(b"SELECT %b::bigint")
+
+    async def work(connection: Connection) -> list[str]:
+        for number in range(3):
+            assert await statement.execute(connection, [number]) == [(number,)]
+        return await prepared(connection)
+
+    assert len(run(work)) == 1
+    assert len(run(work)) == 1
+
+
+def test_a_statement_whose_name_is_gone_goes_without(run: Run[Any]) -> None:
+    statement = Direct(b"SELECT %b::bigint")
+
+    async def work(connection: Connection) -> list[str]:
+        await statement.execute(connection, [1])
+        await connection.execute("DEALLOCATE ALL")
+        assert await statement.execute(connection, [2]) == [(2,)]
+        assert await statement.execute(connection, [3]) == [(3,)]
+        return await prepared(connection)
+
+    assert run(work) == []
+
+
+def test_a_statement_whose_name_is_taken_goes_without(run: Run[Any]) -> None:
+    statement = Direct(b"SELECT %b::bigint")
+
+    async def use(connection: Connection) -> list[str]:
+        await statement.execute(connection, [1])
+        return await prepared(connection)
+
+    [name] = run(use)
+
+    async def work(connection: Connection) -> list[tuple[Any, ...]]:
+        await connection.execute(f"PREPARE {name} AS SELECT 'of somebody else'".encode())
+        return await statement.execute(connection, [2])
+
+    assert run(work) == [(2,)]
+
+
+def test_more_than_a_socket_holds_goes_out_and_comes_in(run: Run[Any]) -> None:
+    statement = Direct(b"SELECT unnest(%b::bytea[])")
+
+    async def work(connection: Connection) -> int:
+        [[returned]] = await statement.execute(connection, [ByteaColumn([bytes(LARGE)])])
+        return len(returned)
+
+    assert run(work) == LARGE
+
+
+def test_an_error_is_the_drivers_and_leaves_the_connection_idle(run: Run[Any]) -> None:
+    statement = Direct(b"SELECT 1 / %b::bigint")
+
+    async def work(connection: Connection) -> list[tuple[Any, ...]]:
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            await statement.execute(connection, [0])
+        with pytest.raises(errors.StorageRefusedError, match="division by zero"), translated():
+            await statement.execute(connection, [0])
+        assert connection.pgconn.transaction_status == TransactionStatus.IDLE
+        return await statement.execute(connection, [1])
+
+    assert run(work) == [(1,)]
+
+
+def test_what_no_column_can_hold_is_not_sent(run: Run[Any]) -> None:
+    statement = Direct(b"SELECT %b::bigint[]")
+
+    async def work(connection: Connection) -> list[tuple[Any, ...]]:
+        with pytest.raises(struct.error):
+            await statement.execute(connection, [Int8Column([1 << 64])])
+        assert connection.pgconn.transaction_status == TransactionStatus.IDLE
+        return await statement.execute(connection, [Int8Column([])])
+
+    assert run(work) == [([],)]
+
+
+def test_a_cancelled_statement_is_stopped_and_closes_its_connection(
+    run: Run[Any], holder: psycopg.Connection[Any], eye: psycopg.Connection[Any]
+) -> None:
+    async def work(connection: Connection) -> None:
+        task = await given_up(connection, eye)
+
+        assert task.cancelled()
+        assert connection.closed
+
+    run(work)
+    assert not holder.closed
+    waiting = eye.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()
+    assert waiting == (0,)
+
+
+def test_a_statement_that_takes_too_long_is_stopped(
+    run: Run[Any], holder: psycopg.Connection[Any]
+) -> None:
+    async def work(connection: Connection) -> None:
+        with pytest.raises(errors.StorageUnavailableError, match="timed out"), translated():
+            async with asyncio.timeout(0.01):
+                await WAITING.execute(connection, [LOCKED])
+
+        assert connection.closed
+
+    run(work)
+    assert not holder.closed
+
+
+def test_a_connection_is_closed_even_if_nobody_hears_the_request_to_cancel(
+    run: Run[Any],
+    holder: psycopg.Connection[Any],
+    eye: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def unheard(_connection: Connection, *, timeout: float) -> None:
+        assert timeout == direct.CANCEL_SECONDS
+        raise psycopg.errors.CancellationTimeout("nobody there")
+
+    async def work(connection: Connection) -> None:
+        monkeypatch.setattr(psycopg.AsyncConnection, "cancel_safe", unheard)
+        task = await given_up(connection, eye)
+
+        assert task.cancelled()
+        assert connection.closed
+
+    run(work)
+    holder.execute("SELECT pg_advisory_unlock(%s)", [LOCKED])
+
+
+def test_a_pool_lends_no_connection_in_the_middle_of_an_answer(
+    runner: asyncio.Runner,
+    database: str,
+    holder: psycopg.Connection[Any],
+    eye: psycopg.Connection[Any],
+) -> None:
+    statement = Direct(b"SELECT %b::bigint")
+
+    async def prepare(connection: Connection) -> None:
+        arrays.register(connection)
+
+    async def lend(pool: psycopg_pool.AsyncConnectionPool[Connection]) -> None:
+        async with connection_of(pool) as connection:
+            await given_up(connection, eye)
+
+    async def work() -> list[tuple[Any, ...]]:
+        async with psycopg_pool.AsyncConnectionPool(
+            database,
+            connection_class=psycopg.AsyncConnection[tuple[Any, ...]],
+            kwargs={"autocommit": True},
+            min_size=1,
+            max_size=1,
+            configure=prepare,
+            open=False,
+        ) as pool:
+            await lend(pool)
+            async with connection_of(pool) as connection:
+                return await statement.execute(connection, [1])
+
+    assert runner.run(work()) == [(1,)]
+    assert not holder.closed
+
+
+def test_a_killed_session_is_an_outage(
+    run: Run[Any], holder: psycopg.Connection[Any], eye: psycopg.Connection[Any]
+) -> None:
+    async def work(connection: Connection) -> None:
+        task = asyncio.ensure_future(WAITING.execute(connection, [LOCKED]))
+        await until_blocked(eye)
+        eye.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
+
+        with pytest.raises(errors.StorageUnavailableError), translated():
+            await task
+        with pytest.raises(psycopg.OperationalError):
+            await WAITING.execute(connection, [LOCKED])
+
+    run(work)
+    assert not holder.closed
+
+
+def test_notices_and_notifications_do_not_get_in_the_way(
+    run: Run[Any], eye: psycopg.Connection[Any]
+) -> None:
+    eye.execute(
+        "CREATE OR REPLACE FUNCTION loud(n bigint) RETURNS bigint LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE NOTICE 'heard %', n; PERFORM pg_notify('here', n::text); RETURN n; END $$"
+    )
+    statement = Direct(b"SELECT loud(%b)")
+    heard: list[str | None] = []
+
+    async def work(connection: Connection) -> list[list[tuple[Any, ...]]]:
+        connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+        await connection.execute("LISTEN here")
+        eye.execute("NOTIFY here, 'from elsewhere'")
+        return [await statement.execute(connection, [number]) for number in range(3)]
+
+    assert run(work) == [[(0,)], [(1,)], [(2,)]]
+    assert heard == ["heard 0", "heard 1", "heard 2"]
+
+
+def test_a_statement_is_part_of_its_connections_transaction(run: Run[Any]) -> None:
+    statement = Direct(b"INSERT INTO kept VALUES (%b::bigint)")
+
+    async def work(connection: Connection) -> list[tuple[Any, ...]]:
+        await connection.execute("CREATE TEMPORARY TABLE kept (n bigint)")
+        async with connection.transaction(force_rollback=True):
+            assert await statement.execute(connection, [1]) == []
+        await statement.execute(connection, [2])
+        return await Direct(b"SELECT n FROM kept").execute(connection, [])
+
+    assert run(work) == [(2,)]
