@@ -5,6 +5,8 @@ import datetime as dt
 import enum
 from collections.abc import Mapping
 
+import msgspec
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvent:
@@ -16,9 +18,13 @@ class NewEvent:
     occurred_at: dt.datetime | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """A recorded event: ``event_id`` runs 1 .. n without gaps within its process."""
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """A recorded event: ``event_id`` runs 1 .. n without gaps within its process.
+
+    No dataclass, because none is made as often: ten cost 1 µs, and 10 µs as frozen dataclasses
+    (2026-11-21, 2-core reference machine). The garbage collector need not look at those that a
+    replica remembers: nothing in an event leads back to it.
+    """
 
     event_id: int
     occurred_at: dt.datetime

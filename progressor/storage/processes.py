@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from psycopg.types.json import Jsonb
@@ -11,28 +11,33 @@ from psycopg.types.json import Jsonb
 from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.admission import Import, Verdict
-from progressor.domain.event import HistoryRange
+from progressor.domain.event import NO_HISTORY, Direction, Event, HistoryRange
 from progressor.domain.process import Process, ProcessKey
-from progressor.domain.task import TIMER_TYPES, TaskStatus, TaskType
-from progressor.domain.view import (
-    HistoryPage,
-    ProcessQuery,
-    ProcessView,
-    TaskTrace,
-    Timer,
-    Wait,
-    WaitCause,
-)
-from progressor.storage import arrays, rows, statements
+from progressor.domain.task import TaskType
+from progressor.domain.view import HistoryPage, ProcessQuery, ProcessView, TaskTrace
+from progressor.storage import arrays, rows, statements, views
 from progressor.storage.functions import Functions
+from progressor.storage.group_read import GroupRead
 from progressor.storage.histories import Histories
-from progressor.storage.pools import Pool, connection_of
+from progressor.storage.pools import Connection, Pool, connection_of
 from progressor.storage.settlements import Cancelled, Due, cancelled
 
 _SQL = statements.load("processes")
 
 WAITS_MAX = 100
 TRACE_EVENTS_MAX = 1000
+
+READER_COUNT = 4
+"""Batches of reads in flight at once."""
+BATCH_MAX = 64
+WAITING_MAX = 100_000
+
+# What one item of a batch may carry. More, and it is read alone: its neighbours would wait for it,
+# and sixty-four of them have to fit in memory.
+STATE_BYTES_MAX = 64 * 1024
+BATCH_EVENTS_MAX = 100
+BATCH_EVENT_BYTES_MAX = 64 * 1024
+_NO_BOUND = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +56,14 @@ class SimpleRepair:
 
     verdict: Verdict
     due: Due | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a Get asks for."""
+
+    key: ProcessKey
+    history: HistoryRange
 
 
 class Processes:
@@ -72,9 +85,27 @@ class Processes:
         self._replica_id = replica_id
         self._histories = histories
         self._statement_timeout = statement_timeout.total_seconds()
+        self._reads: GroupRead[Wanted, rows.Row | None] = GroupRead(
+            name="processes",
+            read=self._read_batch,
+            pool=pool,
+            reader_count=READER_COUNT,
+            batch_max=BATCH_MAX,
+            waiting_max=WAITING_MAX,
+            statement_timeout=self._statement_timeout,
+        )
+        self._read_processes = functions.call("read_processes", arguments=11)
         self._put_process = functions.call("put_process", arguments=28)
         self._remove_process = functions.call("remove_process", arguments=3)
         self._simple_repair = functions.call("simple_repair", arguments=5)
+
+    async def run(self) -> None:
+        """Carry the reads of `get` and `read`, until `close` and until nobody waits."""
+        await self._reads.run()
+
+    def close(self) -> None:
+        """Take no more of those reads."""
+        self._reads.close()
 
     async def get(self, key: ProcessKey) -> ProcessView:
         """Read a process, its timer and what its unfinished tasks wait for.
@@ -83,30 +114,68 @@ class Processes:
             ProcessNotFoundError: There is none.
             StorageUnavailableError: PostgreSQL is away.
         """
-        named = dataclasses.asdict(key)
-        # Three statements, one round trip.
-        async with (
-            connection_of(self._pool) as connection,
-            asyncio.timeout(self._statement_timeout),
-            connection.pipeline(),
-        ):
-            found = await connection.execute(_SQL["get_process"], named, binary=True)
-            timed = await connection.execute(_SQL["get_timer"], named, binary=True)
-            waiting = await connection.execute(
-                _SQL["get_waits"],
-                named | {"limit": WAITS_MAX, "now": self._clock.pinned()},
-                binary=True,
-            )
-            row = await found.fetchone()
-            timer = await timed.fetchone()
-            waits = await waiting.fetchall()
+        return views.view(key, await self._row(Wanted(key, NO_HISTORY)))
+
+    async def read(
+        self, key: ProcessKey, wanted: HistoryRange, *, bytes_max: int
+    ) -> tuple[ProcessView, HistoryPage]:
+        """Read what `get` does, and a range of the history as of the same instant.
+
+        A history is empty where the range begins behind it. What is larger than a batch should
+        carry is read by statements of its own: the history as `history` does it.
+
+        Raises:
+            ProcessNotFoundError: There is none.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        row = await self._row(Wanted(key, wanted))
+        view, page = views.view(key, row), views.page(row, wanted)
+        if page is None:
+            last_event_id = view.process.last_event_id
+            page = await self.history(key, wanted, last_event_id=last_event_id, bytes_max=bytes_max)
+        return view, page
+
+    async def _row(self, wanted: Wanted) -> rows.Row:
+        row = await self._reads.ask(wanted)
+        if row is not None and not views.is_whole(row):
+            async with (
+                connection_of(self._pool) as connection,
+                asyncio.timeout(self._statement_timeout),
+            ):
+                [row] = await self._read_rows(connection, [wanted], state_bytes_max=_NO_BOUND)
         if row is None:
-            raise errors.ProcessNotFoundError(key.namespace, key.process_id)
-        return ProcessView(
-            process=dataclasses.replace(rows.process(key, row), result=row[10]),
-            timer=None if timer is None else _timer(timer),
-            waits=_waits(waits),
+            raise errors.ProcessNotFoundError(wanted.key.namespace, wanted.key.process_id)
+        return row
+
+    async def _read_batch(
+        self, connection: Connection, batch: Sequence[Wanted]
+    ) -> Sequence[rows.Row | None]:
+        return await self._read_rows(connection, batch, state_bytes_max=STATE_BYTES_MAX)
+
+    async def _read_rows(
+        self, connection: Connection, batch: Sequence[Wanted], *, state_bytes_max: int
+    ) -> list[rows.Row | None]:
+        cursor = await connection.execute(
+            self._read_processes,
+            [
+                self._clock.pinned(),
+                state_bytes_max,
+                BATCH_EVENTS_MAX,
+                BATCH_EVENT_BYTES_MAX,
+                WAITS_MAX,
+                arrays.Int2Column(each.key.slot for each in batch),
+                arrays.TextColumn(each.key.namespace for each in batch),
+                arrays.TextColumn(each.key.process_id for each in batch),
+                arrays.Int8Column(each.history.after for each in batch),
+                arrays.Int4Column(each.history.limit for each in batch),
+                arrays.BoolColumn(each.history.direction is Direction.BACKWARD for each in batch),
+            ],
+            binary=True,
         )
+        found: list[rows.Row | None] = [None] * len(batch)
+        for row in await cursor.fetchall():
+            found[views.number(row)] = row
+        return found
 
     async def history(
         self, key: ProcessKey, wanted: HistoryRange, *, last_event_id: int, bytes_max: int
@@ -160,20 +229,22 @@ class Processes:
                 if await cursor.fetchone() is None:
                     raise errors.ProcessNotFoundError(key.namespace, key.process_id)
             own = [(row[17], min(row[18], TRACE_EVENTS_MAX)) for row in tasks if row[18]]
-            cursor = await connection.execute(
-                _SQL["trace_events"],
-                named
-                | {
-                    "first": arrays.Int8Column(first for first, _ in own),
-                    "count": arrays.Int8Column(count for _, count in own),
-                },
-                binary=True,
-            )
-            events = [rows.event(row) for row in await cursor.fetchall()]
-        return tuple(
-            _trace(row, tuple(event for event in events if event.task_id == row[0]))
-            for row in tasks
-        )
+            events = await self._trace_events(connection, key, own) if own else {}
+        return tuple(_trace(row, tuple(events.get(row[0], ()))) for row in tasks)
+
+    async def _trace_events(
+        self, connection: Connection, key: ProcessKey, own: Sequence[tuple[int, int]]
+    ) -> Mapping[int, Sequence[Event]]:
+        """Read the events of tasks, given each one's first and how many; return them by task."""
+        named: dict[str, Any] = dataclasses.asdict(key)
+        named["first"] = arrays.Int8Column(first for first, _ in own)
+        named["count"] = arrays.Int8Column(count for _, count in own)
+        cursor = await connection.execute(_SQL["trace_events"], named, binary=True)
+        found: dict[int, list[Event]] = {}
+        for row in await cursor.fetchall():
+            event = rows.event(row)
+            found.setdefault(event.task_id, []).append(event)
+        return found
 
     async def put(self, process: Import) -> Put:
         """Import a process; atomic. Raises StorageUnavailableError if PostgreSQL is away."""
@@ -234,50 +305,7 @@ class Processes:
         return SimpleRepair(verdict=Verdict(row[0]), due=due)
 
 
-def _timer(row: rows.Row) -> Timer:
-    return Timer(
-        task_id=row[0],
-        task_type=rows.TASK_TYPES[row[1]],
-        status=rows.TASK_STATUSES[row[2]],
-        due_at=row[3],
-    )
-
-
-def _waits(found: Sequence[rows.Row]) -> tuple[Wait, ...]:
-    """Name what each task waits for: the task before it, or its time, or a worker."""
-    waits: list[Wait] = []
-    for row in found:
-        task_type, status = rows.TASK_TYPES[row[1]], rows.TASK_STATUSES[row[2]]
-        due_at, attempt, is_due = row[3], row[4], row[11]
-        until = behind = None
-        if status is TaskStatus.RUNNING:
-            cause = WaitCause.RUNNING
-        elif waits:
-            # Calls run in order, and before the timer: whatever stands before it, it is behind.
-            cause, behind = WaitCause.BEHIND_TASK, waits[-1].task_id
-        elif is_due:
-            cause = WaitCause.NO_FREE_WORKER
-        else:
-            cause, until = (WaitCause.RETRY if attempt else WaitCause.TIMER), due_at
-        if task_type in TIMER_TYPES and cause is WaitCause.BEHIND_TASK:
-            until = due_at
-        waits.append(
-            Wait(
-                task_id=row[0],
-                task_type=task_type,
-                status=status,
-                cause=cause,
-                attempt=attempt if status is TaskStatus.RUNNING else attempt + 1,
-                until=until,
-                behind_task_id=behind,
-                last_error=rows.task_error(row[6:11]),
-                replica_id=row[5],
-            )
-        )
-    return tuple(waits)
-
-
-def _trace(row: rows.Row, events: tuple[Any, ...]) -> TaskTrace:
+def _trace(row: rows.Row, events: tuple[Event, ...]) -> TaskTrace:
     return TaskTrace(
         task_id=row[0],
         task_type=rows.TASK_TYPES[row[1]],

@@ -5,34 +5,6 @@ SELECT status, previous_status, detail, aux_state, metadata, corrupted_by, creat
 FROM progressor.processes
 WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
 
--- name: get_waits
--- Reads the unfinished tasks of a process in the order in which they run, the timer last.
--- Locks: none.
-SELECT w.task_id, w.task_type, w.status, w.due_at, w.attempt, w.replica_id,
-    t.error_code, t.error_reason, t.error_message, t.error_rejected, t.error_metadata,
-    coalesce(%(now)s, now()) >= w.due_at
-FROM (
-    SELECT slot, namespace, process_id, task_id, task_type, 'running'::progressor.task_status AS status,
-        NULL::timestamptz AS due_at, attempt, replica_id, 0 AS rank
-    FROM progressor.running
-    WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
-    UNION ALL
-    SELECT slot, namespace, process_id, task_id, task_type, status, due_at, attempt, NULL,
-        CASE WHEN task_type IN ('timeout', 'remove') THEN 2 ELSE 1 END
-    FROM progressor.schedule
-    WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
-) w
-JOIN progressor.tasks t USING (slot, namespace, process_id, task_id)
-ORDER BY w.rank, w.task_id
-LIMIT %(limit)s
-
--- name: get_timer
--- Reads the timer of a process. Locks: none.
-SELECT task_id, task_type, status, due_at
-FROM progressor.schedule
-WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
-    AND task_type IN ('timeout', 'remove')
-
 -- name: list_processes
 -- Pages through the processes of a namespace, newest first. Locks: none. `statuses` is an array's
 -- literal: a constant for the planner, by which it sees that an index of one status will do.

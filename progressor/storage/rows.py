@@ -53,8 +53,8 @@ def seconds(value: float | None) -> dt.timedelta | None:
     return None if value is None else dt.timedelta(seconds=value)
 
 
-def process(key: ProcessKey, columns: Row) -> Process:
-    """Return the process of the ten columns status .. init_task_id."""
+def process(key: ProcessKey, columns: Row, *, result: bytes | None = None) -> Process:
+    """Return the process of the ten columns status .. init_task_id; few readers need its result."""
     return Process(
         key=key,
         status=PROCESS_STATUSES[columns[0]],
@@ -67,7 +67,7 @@ def process(key: ProcessKey, columns: Row) -> Process:
         status_changed_at=columns[7],
         last_event_id=columns[8],
         init_task_id=columns[9],
-        result=None,
+        result=result,
     )
 
 
@@ -97,11 +97,4 @@ def task_result(task_id: int, columns: Row) -> TaskResult:
 
 def event(columns: Row) -> Event:
     """Return the event of the six columns id, time, payload, format version, metadata, task."""
-    return Event(
-        event_id=columns[0],
-        occurred_at=columns[1],
-        payload=columns[2],
-        format_version=columns[3],
-        metadata=columns[4],
-        task_id=columns[5],
-    )
+    return Event(*columns)

@@ -1,0 +1,141 @@
+-- Reads processes as they are at one instant: each with its timer, what its unfinished tasks wait for,
+-- and a range of its history, events in the order of their ids.
+--
+-- Neighbours pay for each other, so an item has bounds: a process with more than p_state_bytes_max of
+-- state is told by is_whole = false and nothing else; a range of more than p_events_max events is left
+-- out, and one with more than p_event_bytes_max is cut at its end. event_count says how many there are.
+-- Locks: none. STABLE: all of it sees one snapshot.
+-- Returns: a row for each process that exists, with the number of its item, from 1.
+CREATE FUNCTION read_processes(
+    p_now             timestamptz,
+    p_state_bytes_max integer,
+    p_events_max      integer,
+    p_event_bytes_max integer,
+    p_waits_max       integer,
+    p_slot            smallint[],
+    p_namespace       text[],
+    p_process_id      text[],
+    p_after           bigint[],
+    p_limit           integer[],
+    p_backward        boolean[]
+)
+RETURNS TABLE (
+    number bigint, is_whole boolean, status process_status, previous_status process_status,
+    detail text, aux_state bytea, metadata jsonb, corrupted_by bigint, created_at timestamptz,
+    status_changed_at timestamptz, last_event_id bigint, init_task_id bigint, result bytea,
+    timer_task_id bigint, timer_type task_type, timer_status task_status, timer_due_at timestamptz,
+    waits json, event_count bigint, event_ids bigint[], occurred_at timestamptz[],
+    payloads bytea[], format_versions integer[], event_metadata json[], task_ids bigint[]
+)
+LANGUAGE plpgsql
+STABLE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT i.number, p.is_whole, p.status, p.previous_status, p.detail,
+        CASE WHEN p.is_whole THEN p.aux_state END, CASE WHEN p.is_whole THEN p.metadata END,
+        p.corrupted_by, p.created_at, p.status_changed_at, p.last_event_id, p.init_task_id,
+        CASE WHEN p.is_whole THEN p.result END,
+        s.task_id, s.task_type, s.status, s.due_at, w.waits, r.last - r.first + 1,
+        e.event_ids, e.occurred_at, e.payloads, e.format_versions, e.metadata, e.task_ids
+    FROM unnest(p_slot, p_namespace, p_process_id, p_after, p_limit, p_backward)
+        WITH ORDINALITY
+        AS i (slot, namespace, process_id, after, wanted, backward, number)
+    -- OFFSET 0 keeps the items outside and the tables inside: whatever the planner believes of their
+    -- sizes, it can only look up what an item names.
+    CROSS JOIN LATERAL (
+        SELECT p.*,
+            octet_length(p.aux_state) + coalesce(octet_length(p.result), 0)
+                + coalesce(pg_column_size(p.metadata), 0) <= p_state_bytes_max AS is_whole
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
+        OFFSET 0
+    ) p
+    LEFT JOIN LATERAL (
+        SELECT s.task_id, s.task_type, s.status, s.due_at, s.attempt
+        FROM schedule s
+        WHERE (s.slot, s.namespace, s.process_id) = (i.slot, i.namespace, i.process_id)
+            AND s.task_type IN ('timeout', 'remove')
+        OFFSET 0
+    ) s ON true
+    -- Event ids have no gaps, so a range is known before it is read. What lies behind the last event
+    -- is cut off first: the sums cannot overflow.
+    CROSS JOIN LATERAL (
+        SELECT
+            CASE WHEN i.backward
+                THEN greatest(b.last - coalesce(i.wanted, b.last) + 1, 1)
+                ELSE least(i.after, p.last_event_id) + 1
+            END AS first,
+            CASE WHEN i.backward
+                THEN b.last
+                ELSE least(p.last_event_id,
+                    least(i.after, p.last_event_id) + coalesce(i.wanted, p.last_event_id))
+            END AS last
+        FROM (
+            SELECT CASE WHEN i.after = 0 THEN p.last_event_id
+                ELSE least(i.after - 1, p.last_event_id) END AS last
+        ) b
+    ) r
+    CROSS JOIN LATERAL (
+        SELECT json_agg(json_build_array(
+            w.task_id, w.task_type, w.status, (extract(epoch FROM w.due_at) * 1000000)::bigint,
+            w.attempt, w.replica_id, t.error_code, t.error_reason, t.error_message,
+            t.error_rejected, t.error_metadata, coalesce(p_now, now()) >= w.due_at
+        ) ORDER BY w.rank, w.task_id) AS waits
+        FROM (
+            SELECT u.*
+            FROM (
+                SELECT h.task_id, h.task_type, 'running'::task_status AS status,
+                    NULL::timestamptz AS due_at, h.attempt, h.replica_id, 0 AS rank
+                FROM running h
+                WHERE (h.slot, h.namespace, h.process_id) = (i.slot, i.namespace, i.process_id)
+                UNION ALL
+                -- A crowd before one process is not read to its end.
+                (SELECT c.task_id, c.task_type, c.status, c.due_at, c.attempt, NULL, 1
+                FROM schedule c
+                WHERE (c.slot, c.namespace, c.process_id) = (i.slot, i.namespace, i.process_id)
+                    AND c.task_type NOT IN ('timeout', 'remove')
+                ORDER BY c.slot, c.namespace, c.process_id, c.task_id
+                LIMIT p_waits_max)
+                UNION ALL
+                SELECT s.task_id, s.task_type, s.status, s.due_at, s.attempt, NULL, 2
+                WHERE s.task_id IS NOT NULL
+            ) u
+            ORDER BY u.rank, u.task_id
+            LIMIT p_waits_max
+        ) w
+        CROSS JOIN LATERAL (
+            SELECT t.error_code, t.error_reason, t.error_message, t.error_rejected, t.error_metadata
+            FROM tasks t
+            WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                = (i.slot, i.namespace, i.process_id, w.task_id)
+            OFFSET 0
+        ) t
+        WHERE p.is_whole
+    ) w
+    CROSS JOIN LATERAL (
+        SELECT array_agg(e.event_id) AS event_ids, array_agg(e.occurred_at) AS occurred_at,
+            array_agg(e.payload) AS payloads, array_agg(e.format_version) AS format_versions,
+            array_agg(e.metadata) AS metadata, array_agg(e.task_id) AS task_ids
+        FROM (
+            SELECT e.event_id, e.occurred_at, e.payload, e.format_version, e.metadata, e.task_id,
+                sum(octet_length(e.payload) + coalesce(pg_column_size(e.metadata), 0))
+                    OVER (ORDER BY e.event_id ROWS UNBOUNDED PRECEDING) AS size
+            FROM events e
+            WHERE (e.slot, e.namespace, e.process_id) = (i.slot, i.namespace, i.process_id)
+                AND e.event_id BETWEEN r.first AND r.last
+        ) e
+        WHERE e.size <= p_event_bytes_max
+            AND r.last - r.first < p_events_max
+            AND p.is_whole
+    ) e;
+END;
+$$;
