@@ -10,6 +10,7 @@ import contextlib
 import datetime as dt
 import functools
 import logging
+import random
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -23,7 +24,8 @@ from progressor.api.server import ApiServer, Listening
 from progressor.assembly import Assembly
 from progressor.clock import Clock, SystemClock
 from progressor.config import Config
-from progressor.settings.addresses import redact_dsn
+from progressor.settings.sections import Database
+from progressor.storage.capacity import room_for
 from progressor.storage.embedded import EmbeddedPostgres
 from progressor.storage.heartbeats import Heartbeats, Identity
 from progressor.storage.migrations import migrate
@@ -44,14 +46,12 @@ _STARTING = "the engine has not reached PostgreSQL yet"
 class Engine:
     """A running engine; `engine` makes one."""
 
-    def __init__(self, config: Config, *, clock: Clock, observers: Observers) -> None:
+    def __init__(
+        self, config: Config, *, clock: Clock, observers: Observers, port_shared: bool
+    ) -> None:
         """Open nothing."""
         self.addresses: tuple[str, ...] = ()
-        self.database = (
-            redact_dsn(config.database.dsn)
-            if config.database.dsn
-            else (f"embedded PostgreSQL in {config.database.data_directory}")
-        )
+        self.database = config.database.description
         self.dsn = ""
         """How to connect to its database, with any password; empty until it is reached."""
         self.serving = asyncio.Event()
@@ -63,11 +63,12 @@ class Engine:
         self._telemetry = set_up(
             otlp_endpoint=config.telemetry.otlp_endpoint,
             service_name=config.telemetry.service_name,
+            instance=config.replica.name,
             sample_ratio=config.telemetry.sample_ratio,
+            chance=random.random,
         )
         if self._telemetry.counters:
             observers.add(self._telemetry.observe)
-        self._embedded: EmbeddedPostgres | None = None
         self._doors = _Doors()
         self._health = _Health()
         tls = None
@@ -82,6 +83,8 @@ class Engine:
                 bind=config.server.bind,
                 message_bytes_max=config.server.message_bytes_max,
                 streams_max=config.server.streams_max,
+                session_calls_max=config.server.session_calls_max,
+                port_shared=port_shared,
                 tls=tls,
             ),
         )
@@ -118,11 +121,10 @@ class Engine:
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> Assembly | None:
         """Reach PostgreSQL, however long it takes; None if the engine is stopped first."""
-        dsn = (
-            await self._start_embedded(stack)
-            if not self._config.database.dsn
-            else (self._config.database.dsn)
-        )
+        dsn = self._config.database.dsn
+        if not dsn:
+            # Stopped last: everything else is closed by then.
+            dsn = await stack.enter_async_context(embedded(self._config.database))
         async with asyncio.TaskGroup() as group:
             reaching = group.create_task(self._reach(dsn, stack), name="reach PostgreSQL")
             stopping = group.create_task(self._stop.wait(), name="stop")
@@ -130,29 +132,6 @@ class Engine:
             reaching.cancel()
             stopping.cancel()
         return None if reaching.cancelled() else reaching.result()
-
-    async def _start_embedded(self, stack: contextlib.AsyncExitStack) -> str:
-        database = self._config.database
-        postgres = EmbeddedPostgres(
-            data_directory=database.data_directory,
-            port=database.embedded_port,
-            binaries=database.embedded_binaries,
-        )
-        # Stopped last: everything else is closed by then.
-        stack.push_async_callback(asyncio.to_thread, postgres.stop)
-        self._embedded = postgres
-        return await asyncio.to_thread(postgres.start)
-
-    async def _keep_embedded(self, postgres: EmbeddedPostgres) -> None:
-        """Start our own PostgreSQL again when it has ended; ends only by cancellation."""
-        while True:
-            await asyncio.sleep(_RECONNECT_SECONDS)
-            if not postgres.running:
-                _log.error("the embedded PostgreSQL has ended; starting it again")
-                try:
-                    await asyncio.to_thread(postgres.start)
-                except errors.EmbeddedPostgresError as error:
-                    _log.warning("not started", extra={"why": str(error)})
 
     async def _reach(self, dsn: str, stack: contextlib.AsyncExitStack) -> Assembly:
         config = self._config
@@ -189,9 +168,6 @@ class Engine:
             async with asyncio.TaskGroup() as group:
                 opened.start(group)
                 watching = [group.create_task(heartbeat.watch(), name="watch leases")]
-                if self._embedded is not None:
-                    keeping = self._keep_embedded(self._embedded)
-                    watching.append(group.create_task(keeping, name="keep PostgreSQL"))
                 self._doors.open(opened)
                 await self._stop.wait()
                 await self._drain(opened, heartbeat, group)
@@ -317,18 +293,67 @@ class _Doors:
 
 
 @contextlib.asynccontextmanager
+async def embedded(database: Database, *, replicas: int = 1) -> AsyncIterator[str]:
+    """Run a PostgreSQL of our own, with room for so many replicas; yields how to connect.
+
+    It is started again when it has ended by itself.
+
+    Raises:
+        EmbeddedPostgresError: It cannot be started.
+    """
+    postgres = EmbeddedPostgres(
+        data_directory=database.data_directory,
+        port=database.embedded_port,
+        binaries=database.embedded_binaries,
+        settings=room_for(replicas * database.connections_max),
+    )
+    try:
+        dsn = await asyncio.to_thread(postgres.start)
+        async with asyncio.TaskGroup() as group:
+            keeping = group.create_task(_keep(postgres), name="keep PostgreSQL")
+            try:
+                yield dsn
+            finally:
+                keeping.cancel()
+    finally:
+        await asyncio.to_thread(postgres.stop)
+
+
+async def _keep(postgres: EmbeddedPostgres) -> None:
+    """Start our own PostgreSQL again when it has ended; ends only by cancellation."""
+    while True:
+        await asyncio.sleep(_RECONNECT_SECONDS)
+        if not postgres.running:
+            _log.error("the embedded PostgreSQL has ended; starting it again")
+            try:
+                await asyncio.to_thread(postgres.start)
+            except errors.EmbeddedPostgresError as error:
+                _log.warning("not started", extra={"why": str(error)})
+
+
+@contextlib.asynccontextmanager
 async def engine(
-    config: Config, *, clock: Clock | None = None, observers: Observers | None = None
+    config: Config,
+    *,
+    clock: Clock | None = None,
+    observers: Observers | None = None,
+    port_shared: bool = False,
 ) -> AsyncIterator[Engine]:
     """Run an engine for the length of the context; leaving it drains.
 
-    It listens when the context is entered, and serves once ``Engine.serving`` is set.
+    It listens when the context is entered, and serves once ``Engine.serving`` is set. Only where
+    `port_shared` may others listen on its port: those that `binding.reserved` is for.
 
     Raises:
         ConfigError: An address cannot be bound.
         ExceptionGroup: The engine broke.
     """
-    running = Engine(config, clock=clock or SystemClock(), observers=observers or Observers())
+    running = Engine(
+        config,
+        clock=clock or SystemClock(),
+        observers=observers or Observers(),
+        port_shared=port_shared,
+    )
     await running.listen()
     async with asyncio.TaskGroup() as group:
         main = group.create_task(running.run(), name="engine")

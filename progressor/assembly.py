@@ -74,6 +74,7 @@ class Assembly:
         self._writers: list[asyncio.Task[None]] = []
         self._workers_task: asyncio.Task[None] | None = None
         self._replies_task: asyncio.Task[None] | None = None
+        self._channels_task: asyncio.Task[None] | None = None
         self._build_storage()
         self._build_worker()
 
@@ -162,7 +163,9 @@ class Assembly:
         self._writers = [
             group.create_task(self._admissions.run(), name="admissions"),
             group.create_task(self._settlements.run(), name="settlements"),
+            group.create_task(self.processes.run(), name="reads"),
         ]
+        self._channels_task = group.create_task(self._channels.run(), name="channels")
         self._workers_task = group.create_task(self.workers.run(self._workers_stop), name="workers")
         self._replies_task = group.create_task(self.replies.run(), name="replies")
         scanner, observers = self._config.scanner, self._observers
@@ -228,6 +231,7 @@ class Assembly:
         self._workers_stop.set()
         self._admissions.close()
         self._settlements.close()
+        self.processes.close()
         await asyncio.wait(self._writers)
         # What was handed back, or could not continue here, is due now.
         with contextlib.suppress(errors.StorageUnavailableError):
@@ -236,7 +240,7 @@ class Assembly:
 
     def cancel(self) -> None:
         """Give up what could not be written in time."""
-        for task in (*self._writers, self._workers_task, self._replies_task):
+        for task in (*self._writers, self._workers_task, self._replies_task, self._channels_task):
             if task is not None:
                 task.cancel()
 

@@ -30,6 +30,8 @@ def dev(
     config = _for_people(settings.load())
     if config.server.tls_certificate is not None:
         raise errors.ConfigError("server.tls_certificate", "progressor dev serves without TLS")
+    if config.server.workers != 1:
+        raise errors.ConfigError("server.workers", "progressor dev is one process")
     console = Console(highlight=False)
     work = functools.partial(show, console=console, once=once)
     with _data(config, ephemeral=ephemeral) as used:

@@ -1,7 +1,7 @@
 """An error as it leaves the command line: one sentence, its reason, its fields, on stderr."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rich.console import Console
 from rich.text import Text
@@ -33,6 +33,27 @@ def report_words(
         text = _in_a_line(value)
         if text and text not in message:
             console.print(Text(f"  {name}: {text}", style="dim"))
+
+
+def only_ours(group: ExceptionGroup[Exception]) -> errors.ProgressorError | None:
+    """Return the first error of a group in which all are ours; None where one is not: a bug."""
+    ours, others = group.split(errors.ProgressorError)
+    if ours is None or others is not None:
+        return None
+    return next(_leaves(ours))
+
+
+def words_of(error: errors.ProgressorError) -> Mapping[str, str]:
+    """Return the fields of an error as texts, for `report_words` in another process."""
+    return {name: _in_a_line(value) for name, value in _fields(error).items()}
+
+
+def _leaves(group: ExceptionGroup[errors.ProgressorError]) -> Iterator[errors.ProgressorError]:
+    for error in group.exceptions:
+        if isinstance(error, ExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 def _fields(error: errors.ProgressorError) -> Mapping[str, object]:

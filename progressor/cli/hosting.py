@@ -53,18 +53,21 @@ def run_loop(main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
-async def host(config: Config, *, open_engine: OpenEngine, work: Work) -> None:
+async def host(
+    config: Config, *, open_engine: OpenEngine, work: Work, one_of_many: bool = False
+) -> None:
     """Run an engine while `work` is at it, until a signal or the end of `work`, then drain.
 
     A second signal ends this process at once: what it leaves behind is collected, as after
-    any crash.
+    any crash. Where it is `one_of_many` with a log in common, each line has the replica's name.
 
     Raises:
         ExceptionGroup: `work` failed, or the engine broke.
     """
-    set_up_logs(level=config.log.level, log_format=config.log.format)
+    name = config.replica.name if one_of_many else ""
+    set_up_logs(level=config.log.level, log_format=config.log.format, replica=name)
     leaving = asyncio.Event()
-    with _signals(leaving):
+    with signals(leaving):
         async with open_engine(config) as engine:
             _tame_collector()
             await _until_left(leaving, work(engine), engine.failed())
@@ -91,7 +94,7 @@ async def until_signal(work: Awaitable[None]) -> None:
         ExceptionGroup: `work` failed.
     """
     leaving = asyncio.Event()
-    with _signals(leaving):
+    with signals(leaving):
         await _until_left(leaving, work)
 
 
@@ -119,7 +122,8 @@ async def _until_left(
 
 
 @contextlib.contextmanager
-def _signals(leaving: asyncio.Event) -> Iterator[None]:
+def signals(leaving: asyncio.Event) -> Iterator[None]:
+    """Have SIGTERM or SIGINT set `leaving`, for the length of the context; a second one ends us."""
     loop = asyncio.get_running_loop()
 
     first_at = float("inf")

@@ -2,14 +2,14 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 
 import progressor
 from progressor import errors
 from progressor.cli.exit_codes import EPILOGUE, ExitCode
-from progressor.cli.failure import report, report_words
+from progressor.cli.failure import only_ours, report, report_words
 
 _ROOM = "progressor.cli"
 _SUMMARY = "A durable process engine on PostgreSQL, called over gRPC."
@@ -35,10 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except errors.ProgressorError as error:
         return report(error, as_json=as_json)
     except ExceptionGroup as group:
-        ours, others = group.split(errors.ProgressorError)
-        if ours is None or others is not None:
+        known = only_ours(group)
+        if known is None:
             raise
-        return report(next(_leaves(ours)), as_json=as_json)
+        return report(known, as_json=as_json)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
@@ -115,11 +115,3 @@ def _check_text(tokens: Sequence[str]) -> None:
             raise errors.InvalidRequestError(
                 errors.FieldViolation(f"argument {position}", f"{token!r} is not UTF-8")
             ) from error
-
-
-def _leaves(group: ExceptionGroup[errors.ProgressorError]) -> Iterator[errors.ProgressorError]:
-    for error in group.exceptions:
-        if isinstance(error, ExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error

@@ -70,6 +70,8 @@ class Settings:
     """The same as --set database.data_directory=…"""
     bind: str | None = None
     """The same as --set server.bind=…"""
+    workers: int | None = None
+    """The same as --set server.workers=…; 0: one for each core."""
     log_level: str | None = None
     """The same as --set log.level=…"""
     log_format: str | None = None
@@ -81,6 +83,7 @@ class Settings:
             "database.dsn": self.dsn,
             "database.data_directory": self.data_directory,
             "server.bind": self.bind,
+            "server.workers": self.workers,
             "log.level": self.log_level,
             "log.format": self.log_format,
         }

@@ -1,21 +1,29 @@
-"""The command serve: one replica of the engine."""
+"""The command serve: one replica of the engine, or several behind one port."""
 
 import logging
 
 from progressor import app
+from progressor.cli.crew import count_of, run_crew
+from progressor.cli.exit_codes import ExitCode
 from progressor.cli.hosting import Engine, forever, host, run_loop
 from progressor.cli.options import DEFAULT_SETTINGS, Settings
 
 _log = logging.getLogger(__name__)
 
 
-def serve(*, settings: Settings = DEFAULT_SETTINGS) -> None:
+def serve(*, settings: Settings = DEFAULT_SETTINGS) -> ExitCode:
     """Run an engine until SIGTERM or SIGINT, which drain it; a second one ends it at once.
 
     Without a DSN it runs a PostgreSQL of its own. While PostgreSQL is away the engine waits for
-    it and its health is NOT_SERVING.
+    it and its health is NOT_SERVING. With --workers it is several processes, which share the port:
+    one core runs one of them, and one connection of a client stays with one of them.
     """
-    run_loop(host(settings.load(), open_engine=app.engine, work=_announce))
+    config = settings.load()
+    count = count_of(config.server.workers)
+    if count > 1:
+        return run_crew(config, count)
+    run_loop(host(config, open_engine=app.engine, work=_announce))
+    return ExitCode.DONE
 
 
 async def _announce(engine: Engine) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from progressor import errors
-from progressor.settings.addresses import check_address
+from progressor.settings.addresses import check_address, redact_dsn
 from progressor.settings.decoding import found_setting, setting
 
 _MIB = 1024 * 1024
@@ -64,6 +64,19 @@ class Database:
     connect_timeout: Seconds = setting(dt.timedelta(seconds=5), "to open a connection")
     statement_timeout: Seconds = setting(dt.timedelta(seconds=10), "for one statement")
 
+    @property
+    def description(self) -> str:
+        """Which PostgreSQL it is, without a password."""
+        if self.dsn:
+            return redact_dsn(self.dsn)
+        return f"embedded PostgreSQL in {self.data_directory}"
+
+    @property
+    def connections_max(self) -> int:
+        """How many connections one replica may have open: its pools', the heartbeat's, LISTEN's."""
+        pools = self.front_connections_max + self.worker_connections_max + self.scan_connections_max
+        return pools + 2
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
@@ -71,6 +84,11 @@ class Server:
 
     bind: tuple[str, ...] = setting(
         ("127.0.0.1:7420",), "where to listen: host:port or unix:/path, several by commas"
+    )
+    workers: Annotated[int, Meta(ge=0, le=256)] = setting(
+        1,
+        "processes that share the port, each a replica with the three pools and 2 connections "
+        "more; 0: one for each core",
     )
     drain_timeout: Annotated[dt.timedelta, Meta(ge=0, le=3600)] = setting(
         dt.timedelta(seconds=20), "for steps in hand to settle on a stop"
@@ -83,13 +101,21 @@ class Server:
     streams_max: Annotated[int, Meta(ge=1, le=1_000_000)] = setting(
         10_000, "requests at once over one connection"
     )
+    session_calls_max: Annotated[int, Meta(ge=1, le=1_000_000)] = setting(
+        10_000, "calls in flight on one session, over which they are OVERLOADED"
+    )
 
     def __post_init__(self) -> None:
-        """Check the addresses, and that TLS has both its files."""
+        """Check the addresses, that they can be shared, and that TLS has both its files."""
         if not self.bind:
             raise errors.ConfigError("server.bind", "must name at least one address, not ''")
         for address in self.bind:
             check_address("server.bind", address, port_min=0)
+            if self.workers != 1 and address.startswith("unix:"):
+                raise errors.ConfigError(
+                    "server.workers",
+                    f"{self.workers} processes cannot share {address!r}: a unix socket takes 1",
+                )
         if (self.tls_certificate is None) != (self.tls_key is None):
             missing, present = "server.tls_key", "server.tls_certificate"
             if self.tls_certificate is None:

@@ -18,6 +18,7 @@ def set_up_logs(
     *,
     level: Literal["debug", "info", "warning", "error"],
     log_format: Literal["auto", "console", "json"],
+    replica: str = "",
     stream: TextIO | None = None,
 ) -> None:
     """Send every log record to `stream` from now on; repeating replaces the set-up.
@@ -25,6 +26,7 @@ def set_up_logs(
     Args:
         level: The least that is said.
         log_format: auto: for people on a terminal, else JSON, one object a line.
+        replica: A field of every record, for logs that several replicas write to one place.
         stream: Standard error if None.
     """
     stream = sys.stderr if stream is None else stream
@@ -35,6 +37,8 @@ def set_up_logs(
         structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    if replica:
+        shared.append(_naming(replica))
     finish: list[structlog.typing.Processor] = (
         [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
         if for_people
@@ -51,3 +55,14 @@ def set_up_logs(
     root.setLevel(level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+def _naming(replica: str) -> structlog.typing.Processor:
+    def name(
+        _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        # A record that speaks of another replica says so itself.
+        event.setdefault("replica", replica)
+        return event
+
+    return name

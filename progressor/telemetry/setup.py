@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import random
 from collections.abc import Callable, Iterator, Mapping
 
 from opentelemetry import propagate, trace
@@ -33,8 +32,9 @@ class Telemetry:
     tracer: trace.Tracer | None
     counters: Mapping[str, Counter]
     shutdown: Callable[[], None]
-    chance: Callable[[], float] = random.random
-    sample_ratio: float = 1.0
+    chance: Callable[[], float]
+    """Returns a number, 0 .. 1, for a trace that nobody has decided about."""
+    sample_ratio: float
 
     def samples(self, context: Mapping[str, str]) -> bool:
         """Tell whether the step of a task with this trace context is to be recorded.
@@ -81,21 +81,35 @@ class Telemetry:
             counter.add(1, {name: str(facts[name]) for name in wanted})
 
 
-SILENT = Telemetry(tracer=None, counters={}, shutdown=lambda: None)
+SILENT = Telemetry(
+    tracer=None, counters={}, shutdown=lambda: None, chance=lambda: 1.0, sample_ratio=0.0
+)
 """Telemetry that goes nowhere."""
 
 
-def set_up(*, otlp_endpoint: str, service_name: str, sample_ratio: float) -> Telemetry:
+def set_up(
+    *,
+    otlp_endpoint: str,
+    service_name: str,
+    sample_ratio: float,
+    chance: Callable[[], float],
+    instance: str = "",
+) -> Telemetry:
     """Return telemetry that is pushed to an OTLP endpoint; an empty one: nowhere.
 
     Args:
         otlp_endpoint: As in ``http://localhost:4317``, gRPC.
         service_name: ``service.name`` of every span and metric.
-        sample_ratio: Share of traces without a sampled parent that is recorded, 0 .. 1.
+        sample_ratio: Share of traces that is recorded where the caller has not decided, 0 .. 1.
+        chance: Returns a random number, 0 .. 1.
+        instance: ``service.instance.id``, which tells the counters of one replica from another's.
     """
     if not otlp_endpoint:
         return SILENT
-    resource = Resource.create({"service.name": service_name})
+    attributes = {"service.name": service_name}
+    if instance:
+        attributes["service.instance.id"] = instance
+    resource = Resource.create(attributes)
     insecure = not otlp_endpoint.startswith("https://")
     # `Telemetry.samples` has decided before a span is begun.
     spans = TracerProvider(resource=resource, sampler=ALWAYS_ON)
@@ -119,5 +133,6 @@ def set_up(*, otlp_endpoint: str, service_name: str, sample_ratio: float) -> Tel
             for point, each in names.COUNTERS.items()
         },
         shutdown=shutdown,
+        chance=chance,
         sample_ratio=sample_ratio,
     )

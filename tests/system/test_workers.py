@@ -1,0 +1,263 @@
+"""Several replicas behind one port: all of them work, and any of them, or their parent, may die."""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+import grpc
+import psycopg
+import pytest
+
+from progressor import errors
+from progressor.api.binding import BIND_KEY, bind, check_free, reserved
+from progressor.sdk import BYTES, Client, NamespaceConfig
+from tests.support.crew import NAME, CrewProcess, gone, kill, running_crew
+from tests.support.points import PATIENCE_SECONDS
+from tests.support.postgres import wait_until_no_server
+from tests.support.processor import Answer, Hang, ScriptedProcessor
+
+CLIENTS = 16
+"""Each with a connection of its own: one in 32,768 times all of them go to one of two replicas."""
+
+NAMES = {f"{NAME}-1", f"{NAME}-2"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Two replicas behind one port, a processor, and clients that have a connection each."""
+
+    crew: CrewProcess
+    database: str
+    processor: ScriptedProcessor
+    clients: list[Client]
+
+    def hold(self, processes: Iterable[str]) -> asyncio.Event:
+        """Have the processor answer for these only once the event is set."""
+        released = asyncio.Event()
+        for process in processes:
+            self.processor.on_process(process, Hang(released), Answer())
+        return released
+
+    async def carriers(self) -> dict[str, str]:
+        """Return which replica has the step of a process in hand, by process."""
+        async with await psycopg.AsyncConnection.connect(self.database) as connection:
+            rows = await connection.execute(
+                "SELECT process_id, name FROM progressor.running"
+                " JOIN progressor.replicas USING (replica_id)"
+            )
+            return dict(await rows.fetchall())
+
+    async def unsettled(self) -> int:
+        """Return how many tasks wait or run."""
+        async with await psycopg.AsyncConnection.connect(self.database) as connection:
+            rows = await connection.execute(
+                "SELECT (SELECT count(*) FROM progressor.running)"
+                " + (SELECT count(*) FROM progressor.schedule)"
+            )
+            found = await rows.fetchone()
+        assert found is not None
+        return int(found[0])
+
+
+@contextlib.asynccontextmanager
+async def open_scene(database: str) -> AsyncIterator[Scene]:
+    async with (
+        running_crew({"database.dsn": database, "server.drain_timeout_seconds": "30"}) as crew,
+        # Where replicas are killed, a step may still be with the processor when it is asked again.
+        ScriptedProcessor(one_at_a_time=False) as processor,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        address = await crew.address()
+        clients = [
+            await stack.enter_async_context(
+                Client(address, namespace="n", codec=BYTES, timeout=PATIENCE_SECONDS)
+            )
+            for _ in range(CLIENTS)
+        ]
+        namespace = NamespaceConfig(name="n", processor_targets=(processor.target,))
+        await clients[0].create_namespace(namespace)
+        yield Scene(crew=crew, database=database, processor=processor, clients=clients)
+
+
+async def test_both_replicas_carry_what_comes_in_by_the_one_port(own_database: str) -> None:
+    async with open_scene(own_database) as scene, asyncio.TaskGroup() as group:
+        processes = [f"p{number}" for number in range(CLIENTS)]
+        released = scene.hold(processes)
+        starts = [
+            group.create_task(client.start(process, b"hello"))
+            for client, process in zip(scene.clients, processes, strict=True)
+        ]
+        await scene.processor.received(CLIENTS, seconds=PATIENCE_SECONDS)
+        carriers = await scene.carriers()
+        released.set()
+        answers = [await start for start in starts]
+
+        assert set(carriers.values()) == NAMES
+        assert {answer.response for answer in answers} == {b"hello"}
+        assert len(scene.crew.logged("engine listens")) == 1
+        assert len(scene.crew.logged("engine serves")) == 1
+
+
+async def test_sigterm_lets_all_replicas_finish_what_they_have_in_hand(own_database: str) -> None:
+    async with open_scene(own_database) as scene, asyncio.TaskGroup() as group:
+        processes = [f"p{number}" for number in range(CLIENTS)]
+        released = scene.hold(processes)
+        starts = [
+            group.create_task(client.start(process, b"hello"))
+            for client, process in zip(scene.clients, processes, strict=True)
+        ]
+        await scene.processor.received(CLIENTS, seconds=PATIENCE_SECONDS)
+        scene.crew.process.terminate()
+        for name in NAMES:
+            await scene.crew.told("draining", replica=name)
+        released.set()
+        answers = [await start for start in starts]
+
+        assert await scene.crew.left() == 0
+        assert {answer.response for answer in answers} == {b"hello"}
+        assert await scene.unsettled() == 0
+
+
+async def test_a_killed_replica_is_replaced_and_costs_no_answer(own_database: str) -> None:
+    async with open_scene(own_database) as scene, asyncio.TaskGroup() as group:
+        held = [f"held-{number}" for number in range(CLIENTS)]
+        released = scene.hold(held)
+        starts = [
+            group.create_task(client.start(process, process.encode(), idempotency_key=process))
+            for client, process in zip(scene.clients, held, strict=True)
+        ]
+        await scene.processor.received(CLIENTS, seconds=PATIENCE_SECONDS)
+        carriers = await scene.carriers()
+
+        async def ask(number: int, client: Client) -> None:
+            """Make requests before, during and after the death of a replica."""
+            for turn in range(10):
+                process = f"{number}-{turn}"
+                await client.start(process, idempotency_key="start")
+                answer = await client.call(process, b"again", idempotency_key="call")
+                assert answer.response == b"again"
+
+        asking = [
+            group.create_task(ask(number, client)) for number, client in enumerate(scene.clients)
+        ]
+        victim = scene.crew.members()[f"{NAME}-1"]
+        kill(victim)
+        died = await scene.crew.told("replica died; it is started again", replica=f"{NAME}-1")
+        released.set()
+        answers = [await start for start in starts]
+        for each in asking:
+            await each
+        await scene.crew.told("replica serves again", replica=f"{NAME}-1")
+
+        assert died["exit_code"] == -signal.SIGKILL
+        assert f"{NAME}-1" in carriers.values()
+        assert [answer.response for answer in answers] == [process.encode() for process in held]
+        assert scene.crew.members()[f"{NAME}-1"] != victim
+        assert await scene.unsettled() == 0
+
+
+async def test_nothing_is_left_of_a_crew_whose_parent_is_killed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with running_crew({"database.data_directory": str(data)}) as crew:
+        address = await crew.address()
+        members = crew.members()
+        # One that is stopped cannot notice anything by itself.
+        os.kill(members[f"{NAME}-2"], signal.SIGSTOP)
+
+        kill(crew.pid)
+
+        assert set(members) == NAMES
+        for member in members.values():
+            await gone(member)
+        await asyncio.to_thread(wait_until_no_server, data)
+        await check_free(address)
+
+
+async def test_a_second_signal_ends_all_at_once(own_database: str) -> None:
+    async with open_scene(own_database) as scene, asyncio.TaskGroup() as group:
+        scene.hold(["p"])
+        start = group.create_task(_end_of(scene.clients[0].start("p")))
+        await scene.processor.received(1, seconds=PATIENCE_SECONDS)
+        members = scene.crew.members()
+
+        code = await scene.crew.hurry()
+
+        assert code == -signal.SIGTERM
+        for member in members.values():
+            await gone(member)
+        for client in scene.clients:
+            await client.close()
+        await start
+
+
+async def _end_of(request: object) -> None:
+    with contextlib.suppress(errors.ProgressorError):
+        await request  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"server.tls_certificate": "/nowhere", "server.tls_key": "/nowhere"}, "tls_certificate"),
+        ({"server.bind": "192.0.2.1:0"}, "server.bind"),
+        ({"server.bind": "127.0.0.1:7420,unix:/tmp/none"}, "server.workers"),
+    ],
+)
+async def test_a_wrong_setting_ends_the_crew_with_one_error(
+    database: str, settings: dict[str, str], key: str
+) -> None:
+    async with running_crew({"database.dsn": database, **settings}) as crew:
+        code = await crew.left()
+
+    assert code == 2
+    assert [key in line for line in crew.lines if line.startswith("error: ")] == [True]
+
+
+async def test_a_port_of_somebody_else_is_refused_by_its_key(database: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        address = f"127.0.0.1:{stranger.getsockname()[1]}"
+        async with running_crew({"database.dsn": database, "server.bind": address}) as crew:
+            assert await crew.left() == 2
+            assert "server.bind" in crew.lines[0]
+
+
+async def test_the_port_is_held_against_everybody_but_those_that_share_it() -> None:
+    async with reserved("127.0.0.1:0") as address:
+        one, other = (grpc.aio.server(options=[("grpc.so_reuseport", 1)]) for _ in range(2))
+        for server in (one, other):
+            assert bind(server, address, None) == address
+            await server.start()
+            await server.stop(None)
+
+        with pytest.raises(errors.ConfigError, match=BIND_KEY):
+            await check_free(address)
+        with pytest.raises(errors.ConfigError, match=BIND_KEY):
+            async with reserved(address):
+                pass
+    await check_free(address)
+
+
+async def test_a_crew_that_may_want_too_many_connections_says_so(database: str) -> None:
+    settings = {"database.dsn": database, "database.front_connections_max": "1000"}
+    async with running_crew(settings) as crew:
+        warning = await crew.told("the replicas may want more connections than PostgreSQL has")
+
+    assert warning["wanted"] == 2 * (1000 + 6 + 3 + 2)
+    assert warning["allowed"] < 1000
+    assert "server.workers" in warning["keys"]
+
+
+def test_a_member_without_a_parent_ends() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "progressor.cli.member", "nobody's"],
+        stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=PATIENCE_SECONDS,
+    )  # fmt: skip
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, b"", b"")
