@@ -14,6 +14,8 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
+    -- A variable: no index is searched for what the clock says row by row.
+    v_before  timestamptz := coalesce(p_now, clock_timestamp()) - p_age;
     v_process record;
     v_count   integer := 0;
 BEGIN
@@ -22,7 +24,7 @@ BEGIN
         FROM processes p
         WHERE p.namespace = p_namespace
             AND p.status = 'finished'
-            AND p.status_changed_at < coalesce(p_now, clock_timestamp()) - p_age
+            AND p.status_changed_at < v_before
         ORDER BY p.namespace, p.status_changed_at
         LIMIT p_limit
         FOR UPDATE SKIP LOCKED

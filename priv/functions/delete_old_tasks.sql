@@ -15,7 +15,8 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_count integer;
+    v_before timestamptz := coalesce(p_now, clock_timestamp()) - p_age;
+    v_count  integer;
 BEGIN
     WITH old AS (
         SELECT t.slot, t.namespace, t.process_id, t.task_id
@@ -23,7 +24,7 @@ BEGIN
         JOIN processes p USING (slot, namespace, process_id)
         WHERE t.slot = p_slot
             AND t.namespace = p_namespace
-            AND t.finished_at < coalesce(p_now, clock_timestamp()) - p_age
+            AND t.finished_at < v_before
             AND t.task_id <> p.init_task_id
             AND t.task_id IS DISTINCT FROM p.corrupted_by
         LIMIT p_limit

@@ -26,6 +26,11 @@ CREATE TABLE progressor.events (
     metadata json,
     CONSTRAINT events_pkey PRIMARY KEY (slot, namespace, process_id, event_id),
     CONSTRAINT events_event_id_check CHECK ((event_id >= 1))
+) WITH (
+    autovacuum_vacuum_scale_factor=0.05,
+    autovacuum_vacuum_insert_scale_factor=0.05,
+    autovacuum_analyze_scale_factor=0.05,
+    autovacuum_freeze_min_age=0
 );
 
 CREATE TABLE progressor.migrations (
@@ -68,7 +73,10 @@ CREATE TABLE progressor.processes (
     CONSTRAINT processes_last_event_id_check CHECK ((last_event_id >= 0)),
     CONSTRAINT processes_process_id_check CHECK (((octet_length(process_id) >= 1) AND (octet_length(process_id) <= 256)))
 ) WITH (
-    fillfactor=85
+    fillfactor=85,
+    autovacuum_vacuum_scale_factor=0.05,
+    autovacuum_vacuum_insert_scale_factor=0.05,
+    autovacuum_analyze_scale_factor=0.05
 );
 
 CREATE TABLE progressor.replicas (
@@ -96,6 +104,9 @@ CREATE TABLE progressor.replies (
     error_metadata json,
     created_at timestamp with time zone NOT NULL,
     CONSTRAINT replies_pkey PRIMARY KEY (task_id)
+) WITH (
+    autovacuum_vacuum_scale_factor=0.01,
+    autovacuum_vacuum_threshold=1000
 );
 
 CREATE TABLE progressor.running (
@@ -115,7 +126,8 @@ CREATE TABLE progressor.running (
     fillfactor=50,
     autovacuum_vacuum_scale_factor=0.01,
     autovacuum_vacuum_threshold=1000,
-    autovacuum_vacuum_cost_delay=0
+    autovacuum_vacuum_cost_delay=0,
+    vacuum_index_cleanup=on
 );
 
 CREATE TABLE progressor.schedule (
@@ -133,10 +145,11 @@ CREATE TABLE progressor.schedule (
     CONSTRAINT schedule_status_check CHECK ((status = ANY (ARRAY['waiting'::progressor.task_status, 'blocked'::progressor.task_status]))),
     CONSTRAINT timers_are_due CHECK (((due_at IS NOT NULL) OR (task_type <> ALL (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type]))))
 ) WITH (
-    fillfactor=70,
     autovacuum_vacuum_scale_factor=0.01,
     autovacuum_vacuum_threshold=1000,
-    autovacuum_vacuum_cost_delay=0
+    autovacuum_vacuum_cost_delay=0,
+    fillfactor=100,
+    vacuum_index_cleanup=on
 );
 
 CREATE TABLE progressor.tasks (
@@ -176,7 +189,10 @@ CREATE TABLE progressor.tasks (
     CONSTRAINT finished_when_final CHECK (((finished_at IS NOT NULL) = (status = ANY (ARRAY['finished'::progressor.task_status, 'error'::progressor.task_status, 'cancelled'::progressor.task_status])))),
     CONSTRAINT tasks_attempt_count_check CHECK ((attempt_count >= 0))
 ) WITH (
-    fillfactor=80
+    fillfactor=60,
+    autovacuum_vacuum_scale_factor=0.05,
+    autovacuum_vacuum_insert_scale_factor=0.05,
+    autovacuum_analyze_scale_factor=0.05
 );
 
 CREATE INDEX processes_by_creation ON progressor.processes USING btree (namespace, created_at DESC, process_id DESC);
@@ -187,7 +203,11 @@ CREATE INDEX processes_finished ON progressor.processes USING btree (namespace, 
 
 CREATE INDEX processes_in_error ON progressor.processes USING btree (namespace, created_at DESC, process_id DESC) WHERE (status = 'error'::progressor.process_status);
 
+CREATE INDEX replies_by_creation ON progressor.replies USING btree (created_at);
+
 CREATE INDEX schedule_due ON progressor.schedule USING btree (namespace, due_at) WHERE ((status = 'waiting'::progressor.task_status) AND (due_at IS NOT NULL));
+
+CREATE INDEX schedule_due_requests ON progressor.schedule USING btree (namespace, due_at) WHERE ((due_at IS NOT NULL) AND (task_type = ANY (ARRAY['init'::progressor.task_type, 'call'::progressor.task_type, 'notify'::progressor.task_type, 'repair'::progressor.task_type])));
 
 CREATE UNIQUE INDEX schedule_timer ON progressor.schedule USING btree (slot, namespace, process_id) WHERE (task_type = ANY (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type]));
 

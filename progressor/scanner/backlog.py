@@ -20,7 +20,7 @@ _NOT_AT_ALL = dt.timedelta()
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """Fills free places with what is due, oldest first."""
+    """Fills free places with what is due, by turns: see worker/workers.py."""
 
     claims: Claims
     namespaces: Namespaces

@@ -28,6 +28,7 @@ class Places:
                         namespace=namespace.name,
                         limit=count,
                         expires_after=namespace.step_timeout + self.step_grace,
+                        requests_first=self.workers.next_turn(namespace.name),
                     )
                 )
         return rooms

@@ -60,7 +60,11 @@ class Timers:
             undo.callback(self._give_back, reserved)
             for each in due:
                 await self._reserve(each, wanted, reserved)
-            claimed = await self.claims.claim_tasks(self.pool, wanted) if wanted else []
+            if not wanted:
+                # All stand in line elsewhere. A crowd of them must not hold up the event loop.
+                await asyncio.sleep(0)
+                return
+            claimed = await self.claims.claim_tasks(self.pool, wanted)
             for each_claimed in claimed:
                 reserved[each_claimed.task.key.namespace] -= 1
                 self.places.workers.start(each_claimed.task)

@@ -38,12 +38,14 @@ class Wanted:
 class Room:
     """How many tasks of a namespace this replica can take.
 
-    ``after`` is the time and the id of the last task that `find_upcoming` has told of.
+    ``requests_first`` says whose turn it is: places go to the oldest request and the oldest of all
+    tasks by turns. ``after`` is the time and the id of the last task that `find_upcoming` told of.
     """
 
     namespace: str
     limit: int
     expires_after: dt.timedelta
+    requests_first: bool = False
     after: tuple[dt.datetime, int] | None = None
 
 
@@ -65,7 +67,7 @@ class Claims:
         self._step_grace = step_grace.total_seconds()
         self._statement_timeout = statement_timeout.total_seconds()
         self._claim_tasks = functions.call("claim_tasks", arguments=8)
-        self._claim_due = functions.call("claim_due", arguments=8)
+        self._claim_due = functions.call("claim_due", arguments=9)
 
     async def claim_tasks(self, pool: Pool, wanted: Sequence[Wanted]) -> list[Claimed]:
         """Claim tasks by their ids, at most one per process.
@@ -96,7 +98,7 @@ class Claims:
     async def claim_due(
         self, pool: Pool, rooms: Sequence[Room], *, overdue: dt.timedelta, wait: bool
     ) -> list[Claimed]:
-        """Claim tasks that have been due for `overdue` or longer, oldest first per namespace.
+        """Claim tasks that have been due for `overdue` or longer, by turns: see claim_due.sql.
 
         ``wait`` for processes that somebody else has locked, instead of passing them over.
 
@@ -116,6 +118,7 @@ class Claims:
             wait,
             arrays.TextColumn(room.namespace for room in rooms),
             arrays.Int4Column(room.limit for room in rooms),
+            arrays.BoolColumn(room.requests_first for room in rooms),
             arrays.Float8Column(room.expires_after.total_seconds() for room in rooms),
         ]
         async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):

@@ -30,9 +30,13 @@ CROSS JOIN LATERAL (
 -- Locks: none.
 SELECT n.namespace
 FROM unnest(%(namespace)s::text[]) AS n (namespace)
-WHERE EXISTS (
-    SELECT FROM progressor.schedule s
+CROSS JOIN LATERAL (
+    SELECT
+    FROM progressor.schedule s
     WHERE s.namespace = n.namespace
         AND s.status = 'waiting'
-        AND s.due_at <= coalesce(%(now)s, clock_timestamp()) - %(overdue)s
-)
+        -- Read once, by a SELECT of its own: no index is searched for what changes by the row.
+        AND s.due_at <= (SELECT coalesce(%(now)s, clock_timestamp()) - %(overdue)s)
+    ORDER BY s.namespace, s.due_at
+    LIMIT 1
+) s

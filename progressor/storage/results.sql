@@ -26,4 +26,4 @@ WHERE replica_id <> %(replica_id)s
 
 -- name: delete_old_replies
 DELETE FROM progressor.replies
-WHERE created_at < coalesce(%(now)s, clock_timestamp()) - %(age)s
+WHERE created_at < (SELECT coalesce(%(now)s, clock_timestamp()) - %(age)s)

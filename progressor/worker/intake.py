@@ -132,13 +132,17 @@ class Intake:
         timeout: float | None,
     ) -> Answer:
         """Return the answer of a task known by its id or idempotency key; raises as `ask` does."""
+        loop = asyncio.get_running_loop()
+        begun_at = loop.time()
         namespace = await self.namespaces.lookup(key.namespace)
         found = await self.results.await_task(key, task)
         if isinstance(found, TaskResult):
             return _answer(key, found, deduplicated=True)
         self._enter(namespace)
-        waiting = _Waiting(asyncio.get_running_loop().create_future(), found)
-        deadline = _expire_after(timeout, waiting)
+        waiting = _Waiting(loop.create_future(), found)
+        # What it took to find the task counts, or the caller would be gone before it is told.
+        left = None if timeout is None else timeout - (loop.time() - begun_at)
+        deadline = _expire_after(left, waiting)
         try:
             self.replies.expect(found, key, waiting.result)
             self.observers.tell("awaited", task_id=found, key=key)

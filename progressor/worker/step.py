@@ -142,7 +142,7 @@ class Steps:
                 entry, settlement=self._decide(task, _UNSTORABLE, namespace)
             )
             written = await self.settlements.submit(entry)
-        return self._conclude(entry, task.process, written, namespace)
+        return self._conclude(entry, task, written, namespace)
 
     def _decide(self, task: RunningTask, outcome: Outcome, namespace: Namespace) -> Settlement:
         return settle(
@@ -158,7 +158,7 @@ class Steps:
     def _conclude(
         self,
         entry: Entry,
-        before: Process,
+        task: RunningTask,
         written: Written | LeaseLost,
         namespace: Namespace,
     ) -> RunningTask | None:
@@ -167,10 +167,7 @@ class Steps:
                 self.observers.tell("fenced", task_id=entry.task_id, key=entry.key)
                 return None
             case Written():
-                if written.process is not None and namespace.history_kept != 0:
-                    new = _recorded(entry.settlement, before, entry.task_id, written.settled_at)
-                    keep = namespace.history_kept
-                    self.snapshots.extend(before, written.process, new, keep=keep)
+                self._remember(entry, task, written, namespace)
                 self.aftermath.of(entry, written)
                 self.observers.tell(
                     "settled",
@@ -182,6 +179,16 @@ class Steps:
                 return written.next
             case _:
                 assert_never(written)
+
+    def _remember(
+        self, entry: Entry, task: RunningTask, written: Written, namespace: Namespace
+    ) -> None:
+        """Carry the snapshot over, if the next step is going to ask for events as this one did."""
+        keep = _kept(task, namespace)
+        if written.process is None or keep == 0:
+            return
+        new = _recorded(entry.settlement, task.process, entry.task_id, written.settled_at)
+        self.snapshots.extend(task.process, written.process, new, keep=keep)
 
     async def _namespace(self, task: RunningTask) -> Namespace | None:
         """Return the task's namespace; waits for PostgreSQL if it is not in memory.
@@ -247,8 +254,10 @@ class Steps:
                 "let the namespace send the last events, or none",
                 retryable=False,
             )
-        if page.events and wanted.direction is Direction.FORWARD and wanted.limit is None:
+        if wanted.direction is Direction.FORWARD and wanted.limit is None:
             self.snapshots.remember(process, page.events)
+        elif wanted.direction is Direction.BACKWARD and wanted.after == 0:
+            self.snapshots.remember(process, page.events[::-1])
         return page.events
 
     def _recall(self, process: Process, wanted: HistoryRange) -> tuple[Event, ...] | None:
@@ -259,6 +268,14 @@ class Steps:
         count = before - 1 if wanted.limit is None else min(wanted.limit, before - 1)
         known = self.snapshots.recall(process, after=before - 1 - count)
         return known if known is None else known[:count][::-1]
+
+
+def _kept(task: RunningTask, namespace: Namespace) -> int | None:
+    """Return how many of the last events are worth remembering; None: all of them."""
+    asked = task.history_range
+    if asked is not None and asked.direction is Direction.BACKWARD and asked.after == 0:
+        return asked.limit
+    return namespace.history_kept
 
 
 def _recorded(

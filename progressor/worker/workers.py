@@ -2,7 +2,12 @@
 
 A *place* is reserved before a task is leased, so that no lease waits for a worker. Where tasks are
 due that found no place, the namespace has a *backlog*: until it is gone, places that become free go
-to the backlog, oldest first, and not to requests that have just come.
+to the backlog, and a request that has just come joins it.
+
+Who gets a place of two, by turns: the oldest of all that is due, and the oldest request. So behind
+100,000 timers that came due at once a fresh call waits for calls before it and no timer; requests
+among each other keep their order, timers theirs; and neither can starve the other, since what is
+oldest of all is next but one at worst.
 """
 
 import asyncio
@@ -22,6 +27,7 @@ class _Crew:
     # Counts the reasons to look for a backlog; `looked_at` is the count when nothing was found.
     marked: int = 0
     looked_at: int = 0
+    requests_first: bool = False
 
     @property
     def has_backlog(self) -> bool:
@@ -112,6 +118,15 @@ class Workers:
             for name, crew in self._crews.items()
             if crew.has_backlog and crew.free
         }
+
+    def next_turn(self, namespace: str) -> bool:
+        """Tell whether the next place is a request's before it is anybody's; each time the other.
+
+        A claim is often for a single place, so the turns are counted here and not within a claim.
+        """
+        crew = self._crews[namespace]
+        crew.requests_first = not crew.requests_first
+        return crew.requests_first
 
     def clear_backlog(self, namespace: str, mark: int) -> None:
         """Note that nothing was due when the backlog was at `mark`; later marks stay."""

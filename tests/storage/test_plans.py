@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import datetime as dt
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from progressor.domain.task import TaskType
 from progressor.domain.view import ProcessQuery
 from progressor.storage import admissions, claims, settlements
 from progressor.storage.pools import Connection
+from progressor.storage.processes import Wanted
 from tests.support.clock import ManualClock
 from tests.support.postgres import Cluster
 from tests.support.storage import (
@@ -180,8 +182,13 @@ async def find_upcoming(desk: Desk) -> object:
     return found
 
 
-async def get_process(desk: Desk) -> object:
-    return await desk.processes.get(seeded_key(WAITING_NUMBERS[0]))
+async def read_processes(desk: Desk) -> object:
+    numbers = [*WAITING_NUMBERS[::2], *RUNNING_NUMBERS[::2]]
+    wanted = [
+        Wanted(seeded_key(number), HistoryRange(limit=2, direction=direction))
+        for number, direction in zip(numbers, itertools.cycle(Direction))
+    ]
+    return await desk.processes._read_batch(_connection(desk), wanted)
 
 
 async def read_history(desk: Desk) -> object:
@@ -265,7 +272,7 @@ Work = Callable[[Desk], Awaitable[object]]
 WORKS: dict[Work, int] = {
     admit_starts: BATCH, admit_known_starts: BATCH, admit_requests: BATCH, settle_tasks: BATCH,
     recall_settlements: BATCH, claim_tasks: BATCH, claim_due: BATCH, claim_nothing_due: 1,
-    find_upcoming: BATCH, get_process: 1, read_history: 1, trace_process: 5,
+    find_upcoming: BATCH, read_processes: BATCH, read_history: 1, trace_process: 5,
     list_processes: BATCH, list_later_processes: BATCH, list_broken_processes: 1,
     put_process: 2, remove_process: 5, simple_repair: 1, await_task: 2, fetch_results: BATCH,
     delete_finished: 1, delete_namespace: 2,

@@ -8,6 +8,7 @@ import asyncio
 import collections
 import contextlib
 import datetime as dt
+import itertools
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from progressor.domain.event import Direction, Event, HistoryRange
 from progressor.domain.intent import Outcome
 from progressor.domain.namespace import Namespace
 from progressor.domain.process import ProcessKey
-from progressor.domain.task import RunningTask, TaskResult
+from progressor.domain.task import TIMER_TYPES, RunningTask, TaskResult
 from progressor.domain.view import HistoryPage
 from progressor.storage import admissions
 from progressor.storage import settlements as storage_settlements
@@ -267,7 +268,7 @@ class MemoryProcesses:
 
 
 class MemoryClaims:
-    """Due tasks by their ids; a claim takes them, the lowest id first."""
+    """Due tasks by their ids; a claim takes the lowest, and the lowest of a request, by turns."""
 
     def __init__(self) -> None:
         self.due: dict[int, Claimed] = {}
@@ -299,11 +300,20 @@ class MemoryClaims:
         taken: list[Claimed] = []
         for room in rooms:
             here = [
-                task_id
-                for task_id, each in sorted(self.due.items())
+                each.task
+                for _, each in sorted(self.due.items())
                 if each.task.key.namespace == room.namespace
             ]
-            taken.extend(self.due.pop(task_id) for task_id in here[: room.limit])
+            requests = [task for task in here if task.task_type not in TIMER_TYPES]
+            lines = (requests, here) if room.requests_first else (here, requests)
+            by_turns = [
+                task.task_id
+                for turn in itertools.zip_longest(*lines)
+                for task in turn
+                if task is not None
+            ]
+            first = list(dict.fromkeys(by_turns))[: room.limit]
+            taken.extend(self.due.pop(task_id) for task_id in first)
         return taken
 
     async def find_overdue(

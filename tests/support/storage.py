@@ -231,10 +231,20 @@ class Desk:
         )
 
     async def claim_due(
-        self, *, limit: int = 100, overdue: dt.timedelta = NO_TIME, wait: bool = True
+        self,
+        *,
+        limit: int = 100,
+        overdue: dt.timedelta = NO_TIME,
+        wait: bool = True,
+        requests_first: bool = False,
     ) -> list[Claimed]:
         """Claim what is due in the namespace."""
-        room = Room(namespace=self.namespace.name, limit=limit, expires_after=EXPIRES_AFTER)
+        room = Room(
+            namespace=self.namespace.name,
+            limit=limit,
+            expires_after=EXPIRES_AFTER,
+            requests_first=requests_first,
+        )
         return await self.claims.claim_due(self.pool, [room], overdue=overdue, wait=wait)
 
     async def claim(self, key: ProcessKey, task_id: int | None) -> list[Claimed]:
@@ -360,12 +370,14 @@ async def running_desks(
             for each in desks:
                 group.create_task(each.admissions.run(), name="admissions")
                 group.create_task(each.settlements.run(), name="settlements")
+                group.create_task(each.processes.run(), name="reads")
             try:
                 yield desks
             finally:
                 for each in desks:
                     each.admissions.close()
                     each.settlements.close()
+                    each.processes.close()
     finally:
         await pools.close()
 

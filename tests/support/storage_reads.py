@@ -10,9 +10,9 @@ from typing import Any, LiteralString
 
 import psycopg
 
+from progressor.clock import Clock
 from progressor.domain.process import ProcessKey
 from progressor.storage.pools import Connection
-from tests.support.clock import ManualClock
 from tests.support.storage import Desk, create_namespace, desk, lent
 
 REPLICA = 1
@@ -34,7 +34,7 @@ class Reads:
 
 
 async def reads_of(
-    connection: Connection, clock: ManualClock, work: Callable[[Desk], Awaitable[object]]
+    connection: Connection, clock: Clock, work: Callable[[Desk], Awaitable[object]]
 ) -> Mapping[str, Reads]:
     """Do some work of a replica on a connection, undo it, and return what it read."""
     worker = desk(lent(connection), clock=clock, replica_id=REPLICA)

@@ -9,7 +9,7 @@ import pytest
 
 from progressor import errors
 from progressor.domain.namespace import Namespace
-from progressor.domain.task import RunningTask
+from progressor.domain.task import RunningTask, TaskType
 from progressor.scanner.backlog import Backlog
 from progressor.scanner.due import PAGES_MAX, DueScan
 from progressor.scanner.places import Places
@@ -79,11 +79,17 @@ class Bench:
             observers=self.observers,
         )
 
-    def make_due(self, *task_ids: int, namespace: str = "orders") -> None:
+    def make_due(
+        self,
+        *task_ids: int,
+        namespace: str = "orders",
+        task_type: TaskType = TaskType.TIMEOUT,
+    ) -> None:
         """Make tasks due in storage."""
         for task_id in task_ids:
             process = make_process(key=make_key(f"p{task_id}", namespace=namespace))
-            self.claims.add(make_claimed(make_task(task_id=task_id, process=process)))
+            task = make_task(task_id=task_id, process=process, task_type=task_type)
+            self.claims.add(make_claimed(task))
 
     def remember(self, *task_ids: int, ahead: float = 0.0, namespace: str = "orders") -> None:
         """Note tasks on the agenda."""
@@ -287,6 +293,61 @@ async def test_a_backlog_is_worked_off_to_the_last() -> None:
         assert bench.carried == [1, 2, 3]
         assert not bench.workers.has_backlog("orders")
         assert bench.workers.reserve(ONE_PLACE)
+
+
+@in_virtual_time
+async def test_a_fresh_call_waits_for_one_timer_of_a_crowd_at_most() -> None:
+    bench = Bench(ONE_PLACE)
+    crowd, calls = range(1, 101), (1001, 1002, 1003)
+    bench.make_due(*crowd)
+    bench.workers.reserve(ONE_PLACE)
+    bench.workers.mark_backlog("orders")
+    async with bench.running(bench.backlog.run):
+        bench.workers.give_back("orders")
+        await settled()
+        bench.make_due(*calls, task_type=TaskType.CALL)
+        for _ in range(6):
+            bench.end(bench.carried[-1])
+            await settled()
+
+        assert bench.carried[1:] in ([1001, 2, 1002, 3, 1003, 4], [2, 1001, 3, 1002, 4, 1003])
+
+
+@in_virtual_time
+async def test_a_crowd_of_calls_does_not_keep_a_timer_waiting() -> None:
+    bench = Bench(ONE_PLACE)
+    bench.make_due(1, 2)
+    bench.make_due(*range(1001, 1101), task_type=TaskType.CALL)
+    bench.workers.reserve(ONE_PLACE)
+    bench.workers.mark_backlog("orders")
+    async with bench.running(bench.backlog.run):
+        bench.workers.give_back("orders")
+        await settled()
+        for _ in range(3):
+            bench.end(bench.carried[-1])
+            await settled()
+
+        assert {1, 2} < set(bench.carried)
+
+
+@in_virtual_time
+async def test_a_crowd_of_timers_without_places_does_not_hold_up_the_loop() -> None:
+    bench = Bench(ONE_PLACE)
+    bench.workers.reserve(ONE_PLACE)
+    bench.remember(*range(1, 1001))
+    bench.agenda.changed.clear()
+    passed: list[int] = []
+
+    async def look_on() -> None:
+        while bench.agenda.wait_seconds() is not None:
+            passed.append(len(passed))
+            await asyncio.sleep(0)
+
+    await asyncio.sleep(0.01)
+    async with bench.running(bench.timers.run, look_on):
+        await settled()
+
+    assert len(passed) >= 20
 
 
 @in_virtual_time

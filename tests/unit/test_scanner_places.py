@@ -51,7 +51,17 @@ class Bench:
 def test_there_is_room_for_as_many_as_there_are_places() -> None:
     rooms = Bench().places.rooms([ORDERS], limit=10)
 
-    assert rooms == [Room(namespace="orders", limit=2, expires_after=seconds(32))]
+    assert rooms == [
+        Room(namespace="orders", limit=2, expires_after=seconds(32), requests_first=True)
+    ]
+
+
+def test_every_other_room_is_for_requests_first() -> None:
+    places = Bench().places
+
+    rooms = [places.rooms([ORDERS], limit=1) for _ in range(2)]
+
+    assert [[room.requests_first for room in each] for each in rooms] == [[True], [False]]
 
 
 def test_there_is_no_more_room_than_a_scan_may_take() -> None:

@@ -399,9 +399,10 @@ async def test_a_history_that_was_read_whole_is_not_read_again() -> None:
     assert bench.history_sent() == (1, 2, 3)
 
 
-@pytest.mark.parametrize(
-    "wanted", [HistoryRange(limit=2), HistoryRange(direction=Direction.BACKWARD)], ids=repr
-)
+LAST_TWO = HistoryRange(direction=Direction.BACKWARD, limit=2)
+
+
+@pytest.mark.parametrize("wanted", [HistoryRange(limit=2), LAST_TWO], ids=repr)
 @in_virtual_time
 async def test_a_piece_of_a_history_is_not_taken_for_the_whole(wanted: HistoryRange) -> None:
     bench = Bench()
@@ -411,6 +412,21 @@ async def test_a_piece_of_a_history_is_not_taken_for_the_whole(wanted: HistoryRa
     await bench.carry(task_with_history(3))
 
     assert len(bench.histories.reads) == 2
+
+
+@in_virtual_time
+async def test_the_last_events_of_a_long_history_are_read_once() -> None:
+    bench = Bench()
+    bench.histories.events = make_history(1000)
+    after = make_process(last_event_id=1001)
+    bench.processor.script.append(make_success(events=make_new_events(1)))
+    next_task = make_task(process=after, history_range=LAST_TWO)
+    bench.settlements.script.append(make_written(process=after, next=next_task))
+
+    await bench.carry(task_with_history(1000, history_range=LAST_TWO))
+
+    assert len(bench.histories.reads) == 1
+    assert bench.history_sent() == (1001, 1000)
 
 
 @in_virtual_time

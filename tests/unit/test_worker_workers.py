@@ -184,6 +184,17 @@ def test_a_late_clearing_does_not_open_a_backlog_again() -> None:
     assert not workers.has_backlog("orders")
 
 
+def test_requests_and_all_that_is_due_take_turns() -> None:
+    workers = idle_workers()
+    workers.reserve_up_to(TWO_PLACES, 1)
+    workers.reserve_up_to(OTHER, 1)
+
+    turns = [workers.next_turn("orders") for _ in range(4)]
+
+    assert turns == [True, False, True, False]
+    assert workers.next_turn("invoices")
+
+
 @in_virtual_time
 async def test_a_step_gives_its_place_back_when_it_ends() -> None:
     carrier, stop = Carrier(), asyncio.Event()

@@ -1,0 +1,188 @@
+"""Fills a database: one transaction per table, without its indexes, by COPY."""
+
+import contextlib
+import dataclasses
+import datetime as dt
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, LiteralString
+
+import msgspec
+import psycopg
+from psycopg import sql
+
+from bench.filling.plan import Plan
+from bench.filling.rows import COLUMNS, Rows, numbers_by_slot
+from bench.filling.templates import HEADER, TRAILER
+from progressor.storage.migrations import migrate
+
+_LANES: Sequence[Sequence[str]] = (("tasks",), ("events", "processes", "schedule"))
+"""Tables loaded one after the other, in as many connections: about the same work in each."""
+
+_Connection = psycopg.Connection[Any]
+
+_SESSION: Sequence[LiteralString] = (
+    # A load that a crash undoes is begun again; nothing else waits for its commits.
+    "SET synchronous_commit = off",
+    "SET maintenance_work_mem = '1GB'",
+    # Both cores are busy already, and /dev/shm, which parallel workers need, may be small.
+    "SET max_parallel_maintenance_workers = 0",
+    "SET statement_timeout = 0",
+)
+
+_CONSTRAINTS: LiteralString = """
+    SELECT conname, pg_get_constraintdef(oid)
+    FROM pg_constraint
+    WHERE conrelid = %s::regclass AND contype IN ('p', 'u')"""
+_INDEXES: LiteralString = """
+    SELECT i.indexrelid::regclass::text, pg_get_indexdef(i.indexrelid)
+    FROM pg_index i
+    WHERE i.indrelid = %s::regclass
+        AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid)"""
+
+_CREATE_NAMESPACE: LiteralString = """
+    INSERT INTO progressor.namespaces (name, revision, config, created_at, updated_at)
+    VALUES (%s, 1, %s, now(), now())
+    ON CONFLICT DO NOTHING"""
+
+# Ids that are taken from the sequence for good; what others draw meanwhile lies before or behind.
+_RESERVE_IDS: LiteralString = """
+    SELECT setval('progressor.task_ids', nextval('progressor.task_ids') + %(count)s) - %(count)s,
+        setval('progressor.lease_tokens', greatest(
+            nextval('progressor.lease_tokens'), (SELECT last_value FROM progressor.task_ids)))"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What a load took."""
+
+    rows: int
+    seconds: float
+    seconds_by_part: dict[str, float]
+    callable_count: int
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows a second, indexes and statistics included."""
+        return self.rows / self.seconds
+
+
+def fill(conninfo: str, plan: Plan, *, processor: str = "127.0.0.1:1") -> Loaded:
+    """Carry out a plan in a database, which gets its schema if it has none. Blocks.
+
+    An engine may run on it only if it is idle: its tables are locked until they have their indexes
+    again. If the load fails or is killed, the table in hand is as it was.
+
+    Args:
+        conninfo: A database; where its tables are empty it is faster.
+        plan: What to put in.
+        processor: Where the steps of the namespace go, which is made if it is not there.
+    """
+    begun = time.monotonic()
+    spent: dict[str, float] = {}
+    with _timed(spent, "slots"):
+        migrate(conninfo)
+        slots = numbers_by_slot(plan)
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        rows = _prepare(connection, plan, slots, processor)
+    with ThreadPoolExecutor(len(_LANES)) as pool:
+        failed = threading.Event()
+        for lane in [
+            pool.submit(_load_lane, conninfo, rows, each, spent, failed) for each in _LANES
+        ]:
+            lane.result()
+    return Loaded(
+        rows=sum(map(rows.row_count, COLUMNS)),
+        seconds=time.monotonic() - begun,
+        seconds_by_part={name: round(seconds, 1) for name, seconds in spent.items()},
+        callable_count=plan.callable_count,
+    )
+
+
+def _prepare(
+    connection: _Connection, plan: Plan, slots: Sequence[Sequence[int]], processor: str
+) -> Rows:
+    # The API's own words for a namespace: durations in seconds, as msgspec writes them.
+    config = msgspec.json.encode({"processor_targets": [processor], "history_mode": "none"})
+    connection.execute(_CREATE_NAMESPACE, (plan.namespace, config.decode()))
+    row = connection.execute(_RESERVE_IDS, {"count": plan.task_count + 1}).fetchone()
+    assert row is not None, "a SELECT without FROM has a row"
+    now = connection.execute("SELECT now()").fetchone()
+    assert now is not None, "a SELECT without FROM has a row"
+    moment: dt.datetime = now[0]
+    return Rows(plan=plan, slots=slots, first_task_id=row[0], now=moment)
+
+
+def _load_lane(
+    conninfo: str,
+    rows: Rows,
+    tables: Sequence[str],
+    spent: dict[str, float],
+    failed: threading.Event,
+) -> None:
+    try:
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            for statement in _SESSION:
+                connection.execute(statement)
+            for table in tables:
+                with _timed(spent, table):
+                    _load_table(connection, rows, table, failed)
+                with _timed(spent, f"{table} statistics"):
+                    # Also tells which pages hold nothing but what everybody sees.
+                    connection.execute(f"VACUUM (ANALYZE) progressor.{table}".encode())
+    except BaseException:
+        failed.set()
+        raise
+
+
+def _load_table(connection: _Connection, rows: Rows, table: str, failed: threading.Event) -> None:
+    with connection.transaction():
+        was_empty = _is_empty(connection, table)
+        rebuild = _drop_indexes(connection, table)
+        if was_empty:
+            # What this transaction has made empty it may fill with rows that need no vacuum, and,
+            # where wal_level is minimal, without a log.
+            connection.execute(f"TRUNCATE progressor.{table}".encode())
+        options = "FORMAT BINARY, FREEZE" if was_empty else "FORMAT BINARY"
+        statement = f"COPY progressor.{table} ({COLUMNS[table]}) FROM STDIN ({options})"
+        with connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
+            copy.write(HEADER)
+            for block in rows.of(table):
+                if failed.is_set():
+                    message = "another table could not be loaded"
+                    raise RuntimeError(message)
+                copy.write(block)
+            copy.write(TRAILER)
+        for definition in rebuild:
+            connection.execute(definition)
+
+
+def _is_empty(connection: _Connection, table: str) -> bool:
+    found = connection.execute(f"SELECT FROM progressor.{table} LIMIT 1".encode()).fetchone()
+    return found is None
+
+
+def _drop_indexes(connection: _Connection, table: str) -> list[sql.Composed]:
+    """Drop all indexes of a table; return what makes them again."""
+    name = f"progressor.{table}"
+    which = sql.Identifier("progressor", table)
+    rebuild = []
+    for constraint, definition in connection.execute(_CONSTRAINTS, (name,)).fetchall():
+        named = sql.Identifier(constraint)
+        connection.execute(sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(which, named))
+        rebuild.append(
+            sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} {}").format(which, named, sql.SQL(definition))
+        )
+    for index, definition in connection.execute(_INDEXES, (name,)).fetchall():
+        connection.execute(sql.SQL("DROP INDEX {}").format(sql.SQL(index)))
+        rebuild.append(sql.Composed([sql.SQL(definition)]))
+    return rebuild
+
+
+@contextlib.contextmanager
+def _timed(spent: dict[str, float], name: str) -> Iterator[None]:
+    begun = time.monotonic()
+    yield
+    spent[name] = time.monotonic() - begun

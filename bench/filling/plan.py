@@ -1,0 +1,92 @@
+"""What a filled database holds, and which process has which number.
+
+Processes are numbered from 0, and `<prefix>-<number>` is an id, so that a client can name them:
+
+    0 .. callable_count - 1      running, waiting for calls; of these the last `timer_count` have a
+                                 timer in some weeks
+    .. then due_count            running, with a timer that is due
+    .. then                      finished, and broken
+
+Each has three tasks and three events. Created they were in quite another order.
+"""
+
+import dataclasses
+import datetime as dt
+import math
+
+_SHARE_FINISHED = 0.05
+_SHARE_BROKEN = 0.05
+_SHARE_TIMED = 0.1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How many of what; the same seed makes the same rows but for their times."""
+
+    process_count: int
+    timer_count: int
+    due_count: int = 0
+    due_after: dt.timedelta = dt.timedelta()
+    """From the beginning of the load until the first of the due timers is due."""
+    long_event_count: int = 0
+    """Events of one more process, `<prefix>-long`, each of its own task; 0: no such process."""
+    namespace: str = "filled"
+    prefix: str = "filled"
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        """Check that there are enough processes for the timers."""
+        if min(self.process_count, self.timer_count, self.due_count) < 0:
+            message = "there is no filling with less than nothing"
+            raise ValueError(message)
+        if self.timer_count + self.due_count > self.running_count:
+            message = (
+                f"{self.timer_count} + {self.due_count} timers do not fit {self.running_count} "
+                f"running processes of {self.process_count}"
+            )
+            raise ValueError(message)
+
+    @property
+    def finished_count(self) -> int:
+        """Processes that have finished."""
+        return round(_SHARE_FINISHED * self.process_count)
+
+    @property
+    def broken_count(self) -> int:
+        """Processes that are in error."""
+        return round(_SHARE_BROKEN * self.process_count)
+
+    @property
+    def running_count(self) -> int:
+        """Processes that are running, those with a timer included."""
+        return self.process_count - self.finished_count - self.broken_count
+
+    @property
+    def callable_count(self) -> int:
+        """Processes that take a call whenever one comes, and do nothing by themselves for weeks."""
+        return self.running_count - self.due_count
+
+    @property
+    def first_timed(self) -> int:
+        """The first number with a timer in some weeks."""
+        return self.callable_count - self.timer_count
+
+    @property
+    def task_count(self) -> int:
+        """Tasks in all, and as many ids drawn."""
+        return 3 * self.process_count + self.long_event_count
+
+    def creation_step(self) -> int:
+        """Return by how many places in the order of creation two neighbours lie apart.
+
+        No divisor is shared with the number of processes, so that each place is taken once.
+        """
+        step = max(1, round(0.618 * self.process_count))
+        while math.gcd(step, max(1, self.process_count)) != 1:
+            step += 1
+        return step
+
+
+def default_timer_count(process_count: int) -> int:
+    """Return how many timers so many processes have where nobody says."""
+    return round(_SHARE_TIMED * process_count)

@@ -1,0 +1,183 @@
+"""Does it keep its rate, its memory and its sizes?
+
+python -m bench.soak --minutes 30 --load 0.5
+"""
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+import json
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import grpc
+import psycopg
+import uvloop
+
+from bench.machine import commit, machine
+from bench.parts.loads import closed_loop, open_loop
+from bench.peers import Peer, started
+from bench.soaking.lives import Lives
+from bench.soaking.samples import Sample, read_sizes, resident_mb
+from bench.soaking.verdict import judge
+from progressor.sdk import Client, NamespaceConfig
+
+_CALLERS = 64
+_PEAK_WARM_UP_SECONDS = 4.0
+_PEAK_SECONDS = 10.0
+_RETENTION = dt.timedelta(seconds=60)
+_SETTINGS = (
+    "server.bind=127.0.0.1:0",
+    "log.level=warning",
+    # As much is deleted as finishes: 20 batches of 500 a round.
+    "scanner.retention_interval_seconds=5",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Scene:
+    """The parts at work."""
+
+    engine: Peer
+    lives: Lives
+    connection: psycopg.AsyncConnection
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--load", type=float, default=0.5, help="share of the peak rate")
+    parser.add_argument(
+        "--lives", type=float, help="lives a second, instead of a share of a peak that is measured"
+    )
+    parser.add_argument("--every", type=float, default=15.0, help="seconds between two samples")
+    parser.add_argument(
+        "--memory-slope-max", type=float, default=30.0, help="MB an hour; more is a failure"
+    )
+    parser.add_argument("--json", type=Path, help="append the lines of JSON to this file")
+    parser.add_argument("--dsn", default="", help='a database to use as it is; "": one of our own')
+    return parser.parse_args()
+
+
+@contextlib.asynccontextmanager
+async def _scene(dsn: str) -> AsyncIterator[_Scene]:
+    async with contextlib.AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        if not dsn:
+            directory = tempfile.mkdtemp(prefix="progressor-soak-", dir="/var/tmp")
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)
+            database = await enter(started("database", directory))
+            dsn = str(database.ready["dsn"])
+        processor = await enter(started("mortal"))
+        engine = await enter(started("engine", "1", f"database.dsn={dsn}", *_SETTINGS))
+        namespace = NamespaceConfig(
+            name=f"soak-{secrets.token_hex(4)}",
+            processor_targets=(processor.address,),
+            history_last=0,
+            finished_process_retention=_RETENTION,
+        )
+        async with Client(engine.address, namespace=namespace.name) as client:
+            await client.create_namespace(namespace)
+        channel = await enter(grpc.aio.insecure_channel(engine.address))
+        connection = await enter(await psycopg.AsyncConnection.connect(dsn, autocommit=True))
+        lives = Lives(channel, namespace.name)
+        yield _Scene(engine=engine, lives=lives, connection=connection)
+
+
+def _ids() -> Iterator[tuple[int, str]]:
+    prefix, number = secrets.token_hex(4), 0
+    while True:
+        yield number, f"{prefix}-{number}"
+        number += 1
+
+
+async def _peak(scene: _Scene) -> float:
+    """Return the lives a second that so many callers get, with the timers of those before."""
+    ids = _ids()
+    await closed_loop(scene.lives.live, ids, callers=_CALLERS, seconds=_PEAK_WARM_UP_SECONDS)
+    found = await closed_loop(scene.lives.live, ids, callers=_CALLERS, seconds=_PEAK_SECONDS)
+    return len(found["times"]) / float(found["seconds"])
+
+
+async def _soak(scene: _Scene, arguments: argparse.Namespace, rate: float) -> list[Sample]:
+    """Let lives come at a constant rate, and look at all in between."""
+    seconds, samples = 60 * arguments.minutes, list[Sample]()
+    scene.lives.come_at(rate)
+    async with asyncio.TaskGroup() as group:
+        coming = group.create_task(
+            open_loop(scene.lives.live, _ids(), rate=rate, seconds=seconds), name="lives"
+        )
+        lives, before, begun = 0, time.monotonic(), time.monotonic()
+        while not coming.done():
+            await asyncio.wait({coming}, timeout=arguments.every)
+            now, took = time.monotonic(), sorted(scene.lives.took)
+            scene.lives.took.clear()
+            if coming.done() and now - before < arguments.every / 2 and samples:
+                break  # Too short to say anything.
+            lives += len(took)
+            sample = await _sample(scene, took, lives, at=now - begun, seconds=now - before)
+            before = now
+            samples.append(sample)
+            _tell({"name": "soak_sample", **dataclasses.asdict(sample)}, arguments.json)
+    return samples
+
+
+async def _sample(
+    scene: _Scene, took: list[float], lives: int, *, at: float, seconds: float
+) -> Sample:
+    tables, indexes, dead = await read_sizes(scene.connection)
+    times = took or [0.0]
+    return Sample(
+        at=round(at, 1),
+        lives=lives,
+        lives_per_s=round(len(took) / seconds, 2),
+        failed=scene.lives.failed,
+        p50_ms=round(1000 * times[len(times) // 2], 2),
+        p99_ms=round(1000 * times[int(0.99 * (len(times) - 1))], 2),
+        engine_mb=round(resident_mb(scene.engine.pid), 2),
+        table_mb=tables,
+        index_mb=indexes,
+        dead_rows=dead,
+    )
+
+
+async def _main(arguments: argparse.Namespace) -> int:
+    async with _scene(arguments.dsn) as scene:
+        peak = await _peak(scene) if arguments.lives is None else None
+        rate = arguments.lives if peak is None else arguments.load * peak
+        samples = await _soak(scene, arguments, rate)
+    verdict = judge(samples, memory_mb_per_hour_max=arguments.memory_slope_max)
+    line = {
+        "name": "soak",
+        "minutes": arguments.minutes,
+        "peak_lives_per_s": None if peak is None else round(peak, 1),
+        "asked_lives_per_s": round(rate, 1),
+        **dataclasses.asdict(verdict),
+        "complaints": verdict.complaints,
+        "commit": commit(),
+        "machine": machine(),
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+    }
+    _tell(line, arguments.json)
+    return 1 if verdict.complaints else 0
+
+
+def _tell(line: dict[str, object], file: Path | None) -> None:
+    text = json.dumps(line) + "\n"
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    if file is not None:
+        with file.open("a", encoding="utf-8") as opened:
+            opened.write(text)
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        sys.exit(runner.run(_main(_arguments())))

@@ -1,0 +1,103 @@
+"""What is looked at each few seconds, and slopes of it."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import LiteralString
+
+import psycopg
+
+_SIZES: LiteralString = """
+    SELECT relname, pg_table_size(relid), pg_indexes_size(relid), n_dead_tup
+    FROM pg_stat_user_tables
+    WHERE schemaname = 'progressor'
+        AND relname IN ('processes', 'tasks', 'events', 'schedule', 'running', 'replies')
+    ORDER BY relname"""
+
+_PROC = Path("/proc")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The engine and its tables at one moment; ``at`` is seconds from the beginning.
+
+    ``lives`` and ``failed`` count from the beginning too; ``lives_per_s`` is without the failed.
+    """
+
+    at: float
+    lives: int
+    lives_per_s: float
+    failed: int
+    p50_ms: float
+    p99_ms: float
+    engine_mb: float
+    table_mb: dict[str, float]
+    index_mb: dict[str, float]
+    dead_rows: dict[str, int]
+
+    @property
+    def stored_mb(self) -> float:
+        """Tables and indexes together."""
+        return sum(self.table_mb.values()) + sum(self.index_mb.values())
+
+
+def resident_mb(pid: int) -> float:
+    """Return the resident memory of a process and all under it.
+
+    Source: proc(5), /proc/[pid]/status, VmRSS; a PostgreSQL that the process has started is left
+    out, since its shared buffers would count once per session.
+    """
+    parents = _parents()
+    family, found = {pid}, {pid}
+    while found:
+        found = {each for each, parent in parents.items() if parent in found} - family
+        family |= found
+    return sum(_resident_kb(each) for each in family) / 1024
+
+
+async def read_sizes(
+    connection: psycopg.AsyncConnection,
+) -> tuple[dict[str, float], dict[str, float], dict[str, int]]:
+    """Return MB of tables, MB of their indexes, and dead rows, by table."""
+    cursor = await connection.execute(_SIZES)
+    rows = await cursor.fetchall()
+    return (
+        {name: round(size / 2**20, 2) for name, size, _, _ in rows},
+        {name: round(size / 2**20, 2) for name, _, size, _ in rows},
+        {name: dead for name, _, _, dead in rows},
+    )
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return by how much y grows with x, by least squares; 0 where there are too few points."""
+    if len(points) < 2:
+        return 0.0
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    if not spread:
+        return 0.0
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+
+
+def _parents() -> dict[int, int]:
+    parents = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit():
+            try:
+                text = (entry / "stat").read_text("utf-8", "replace")
+            except OSError:
+                continue  # It has ended meanwhile.
+            head, _, tail = text.rpartition(")")
+            if not head.endswith("(postgres"):
+                parents[int(entry.name)] = int(tail.split()[1])
+    return parents
+
+
+def _resident_kb(pid: int) -> int:
+    try:
+        lines = (_PROC / str(pid) / "status").read_text("utf-8").splitlines()
+    except OSError:
+        return 0
+    found = [line for line in lines if line.startswith("VmRSS:")]
+    return int(found[0].split()[1]) if found else 0

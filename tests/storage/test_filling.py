@@ -1,0 +1,149 @@
+"""The bench's fillings: rows as the engine would have written them."""
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from bench.filling.load import Loaded, fill
+from bench.filling.plan import Plan, default_timer_count
+from bench.filling.sizes import read_sizes
+from progressor.domain.process import ProcessStatus, process_key
+from progressor.storage.namespaces import Namespaces
+from tests.support import schema
+from tests.support.clock import ManualClock
+from tests.support.laws import broken_laws
+from tests.support.storage import (
+    NO_TIME,
+    Desk,
+    a_request,
+    connect,
+    lent,
+    running_desks,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PLAN = Plan(
+    process_count=400, timer_count=60, due_count=20, long_event_count=50, namespace="orders"
+)
+MORE = Plan(process_count=100, timer_count=0, namespace="orders", prefix="more")
+
+
+@pytest.fixture(scope="module")
+def loaded(database: str) -> Loaded:
+    """Fill the database twice: empty, and with rows in it."""
+    first = fill(database, PLAN)
+    fill(database, MORE)
+    return first
+
+
+@pytest.fixture(scope="module")
+def eye(database: str, loaded: Loaded) -> Iterator[psycopg.Connection[Any]]:
+    assert loaded.rows > 0
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def desk(database: str, eye: psycopg.Connection[Any]) -> Any:
+    # After all that was filled in; the database's own clock set its times.
+    [now] = eye.execute("SELECT now()").fetchone() or [None]
+    clock = ManualClock()
+    clock.advance(now - clock.now())
+    async with running_desks(database, count=1, clock=clock) as desks:
+        yield desks[0]
+
+
+async def test_they_hold_all_laws(eye: psycopg.Connection[Any]) -> None:
+    assert broken_laws(eye) == {}
+
+
+async def test_they_leave_the_schema_as_it_was(eye: psycopg.Connection[Any]) -> None:
+    assert schema.schema_of(eye) == schema.FILE.read_text("utf-8")
+
+
+async def test_they_hold_as_much_as_was_planned(
+    eye: psycopg.Connection[Any], loaded: Loaded
+) -> None:
+    counts = eye.execute(
+        """
+        SELECT (SELECT count(*) FROM progressor.processes),
+            (SELECT count(*) FROM progressor.tasks),
+            (SELECT count(*) FROM progressor.events),
+            (SELECT count(*) FROM progressor.schedule)"""
+    ).fetchone()
+
+    assert counts == (501, 1550, 1550, 80)
+    assert loaded.rows == 401 + 1250 + 1250 + 80
+    assert loaded.callable_count == 340
+
+
+async def test_their_processes_take_calls(desk: Desk) -> None:
+    for number in (0, PLAN.first_timed, PLAN.callable_count - 1):
+        key = process_key("orders", f"filled-{number}")
+        task = await desk.run_task(a_request(key))
+        written = await desk.settled(task)
+        assert written.process is not None
+        assert written.process.last_event_id == 3
+
+
+async def test_their_due_timers_are_due(desk: Desk) -> None:
+    claimed = await desk.claim_due()
+
+    names = {each.task.key.process_id for each in claimed}
+    assert names == {f"filled-{number}" for number in range(340, 360)}
+
+
+async def test_their_names_say_how_they_are(desk: Desk) -> None:
+    numbers = {340: "running", 360: "finished", 379: "finished", 380: "error", 399: "error"}
+
+    for number, status in numbers.items():
+        snapshot = await desk.processes.get(process_key("orders", f"filled-{number}"))
+        assert snapshot.process.status is ProcessStatus(status)
+
+
+async def test_a_start_is_known_by_its_key(desk: Desk) -> None:
+    task = await desk.results.await_task(process_key("orders", "filled-7"), "start-7")
+
+    assert not isinstance(task, int)
+
+
+async def test_the_one_that_has_grown_old_has_a_task_for_each_event(desk: Desk) -> None:
+    traced = await desk.processes.trace(process_key("orders", "filled-long"), after=0, limit=100)
+
+    assert [[event.event_id for event in task.events] for task in traced] == [
+        [event_id] for event_id in range(1, 51)
+    ]
+
+
+async def test_their_namespace_is_one(database: str, loaded: Loaded) -> None:
+    assert loaded.seconds > 0
+    async with await connect(database) as connection:
+        namespace = await Namespaces(pool=lent(connection)).get("orders")
+
+    assert namespace.processor_targets == ("127.0.0.1:1",)
+
+
+async def test_sizes_are_told_per_process(eye: psycopg.Connection[Any]) -> None:
+    sizes = read_sizes(eye).as_json()
+
+    assert sizes["processes"] == 501
+    assert 700 < sizes["payload_bytes_per_process"] < 1500
+    assert sizes["bytes_per_process"] == pytest.approx(
+        sum(sizes["bytes_per_process_of"].values()), rel=0.01
+    )
+    assert "tasks_pkey" in sizes["bytes_per_process_of"]
+
+
+async def test_no_plan_has_more_timers_than_processes_that_run() -> None:
+    with pytest.raises(ValueError, match="do not fit 90 running processes of 100"):
+        Plan(process_count=100, timer_count=91)
+
+
+async def test_a_tenth_of_the_processes_has_a_timer_unless_said_otherwise() -> None:
+    assert default_timer_count(1000) == 100
+    assert dt.timedelta() == NO_TIME == PLAN.due_after

@@ -1,0 +1,81 @@
+"""What is looked for by PostgreSQL's own clock is found by an index, not by asking row by row.
+
+Other tests pin the clock, which makes a constant of what is volatile in production.
+"""
+
+import datetime as dt
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from bench.filling.load import fill
+from bench.filling.plan import Plan
+from progressor.clock import SystemClock
+from progressor.storage.claims import Room
+from progressor.storage.pools import Connection
+from tests.support.storage import EXPIRES_AFTER, NO_TIME, Desk, connect
+from tests.support.storage_reads import Reads, reads_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PLAN = Plan(process_count=4000, timer_count=3000, namespace="orders")
+LONG = dt.timedelta(days=3000)
+READ_MAX = 3
+"""Rows that a search for what is not there may come across."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def connection(database: str) -> AsyncIterator[Connection]:
+    """Return a session on many timers, finished processes and replies, none old enough."""
+    fill(database, PLAN)
+    with psycopg.connect(database, autocommit=True) as eye:
+        eye.execute(
+            """
+            INSERT INTO progressor.replies (task_id, task_type, status, created_at)
+            SELECT n, 'call', 'finished', now() FROM generate_series(1, 3000) n"""
+        )
+        eye.execute("ANALYZE progressor.replies")
+    async with await connect(database) as opened:
+        yield opened
+
+
+async def find_overdue(desk: Desk) -> object:
+    return await desk.claims.find_overdue(desk.pool, ["orders", "void"], overdue=NO_TIME)
+
+
+async def claim_due(desk: Desk) -> object:
+    room = Room(namespace="orders", limit=100, expires_after=EXPIRES_AFTER)
+    return await desk.claims.claim_due(desk.pool, [room], overdue=NO_TIME, wait=True)
+
+
+async def find_upcoming(desk: Desk) -> object:
+    room = Room(namespace="orders", limit=100, expires_after=EXPIRES_AFTER)
+    return await desk.claims.find_upcoming(
+        desk.pool, [room], horizon=dt.timedelta(seconds=5), lease_timeout=dt.timedelta(seconds=5)
+    )
+
+
+async def delete_finished(desk: Desk) -> object:
+    return await desk.retention.delete_finished("orders", age=LONG, limit=100)
+
+
+async def delete_old_replies(desk: Desk) -> object:
+    return await desk.results.delete_old_replies(age=LONG)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [find_overdue, claim_due, find_upcoming, delete_finished, delete_old_replies],
+    ids=lambda work: work.__name__,
+)
+async def test_a_search_in_vain_reads_next_to_nothing(
+    connection: Connection, work: Callable[[Desk], Awaitable[object]]
+) -> None:
+    found = await reads_of(connection, SystemClock(), work)
+
+    none = Reads(sequential=0, by_index=0)
+    for table in ("schedule", "processes", "tasks", "replies"):
+        reads = found.get(table, none)
+        assert reads.sequential + reads.by_index <= READ_MAX, table
