@@ -134,9 +134,32 @@ test-storage: $(DONE)/dev ## On PostgreSQL: contract and storage
 test-system: $(DONE)/dev ## Over gRPC, and against the model
 	$(RUN) pytest tests/system tests/model $(ARGS)
 
+# --- Measurements; which of them with ARGS="--only latency raw"
+
+# Below this, a folder for each run: JSON lines and plots.
+BENCH_OUT ?= bench/out
+
+# matplotlib, which draws the plots, is of no use to anything else.
+$(DONE)/bench: pyproject.toml $(DONE)/venv
+	$(RUN) pip install --quiet --editable '.[embedded]' --group bench
+	touch $@
+
+.PHONY: setup-bench
+setup-bench: $(DONE)/bench ## Add to .venv what the plots need
+
 .PHONY: bench
-bench: $(DONE)/dev ## Measure; which script with ARGS
-	$(RUN) bench $(ARGS)
+bench: $(DONE)/bench ## Measure everything, with plots: 10 minutes on a quiet machine
+	$(RUN) bench --out $(BENCH_OUT) $(ARGS)
+
+# Its standard output is JSON lines and nothing else, also where it has to be set up first.
+.PHONY: bench-quick
+bench-quick: ## Measure what matters most: under 50 s, JSON lines
+	@$(MAKE) --no-print-directory $(DONE)/run >&2
+	@$(RUN) bench --quick $(ARGS)
+
+.PHONY: bench-smoke
+bench-smoke: $(DONE)/bench ## See that no measurement has rotted: a moment of each, < 60 s
+	$(RUN) bench --smoke --out .venv/.bench $(ARGS) >/dev/null
 
 # --- The rest
 

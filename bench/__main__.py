@@ -1,80 +1,145 @@
-"""What does the engine cost? python -m bench [--only NAME ...] [--quick] [--profile] ..."""
+"""What does the engine cost? python -m bench [--quick | --smoke] [--only NAME ...] ..."""
 
 import argparse
 import asyncio
+import dataclasses
 import datetime as dt
+import importlib.util
+import json
 import os
-from collections.abc import Awaitable, Callable, Mapping
+import sys
+import traceback
 from pathlib import Path
+from typing import Any
 
 import uvloop
 from rich.console import Console
 
-from bench.measurement import Measurement, Pace
-from bench.questions import call, handover, latency, relay, start, steps, timers
-from bench.report import line_of, table_of
-from bench.stage import Stage, open_stage
+from bench import machine
+from bench.catalogue import FULL, QUESTIONS, QUICK, SMOKE, Question, asked, names_of
+from bench.measurement import Pace
+from bench.report import doubts, line_of, table_of
+from bench.stage import Stage
+from bench.staging import Setting, open_stage
 
-_QUESTIONS: Mapping[str, Callable[[Stage, Pace], Awaitable[list[Measurement]]]] = {
-    "relay": relay.ask,
-    "start": start.ask,
-    "call": call.ask,
-    "steps": steps.ask,
-    "timers": timers.ask,
-    "latency": latency.ask,
-    "handover": handover.ask,
-}
-_QUICK = Pace(seconds=2.0, warm_up=1.0, turns=1, scale=0.2)
-_TABLE_WIDTH = 140
+_TABLE_WIDTH = 150
+_RESULTS = "results.jsonl"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    add = parser.add_argument
+    add("--quick", action="store_true", help="the eleven that matter most, in under 50 s")
+    add("--smoke", action="store_true", help="a moment of everything: does it still work?")
+    questions = ", ".join(question.name for question in QUESTIONS)
+    add("--only", nargs="+", default=[], metavar="NAME", help=f"answers, or all of {questions}")
+    add("--seconds", type=float, help="length of a turn")
+    add("--turns", type=int, help="turns, of which the median is reported")
+    add("--scale", type=float, help="share of processes, timers, calls, to 1")
+    add("--workers", type=int, default=1, help="processes of the engine, as serve --workers")
+    add("--replicas", type=int, default=1, help="engines on the one database, all of them asked")
+    add("--clients", type=int, default=1, help="processes from which callers ask")
+    add("--dsn", default="", help="a PostgreSQL to make a database in, and drop it")
+    add("--in-place", action="store_true", help="use the database of --dsn as it is")
+    add("--out", type=Path, help="write the lines of JSON and a plot per question below this")
+    add("--profile", action="store_true", help="look into the engine meanwhile")
+    return parser
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument(
-        "--only", nargs="+", choices=_QUESTIONS, default=list(_QUESTIONS), metavar="NAME",
-        help=f"of {', '.join(_QUESTIONS)}",
-    )  # fmt: skip
-    parser.add_argument("--seconds", type=float, help="length of a turn")
-    parser.add_argument("--turns", type=int, help="turns, of which the median is reported")
-    parser.add_argument("--scale", type=float, help="share of processes, timers, calls, to 1")
-    parser.add_argument("--json", type=Path, help="append the lines of JSON to this file")
-    parser.add_argument("--dsn", default="", help="a PostgreSQL to make a database in, and drop it")
-    parser.add_argument("--quick", action="store_true", help="one short turn of everything")
-    parser.add_argument("--profile", action="store_true", help="look into the engine meanwhile")
-    return parser.parse_args()
+    parser = _parser()
+    arguments = parser.parse_args()
+    # Only the plots need it: a run without them does without it.
+    if arguments.out is not None and importlib.util.find_spec("matplotlib") is None:
+        parser.error("--out draws plots by matplotlib: make setup-bench, or pip install matplotlib")
+    return arguments
 
 
 def _pace_of(arguments: argparse.Namespace) -> Pace:
-    pace = _QUICK if arguments.quick else Pace()
+    pace = SMOKE if arguments.smoke else QUICK if arguments.quick else FULL
     seconds = arguments.seconds or pace.seconds
-    return Pace(
+    return dataclasses.replace(
+        pace,
         seconds=seconds,
         warm_up=min(pace.warm_up, seconds),
         turns=arguments.turns or pace.turns,
+        long_turns=arguments.turns or pace.long_turns,
         scale=arguments.scale or pace.scale,
+        names=names_of(arguments.only) or pace.names,
     )
 
 
-async def _main(arguments: argparse.Namespace) -> None:
-    people, pace = Console(stderr=True, width=_TABLE_WIDTH), _pace_of(arguments)
-    answered: list[Measurement] = []
-    async with open_stage(arguments.dsn, profile=arguments.profile) as stage:
-        for name in arguments.only:
-            load = os.getloadavg()[0]
-            people.print(f"{name} ...")
-            date = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-            for measurement in await _QUESTIONS[name](stage, pace):
-                answered.append(measurement)
-                line = line_of(measurement, date=date, load=load)
+@dataclasses.dataclass(slots=True)
+class _Run:
+    """One run of the bench: what was answered, and what went wrong."""
+
+    pace: Pace
+    people: Console
+    lines: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    wrong: list[str] = dataclasses.field(default_factory=list)
+
+    async def ask(self, question: Question, stage: Stage) -> None:
+        """Put a question; one that fails leaves the others their turn."""
+        load = os.getloadavg()[0]
+        self.people.print(f"{question.name} ...")
+        around = {
+            "load_before": round(load, 2),
+            "commit": machine.commit(),
+            "machine": machine.machine(),
+            "python": machine.python(),
+            "postgres": stage.postgres,
+            "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            "command": " ".join(["python -m bench", *sys.argv[1:]]),
+        }
+        try:
+            measured = await question.ask(stage, self.pace)
+        except Exception:  # noqa: BLE001  told below, and by the exit code
+            self.people.print(traceback.format_exc(), markup=False)
+            self.wrong.append(f"{question.name} failed")
+            return
+        for measurement in measured:
+            if self.pace.wants(measurement.name):
+                self.wrong += doubts(measurement)
+                line = line_of(measurement, around)
                 print(line, flush=True)
-                if arguments.json is not None:
-                    with arguments.json.open("a", encoding="utf-8") as file:
-                        file.write(line + "\n")
+                self.lines.append(json.loads(line))
+
+
+async def _main(arguments: argparse.Namespace) -> int:
+    people = Console(stderr=True, width=_TABLE_WIDTH)
+    run = _Run(_pace_of(arguments), people)
+    setting = Setting(
+        dsn=arguments.dsn,
+        in_place=arguments.in_place,
+        workers=arguments.workers,
+        replicas=arguments.replicas,
+        clients=arguments.clients,
+        profile=arguments.profile,
+    )
+    async with open_stage(setting) as stage:
+        for question in asked(run.pace):
+            await run.ask(question, stage)
         if stage.profiler is not None:
             stage.profiler.show(people)
-    people.print(table_of(answered))
+    people.print(table_of(run.lines, f"{machine.machine()}, commit {machine.commit()}"))
+    if arguments.out is not None:
+        people.print(f"written: {_write(run.lines, arguments.out)}")
+    for each in run.wrong:
+        people.print(f"[red]{each}[/red]")
+    return 1 if run.wrong else 0
+
+
+def _write(lines: list[dict[str, Any]], out: Path) -> Path:
+    """Write the lines and the plots into a folder named by date and commit."""
+    stamp = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d-%H%M")
+    folder = out / f"{stamp}-{machine.commit().rstrip('+')}"
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / _RESULTS).write_text(text, "utf-8")
+    importlib.import_module("bench.plots").draw(lines, folder)
+    return folder
 
 
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_main(_arguments()))
+        sys.exit(runner.run(_main(_arguments())))

@@ -1,11 +1,11 @@
-"""CPU seconds by component, from /proc: each part's process tree, PostgreSQL apart.
+"""CPU seconds and memory by component, from /proc: each part's tree, PostgreSQL apart.
 
 Source: proc(5), /proc/[pid]/stat, fields 4 (ppid) and 14 to 17 (utime, stime, cutime, cstime).
 """
 
 import collections
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,30 +20,40 @@ class _Stat(NamedTuple):
     seconds: float
 
 
-def cpu_seconds(pids: Mapping[str, int], *, all_postgres: bool) -> dict[str, float]:
+def cpu_seconds(parts: Iterable[tuple[str, int]], *, all_postgres: bool) -> dict[str, float]:
     """Return the CPU seconds that each component has used so far, children that ended included.
 
     Args:
-        pids: The root process of each part.
+        parts: The component and the root process of each part; components may come repeatedly.
         all_postgres: Count every PostgreSQL on this machine, not only those under the parts: for a
             server that somebody else has started.
     """
     stats = _read_all()
-    children = collections.defaultdict(list)
-    for pid, stat in stats.items():
-        children[stat.parent].append(pid)
-    used: dict[str, float] = dict.fromkeys((*pids, _POSTGRES), 0.0)
-    for component, root in pids.items():
-        waiting = [root]
-        while waiting:
-            pid = waiting.pop()
-            waiting.extend(children[pid])
-            if pid in stats:
-                name = _POSTGRES if stats[pid].name == _POSTGRES else component
-                used[name] += stats[pid].seconds
+    used: dict[str, float] = {_POSTGRES: 0.0}
+    for component, root in parts:
+        used.setdefault(component, 0.0)
+        for pid in _tree(stats, root):
+            name = _POSTGRES if stats[pid].name == _POSTGRES else component
+            used[name] += stats[pid].seconds
     if all_postgres:
         used[_POSTGRES] = sum(stat.seconds for stat in stats.values() if stat.name == _POSTGRES)
     return used
+
+
+def memory_mb(root: int) -> tuple[float, float]:
+    """Return the resident memory of a process and its children, now and at its highest, in MB.
+
+    Source: proc(5), /proc/[pid]/status, VmRSS and VmHWM.
+    """
+    now = peak = 0.0
+    for pid in _tree(_read_all(), root):
+        fields = dict(
+            line.split(":", 1)
+            for line in (_PROC / str(pid) / "status").read_text("utf-8").splitlines()
+        )
+        now += int(fields["VmRSS"].split()[0]) / 1024
+        peak += int(fields["VmHWM"].split()[0]) / 1024
+    return now, peak
 
 
 def busy_seconds() -> float:
@@ -70,3 +80,17 @@ def _read_all() -> dict[int, _Stat]:
         seconds = sum(map(int, fields[11:15])) / _TICKS
         stats[int(entry.name)] = _Stat(head.partition("(")[2], int(fields[1]), seconds)
     return stats
+
+
+def _tree(stats: Mapping[int, _Stat], root: int) -> list[int]:
+    """Return a process and all below it that are still there."""
+    children = collections.defaultdict(list)
+    for pid, stat in stats.items():
+        children[stat.parent].append(pid)
+    found, waiting = [], [root]
+    while waiting:
+        pid = waiting.pop()
+        waiting.extend(children[pid])
+        if pid in stats:
+            found.append(pid)
+    return found

@@ -5,33 +5,49 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bench.parts.percentiles import SHARES
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
     """How much to measure: turns of `seconds` each after `warm_up` seconds.
 
-    ``scale`` (0 .. 1) shrinks what is counted in processes and calls instead of seconds.
+    ``long_turns`` are of questions whose turn takes many seconds. ``scale`` (0 .. 1) shrinks what
+    is counted in processes and calls instead of seconds. ``names`` are the answers that are wanted;
+    none: all.
     """
 
-    seconds: float = 5.0
-    warm_up: float = 2.0
+    seconds: float = 3.5
+    warm_up: float = 1.5
     turns: int = 3
+    long_turns: int = 3
     scale: float = 1.0
+    names: frozenset[str] = frozenset()
 
-    def count(self, wanted: int) -> int:
-        """Return how many of a wanted number to take at this pace, one at least."""
-        return max(1, round(self.scale * wanted))
+    def count(self, wanted: int, *, least: int = 1) -> int:
+        """Return how many of a wanted number to take at this pace, `least` at least."""
+        return max(least, round(self.scale * wanted))
+
+    def wants(self, name: str) -> bool:
+        """Tell whether an answer is asked for."""
+        return not self.names or name in self.names
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One measured stretch: what the client saw, what it cost, and how many cores others used."""
+    """One measured stretch: what the client saw, what it cost, and how many cores others used.
+
+    ``curve`` has the milliseconds of each of `SHARES`.
+    """
 
     ops_per_s: float
-    p50_ms: float
-    p99_ms: float
+    curve: Sequence[float]
     cpu_ms_per_op: Mapping[str, float]
     others: float
+
+    def at(self, share: float) -> float:
+        """Return the milliseconds within which a share of the calls was answered."""
+        return self.curve[SHARES.index(share)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +56,16 @@ class Measurement:
 
     name: str
     ops_per_s: float
-    p50_ms: float
-    p99_ms: float
+    curve: Sequence[float]
     ratio_to_relay: float | None
     spread: float
     others: float
     cpu_ms_per_op: Mapping[str, float]
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def at(self, share: float) -> float:
+        """Return the milliseconds within which a share of the calls was answered."""
+        return self.curve[SHARES.index(share)]
 
 
 def summed_up(
@@ -57,28 +76,41 @@ def summed_up(
     ``spread`` is the range of ops_per_s over the turns as a share of the median.
     """
     rates = [turn.ops_per_s for turn in turns]
-    pairs = zip(turns, relay, strict=True) if relay else ()
-    ratios = [own.ops_per_s / other.ops_per_s for own, other in pairs]
     rate = statistics.median(rates)
+    components = sorted({component for turn in turns for component in turn.cpu_ms_per_op})
     return Measurement(
         name=name,
         ops_per_s=rate,
-        p50_ms=statistics.median(turn.p50_ms for turn in turns),
-        p99_ms=statistics.median(turn.p99_ms for turn in turns),
-        ratio_to_relay=statistics.median(ratios) if ratios else None,
+        curve=[
+            statistics.median(times) for times in zip(*(turn.curve for turn in turns), strict=True)
+        ],
+        ratio_to_relay=ratio(turns, relay) if relay else None,
         spread=(max(rates) - min(rates)) / rate if rate else 0.0,
         others=statistics.median(turn.others for turn in turns),
         cpu_ms_per_op={
-            component: statistics.median(turn.cpu_ms_per_op[component] for turn in turns)
-            for component in turns[0].cpu_ms_per_op
+            component: statistics.median(turn.cpu_ms_per_op.get(component, 0.0) for turn in turns)
+            for component in components
         },
         facts=facts if not relay else {**facts, **_beside(relay)},
     )
 
 
+def ratio(turns: Sequence[Turn], others: Sequence[Turn]) -> float:
+    """Return the median, over pairs of turns, of one rate to the other."""
+    pairs = zip(turns, others, strict=True)
+    return statistics.median(
+        own.ops_per_s / other.ops_per_s if other.ops_per_s else 0.0 for own, other in pairs
+    )
+
+
+def median_p50(turns: Sequence[Turn]) -> float:
+    """Return the median of the turns' p50, in milliseconds."""
+    return statistics.median(turn.at(0.5) for turn in turns)
+
+
 def _beside(relay: Sequence[Turn]) -> dict[str, float]:
     return {
         "relay_ops_per_s": round(statistics.median(turn.ops_per_s for turn in relay), 1),
-        "relay_p50_ms": round(statistics.median(turn.p50_ms for turn in relay), 3),
-        "relay_p99_ms": round(statistics.median(turn.p99_ms for turn in relay), 3),
+        "relay_p50_ms": round(median_p50(relay), 3),
+        "relay_p99_ms": round(statistics.median(turn.at(0.99) for turn in relay), 3),
     }

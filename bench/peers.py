@@ -12,6 +12,8 @@ ROOT = Path(__file__).parent.parent
 
 _READY_SECONDS = 90.0
 _END_SECONDS = 40.0
+_LINE_BYTES_MAX = 256 * 1024 * 1024
+"""Of an answer: a client's holds the time of every call."""
 
 
 class Peer:
@@ -30,10 +32,18 @@ class Peer:
         return str(self.ready["address"])
 
     async def ask(self, **order: object) -> dict[str, Any]:
-        """Send an order and return the answer."""
+        """Send an order and return the answer.
+
+        Raises:
+            RuntimeError: It could not be carried out, or the part has ended.
+        """
         assert self._process.stdin is not None, "started with a pipe"
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        return await self.hear()
+        answer = await self.hear()
+        if "failed" in answer:
+            message = f"the {self.name} could not: {answer['failed']}"
+            raise RuntimeError(message)
+        return answer
 
     async def hear(self) -> dict[str, Any]:
         """Return the next line it says."""
@@ -56,18 +66,30 @@ class Peer:
             self._process.kill()
             await self._process.wait()
 
+    async def until_ready(self) -> None:
+        """Wait for what it says of itself first."""
+        async with asyncio.timeout(_READY_SECONDS):
+            self.ready = await self.hear()
+
 
 @contextlib.asynccontextmanager
-async def started(name: str, *arguments: str) -> AsyncIterator[Peer]:
-    """Run `bench.parts.<name>` until the context is left."""
+async def spawned(name: str, *arguments: str) -> AsyncIterator[Peer]:
+    """Run `bench.parts.<name>` until the context is left; it may not be ready yet."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", f"bench.parts.{name}", *arguments,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=ROOT,
+        limit=_LINE_BYTES_MAX,
     )  # fmt: skip
     peer = Peer(name, process)
     try:
-        async with asyncio.timeout(_READY_SECONDS):
-            peer.ready = await peer.hear()
         yield peer
     finally:
         await peer.end()
+
+
+@contextlib.asynccontextmanager
+async def started(name: str, *arguments: str) -> AsyncIterator[Peer]:
+    """Run `bench.parts.<name>` until the context is left, ready."""
+    async with spawned(name, *arguments) as peer:
+        await peer.until_ready()
+        yield peer

@@ -1,23 +1,41 @@
-"""The stage: every part started, a namespace made, and the stretches that are measured."""
+"""The stage: the parts at work, and the stretches that are measured."""
 
+import asyncio
 import contextlib
 import dataclasses
 import secrets
-import shutil
-import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
-
-import psycopg
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from bench.cpu import busy_seconds, cpu_seconds
 from bench.measurement import Turn
-from bench.peers import Peer, started
+from bench.parts.percentiles import curve
+from bench.peers import Peer
 from bench.profiling import Profiler
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variant:
+    """A way through the parts: whom the client asks and how, and how the processor is asked.
+
+    ``suffix`` goes to the end of the names of what is measured like this.
+    """
+
+    suffix: str
+    session: bool = False
+    stream: bool = False
+    relayed: bool = False
+
+
+RELAY = Variant("_relay", relayed=True)
+"""Two unary hops without an engine: what all else is compared with."""
+UNARY = Variant("")
+STREAM = Variant("_stream", stream=True)
+"""A unary client and a streaming processor."""
+SESSION = Variant("_session", session=True, stream=True)
+"""A client's session and a streaming processor."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -28,26 +46,57 @@ class Stretch:
     """Cores that were busy with something else."""
     cpu: dict[str, float] = dataclasses.field(default_factory=dict)
 
-    def per_op(self, ops: float) -> dict[str, float]:
-        """Return CPU milliseconds per operation and component."""
-        return {name: 1000 * used / ops if ops else 0.0 for name, used in self.cpu.items()}
+    def turn(
+        self, *, count: int, seconds: float, times_ms: Sequence[float], done: int | None = None
+    ) -> Turn:
+        """Return the turn in which so much was counted; `times_ms` is its curve.
+
+        ``done`` is all that the CPU was used for; None: what was counted.
+        """
+        ops = count if done is None else done
+        return Turn(
+            ops_per_s=count / seconds if count else 0.0,
+            curve=times_ms,
+            cpu_ms_per_op={name: 1000 * used / max(ops, 1) for name, used in self.cpu.items()},
+            others=self.others,
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """All parts, running."""
 
-    engine: Peer
-    processor: Peer
+    engines: list[Peer]
+    """The one under test first; more may join it."""
+    replicas: int
+    """How many of the engines, from the first, are asked by an order that names none."""
+    processors: Mapping[bool, Peer]
+    """By whether they stream."""
+    namespaces: Mapping[bool, str]
+    """Of those processors."""
+    connections: int
+    """That each client has with each engine: workers share a port, by connections."""
     relay: Peer
-    client: Peer
-    namespace: str
-    own_postgres: bool
+    clients: Sequence[Peer]
+    driver: Peer
+    database: Peer | None
+    """Ours; None where somebody else's PostgreSQL is used."""
     profiler: Profiler | None
+    engine_beside: Callable[..., AbstractAsyncContextManager[Peer]]
+    """Runs one more engine on the same database, with more settings; it is asked by its address."""
+
+    @property
+    def postgres(self) -> str:
+        """PostgreSQL's version."""
+        return str(self.driver.ready["postgres"])
 
     def prefix(self) -> str:
         """Return the beginning of process ids that nobody has used."""
         return secrets.token_hex(4)
+
+    def processor(self, variant: Variant) -> Peer:
+        """Return who answers the steps of a variant."""
+        return self.processors[variant.stream]
 
     @contextlib.asynccontextmanager
     async def measured(self, name: str) -> AsyncIterator[Stretch]:
@@ -60,83 +109,59 @@ class Stage:
             yield stretch
             after, busy = self._cpu(), busy_seconds() - busy
             seconds = time.monotonic() - begun
-        stretch.cpu = {part: after[part] - before[part] for part in after}
+        stretch.cpu = {part: used - before.get(part, 0.0) for part, used in after.items()}
         stretch.others = max(0.0, busy - sum(stretch.cpu.values())) / seconds
 
-    async def turn(self, name: str, order: Mapping[str, object], *, at_relay: bool = False) -> Turn:
-        """Have the client carry out an order, and return what came of it."""
-        target = self.relay if at_relay else self.engine
-        async with self.measured("" if at_relay else name) as stretch:
-            answer = await self._ask_client(target, order)
-        return Turn(
-            others=stretch.others,
-            ops_per_s=answer["count"] / answer["seconds"],
-            p50_ms=answer["p50_ms"],
-            p99_ms=answer["p99_ms"],
-            cpu_ms_per_op=stretch.per_op(answer["count"]),
-        )
+    async def turn(self, name: str, order: Mapping[str, object], variant: Variant) -> Turn:
+        """Have the clients carry out an order, and return what came of it."""
+        async with self.measured("" if variant.relayed else name) as stretch:
+            answer = await self.ask(order, variant)
+        return turn_of(stretch, answer)
 
-    async def warm_up(self, order: Mapping[str, object]) -> None:
-        """Have the client carry out an order at the engine that nobody looks at."""
-        await self._ask_client(self.engine, order)
+    async def ask(self, order: Mapping[str, object], variant: Variant) -> list[dict[str, Any]]:
+        """Have the clients carry out an order that nobody measures, and return their answers.
+
+        An order's `callers`, `rate` and `count` are of all clients together.
+        """
+        targets = [self.relay] if variant.relayed else self.engines[: self.replicas]
+        wanted = {
+            "prefix": self.prefix(), "targets": [target.address for target in targets],
+            "session": variant.session, "connections": 1 if variant.relayed else self.connections,
+            "namespace": self.namespaces[variant.stream], **order,
+        }  # fmt: skip
+        share = _shared(wanted, len(self.clients))
+        async with asyncio.TaskGroup() as group:
+            asked = [
+                group.create_task(client.ask(**share, first=number), name=f"client {number}")
+                for number, client in enumerate(self.clients)
+            ]
+        return [task.result() for task in asked]
 
     async def scan_found(self) -> int:
         """Return how many due tasks only a scan has found so far: in good health none."""
-        counts = (await self.engine.ask())["counts"]
-        return int(counts.get("scan_found", 0))
-
-    async def _ask_client(self, target: Peer, order: Mapping[str, object]) -> dict[str, Any]:
-        wanted = {"prefix": self.prefix(), **order}
-        return await self.client.ask(target=target.address, namespace=self.namespace, **wanted)
+        told = [await engine.ask() for engine in self.engines]
+        return sum(int(answer["counts"].get("scan_found", 0)) for answer in told)
 
     def _cpu(self) -> dict[str, float]:
-        parts = (self.engine, self.processor, self.relay, self.client)
-        pids = {part.name: part.pid for part in parts}
-        return cpu_seconds(pids, all_postgres=not self.own_postgres)
+        parts = [*self.engines, *self.processors.values(), self.relay, *self.clients, self.driver]
+        if self.database is not None:
+            parts.append(self.database)
+        pids = [(part.name, part.pid) for part in parts]
+        return cpu_seconds(pids, all_postgres=self.database is None)
 
 
-@contextlib.asynccontextmanager
-async def open_stage(dsn: str, *, profile: bool) -> AsyncIterator[Stage]:
-    """Start everything; on embedded PostgreSQL where no DSN is given, with full durability."""
-    async with contextlib.AsyncExitStack() as stack:
-        setting = await stack.enter_async_context(_database(dsn))
-        processor = await stack.enter_async_context(started("processor"))
-        relay = await stack.enter_async_context(started("relay", processor.address))
-        client = await stack.enter_async_context(started("client"))
-        engine = await stack.enter_async_context(
-            started("engine", setting, "server.bind=127.0.0.1:0", "log.level=warning")
-        )
-        namespace = f"bench-{secrets.token_hex(4)}"
-        await client.ask(
-            what="namespace", target=engine.address, name=namespace, processor=processor.address
-        )
-        yield Stage(
-            engine=engine,
-            processor=processor,
-            relay=relay,
-            client=client,
-            namespace=namespace,
-            own_postgres=not dsn,
-            profiler=Profiler(engine.pid, engine.ready["dsn"]) if profile else None,
-        )
+def turn_of(stretch: Stretch, answers: Sequence[Mapping[str, Any]]) -> Turn:
+    """Return what came of an order that several carried out at once."""
+    times = [each / 1e6 for answer in answers for each in answer["times_us"]]
+    seconds = max(answer["seconds"] for answer in answers)
+    done = sum(answer["done"] for answer in answers)
+    return stretch.turn(count=len(times), seconds=seconds, times_ms=curve(times), done=done)
 
 
-@contextlib.asynccontextmanager
-async def _database(dsn: str) -> AsyncIterator[str]:
-    """Yield the engine's setting for a fresh database, which is gone afterwards."""
-    if not dsn:
-        # No tmpfs: a commit must reach a disk.
-        directory = Path(tempfile.mkdtemp(prefix="progressor-bench-", dir="/var/tmp"))
-        try:
-            yield f"database.data_directory={directory}"
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
-        return
-    name = f"progressor_bench_{secrets.token_hex(4)}"
-    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
-        await connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        try:
-            yield f"database.dsn={make_conninfo(dsn, dbname=name)}"
-        finally:
-            drop = sql.SQL("DROP DATABASE {} WITH (FORCE)")
-            await connection.execute(drop.format(sql.Identifier(name)))
+def _shared(order: Mapping[str, Any], clients: int) -> dict[str, Any]:
+    """Return one client's share of an order."""
+    share = {**order, "stride": clients}
+    share["callers"] = max(1, order.get("callers", 64) // clients)
+    if "rate" in order:
+        share["rate"] = order["rate"] / clients
+    return share

@@ -1,17 +1,23 @@
 """The engine: what `progressor serve` runs, with its counters to be read from outside.
 
-Arguments are settings, KEY=VALUE.
+Arguments are the number of workers and settings, KEY=VALUE. With more than one worker it is the
+command itself that runs, and there are no counters.
 """
 
+import asyncio
 import collections
 import functools
+import socket
 import sys
 from typing import Any
 
 from bench.parts import orders
 from progressor import app, config
 from progressor.cli.hosting import host, run_loop
+from progressor.sdk import Client
 from progressor.worker.observer import Observers
+
+_READY_SECONDS = 60.0
 
 
 def _serve(settings: dict[str, str]) -> None:
@@ -29,7 +35,7 @@ def _serve(settings: dict[str, str]) -> None:
 
     async def work(engine: Any) -> None:  # noqa: ANN401  hosting shows less than app.Engine has
         await engine.serving.wait()
-        orders.tell({"address": engine.addresses[0], "dsn": engine.dsn})
+        orders.tell({"address": engine.addresses[0]})
         await orders.obey(obey)
 
     loaded = config.load(environment={}, flags=settings)
@@ -38,5 +44,44 @@ def _serve(settings: dict[str, str]) -> None:
     )
 
 
+async def _serve_with_workers(count: int, settings: dict[str, str]) -> None:
+    """Run the command on a port that was free a moment ago: its workers share it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    settings["server.bind"] = address
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "progressor", "serve", "--workers", str(count),
+        *(f"--set={key}={value}" for key, value in settings.items()),
+        stdin=asyncio.subprocess.DEVNULL, stdout=sys.stderr,
+    )  # fmt: skip
+
+    async def obey(_order: dict[str, Any]) -> orders.Answer:
+        return {"counts": {}, "batches": {}}
+
+    try:
+        await _until_serving(address)
+        orders.tell({"address": address})
+        await orders.obey(obey)
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def _until_serving(address: str) -> None:
+    async with (
+        asyncio.timeout(_READY_SECONDS),
+        Client(address, timeout=_READY_SECONDS, session=False) as client,
+    ):
+        # Reads are repeated until there is an engine that has reached PostgreSQL.
+        async for _ in client.list_namespaces():
+            return
+
+
 if __name__ == "__main__":
-    _serve(dict(argument.split("=", 1) for argument in sys.argv[1:]))
+    workers = int(sys.argv[1])
+    chosen = dict(argument.split("=", 1) for argument in sys.argv[2:])
+    if workers == 1:
+        _serve(chosen)
+    else:
+        orders.run(_serve_with_workers(workers, chosen))

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
@@ -35,4 +36,18 @@ async def obey(obey_one: Obey) -> None:
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async for line in reader:
-        tell(await obey_one(json.loads(line)))
+        tell(await _obeyed(obey_one, json.loads(line)))
+
+
+async def _obeyed(obey_one: Obey, order: dict[str, Any]) -> Answer:
+    """Return the answer; what goes wrong with one order is said, and the next may do better."""
+    try:
+        return await obey_one(order)
+    except Exception as error:  # noqa: BLE001  the bench decides what becomes of it
+        return {"failed": "".join(traceback.format_exception_only(_first(error)))}
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

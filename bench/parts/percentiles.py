@@ -1,13 +1,13 @@
-"""Percentiles of a set of times, in milliseconds."""
+"""Percentiles of a set of times."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+SHARES = (0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 1.0)
+"""What a curve shows: the share of calls that are answered within its time."""
 
 
-def percentiles(seconds: Iterable[float]) -> dict[str, float]:
-    """Return p50, p99 and the largest in milliseconds; all 0 where there are none."""
+def curve(seconds: Iterable[float], shares: Sequence[float] = SHARES) -> list[float]:
+    """Return the time, in milliseconds, of each share; all 0 where there are no times."""
     ordered = sorted(seconds) or [0.0]
-
-    def at(share: float) -> float:
-        return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-    return {"p50_ms": at(0.5), "p99_ms": at(0.99), "max_ms": 1000 * ordered[-1]}
+    last = len(ordered) - 1
+    return [1000 * ordered[min(last, int(share * len(ordered)))] for share in shares]

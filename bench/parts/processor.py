@@ -1,77 +1,114 @@
-"""The processor: a bare grpc.aio servicer, the same for the engine and for the relay."""
+"""The processor: one answer, served by the SDK, unary or streaming; the relay asks the unary one.
+
+The argument is `unary` or `stream`.
+"""
 
 import asyncio
 import math
+import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any
 
-import grpc
 from google.protobuf import timestamp_pb2
 
 from bench.parts import orders, plans
-from bench.parts.percentiles import percentiles
+from bench.parts.percentiles import curve
+from progressor.sdk import Limits, running
 from progressor.v1 import processor_service_pb2 as pb
-from progressor.v1 import processor_service_pb2_grpc, types_pb2
+from progressor.v1 import types_pb2
 
 _EVENT = types_pb2.NewEvent(payload=b"e" * plans.SIZE, format_version=1)
+_EVENTS = (_EVENT,)
 _RESPONSE = b"r" * 16
+_LIMITS = Limits(steps_max=30_000)
 
 
-class _Processor(processor_service_pb2_grpc.ProcessorServiceServicer):
+class _Processor:
     """Does what the args of a task ask for, and keeps count."""
 
+    name = "bench"
+
     def __init__(self) -> None:
-        self.halted = False
+        self.answer_count = 0
         self.step_count = 0
-        self.request_bytes = 0
+        self.held_count = 0
+        self.halted = False
         self.times: list[float] = []
         """How late timers were, or how long after the step before it each step came."""
+        self._released = asyncio.Event()
         self._stepped_at: dict[str, float] = {}
+        self._plans: dict[str, Callable[[pb.ProcessRequest], pb.ProcessResponse]] = {
+            "e": self._one_event,
+            "m": self._many_events,
+            "s": self._step_on,
+            "t": self._set_timer,
+        }
 
-    async def Process(  # noqa: N802  the RPC's name
-        self, request: pb.ProcessRequest, context: object
-    ) -> pb.ProcessResponse:
-        del context
-        self.request_bytes = request.ByteSize()
-        args = request.task.args
-        is_timeout = request.task.type == types_pb2.TASK_TYPE_TIMEOUT
-        match plans.letter_of(args):
-            case "s":
-                self._count_step(request.process.process_id)
-                timer = None if self.halted else types_pb2.SetTimer(args=args)
-                return pb.ProcessResponse(events=(_EVENT,), response=_RESPONSE, set_timer=timer)
-            case "t" if is_timeout:
-                self.times.append(time.time() - plans.number_of(args))
-            case "t":
-                timer = types_pb2.SetTimer(at=_instant(plans.number_of(args)), args=args)
-                return pb.ProcessResponse(events=(_EVENT,), response=_RESPONSE, set_timer=timer)
-            case "h":
-                await asyncio.sleep(plans.number_of(args))
-            case _:
-                pass
-        return pb.ProcessResponse(events=(_EVENT,), response=_RESPONSE)
+    async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
+        """Return what the plan says."""
+        del threads
+        letter = plans.letter_of(request.task.args)
+        if letter == "h":
+            await asyncio.sleep(plans.number_of(request.task.args))
+        elif letter == "w":
+            await self._hold()
+        response = self._plans.get(letter, self._one_event)(request)
+        self.answer_count += 1
+        return response
 
-    def _count_step(self, process_id: str) -> None:
-        now = time.monotonic()
+    async def obey(self, order: dict[str, Any]) -> orders.Answer:
+        """Tell the counts; `halted` says whether steps go on, `release` ends what is held."""
+        self.halted = bool(order.get("halted", self.halted))
+        if order.get("forget"):
+            self.times.clear()
+            self._stepped_at.clear()
+        if order.get("release"):
+            self._released.set()
+            self._released = asyncio.Event()
+        return {
+            "at": time.monotonic(),
+            "answers": self.answer_count,
+            "steps": self.step_count,
+            "held": self.held_count,
+            "count": len(self.times),
+            "curve": curve(self.times),
+        }
+
+    async def _hold(self) -> None:
+        released = self._released
+        self.held_count += 1
+        try:
+            await released.wait()
+        finally:
+            self.held_count -= 1
+
+    def _one_event(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
+        del request
+        return pb.ProcessResponse(events=_EVENTS, response=_RESPONSE)
+
+    def _many_events(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
+        count = int(plans.number_of(request.task.args))
+        return pb.ProcessResponse(events=count * _EVENTS, response=_RESPONSE)
+
+    def _step_on(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
+        now, process_id = time.monotonic(), request.process.process_id
         before = self._stepped_at.get(process_id)
         self._stepped_at[process_id] = now
         if before is not None:
             self.step_count += 1
             self.times.append(now - before)
+        timer = None if self.halted else types_pb2.SetTimer(args=request.task.args)
+        return pb.ProcessResponse(events=_EVENTS, response=_RESPONSE, set_timer=timer)
 
-    async def obey(self, order: dict[str, Any]) -> orders.Answer:
-        """Tell the counts; `halted` says whether steps go on."""
-        self.halted = bool(order.get("halted", self.halted))
-        if order.get("forget"):
-            self.times.clear()
-            self._stepped_at.clear()
-        return {
-            "at": time.monotonic(),
-            "steps": self.step_count,
-            "request_bytes": self.request_bytes,
-            "count": len(self.times),
-            **percentiles(self.times),
-        }
+    def _set_timer(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
+        args = request.task.args
+        if request.task.type == types_pb2.TASK_TYPE_TIMEOUT:
+            self.times.append(time.time() - plans.number_of(args))
+            return self._one_event(request)
+        timer = types_pb2.SetTimer(at=_instant(plans.number_of(args)), args=args)
+        return pb.ProcessResponse(events=_EVENTS, response=_RESPONSE, set_timer=timer)
 
 
 def _instant(seconds: float) -> timestamp_pb2.Timestamp:
@@ -79,16 +116,13 @@ def _instant(seconds: float) -> timestamp_pb2.Timestamp:
     return timestamp_pb2.Timestamp(seconds=int(whole), nanos=int(fraction * 1e6) * 1000)
 
 
-async def _main() -> None:
-    server = grpc.aio.server(options=orders.SERVER_OPTIONS)
+async def _main(*, streaming: bool) -> None:
     processor = _Processor()
-    processor_service_pb2_grpc.add_ProcessorServiceServicer_to_server(processor, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    orders.tell({"address": f"127.0.0.1:{port}"})
-    await orders.obey(processor.obey)
-    await server.stop(None)
+    serving = running(processor, bind="127.0.0.1:0", limits=_LIMITS, streaming=streaming)
+    async with serving as address:
+        orders.tell({"address": address})
+        await orders.obey(processor.obey)
 
 
 if __name__ == "__main__":
-    orders.run(_main())
+    orders.run(_main(streaming=sys.argv[1] == "stream"))

@@ -1,4 +1,4 @@
-"""The questions, one file each; every one has ``async def ask(stage, pace)``.
+"""The questions, one file each; every one has `NAMES` and ``async def ask(stage, pace)``.
 
-It returns its measurements: one, or one per variant under a name of its own.
+`NAMES` are those of the answers it can give; it gives those that the pace wants.
 """

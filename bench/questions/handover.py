@@ -1,11 +1,13 @@
 """How soon is a call answered that waits behind a step, once that has settled?"""
 
 from bench.measurement import Measurement, Pace, summed_up
-from bench.stage import Stage
+from bench.questions.rounds import processes
+from bench.stage import STREAM, Stage
 
-_CALL_COUNT = 10_000
+_CALL_COUNT = 8000
 _PAIRS_AT_ONCE = 8
 _HELD_SECONDS = 0.02
+NAMES = ("handover",)
 
 
 async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
@@ -13,15 +15,16 @@ async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
 
     The time is from the first answer to the second, so it includes the whole step of the second.
     """
-    prefix, pairs = stage.prefix(), pace.count(_CALL_COUNT // 2)
-    await stage.warm_up({"what": "start", "prefix": prefix, "count": 2 * _PAIRS_AT_ONCE})
+    count = 2 * _PAIRS_AT_ONCE
+    pairs = pace.count(_CALL_COUNT // 2, least=2 * count)
+    prefix = await processes(stage, STREAM, count)
     order = {
-        "what": "handover", "prefix": prefix, "distinct": 2 * _PAIRS_AT_ONCE,
-        "callers": _PAIRS_AT_ONCE, "number": _HELD_SECONDS,
+        "what": "handover", "prefix": prefix, "distinct": count, "callers": _PAIRS_AT_ONCE,
+        "number": _HELD_SECONDS,
     }  # fmt: skip
-    await stage.warm_up({**order, "count": 4 * _PAIRS_AT_ONCE})
+    await stage.ask({**order, "count": count}, STREAM)
     before = await stage.scan_found()
-    turn = await stage.turn("handover", {**order, "count": pairs})
+    turn = await stage.turn("handover", {**order, "count": pairs}, STREAM)
     # A call that only a scan has found is one whose wake-up was lost: none must be.
     found = await stage.scan_found() - before
     return [summed_up("handover", [turn], calls=2 * pairs, scan_found=found)]

@@ -3,48 +3,44 @@
 import asyncio
 
 from bench.measurement import Measurement, Pace, Turn, summed_up
-from bench.stage import Stage
+from bench.questions.quiet import until_quiet
+from bench.stage import SESSION, UNARY, Stage, Variant
 
-_PROCESS_COUNTS = {"steps": 50, "steps_200": 200}
-_POLL_SECONDS = 0.1
+_PROCESSES = {"steps": (50, SESSION), "steps_200": (200, SESSION), "steps_unary": (50, UNARY)}
+NAMES = tuple(_PROCESSES)
 
 
 async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
-    """Let 50 processes run, and then 200; the processor counts each step.
+    """Let processes run; the processor counts each step.
 
-    p50 and p99 are of the time from one step of a process to its next.
+    The times are from one step of a process to its next.
     """
-    return [await _run(name, count, stage, pace) for name, count in _PROCESS_COUNTS.items()]
+    return [
+        await _run(name, count, variant, stage, pace)
+        for name, (count, variant) in _PROCESSES.items()
+        if pace.wants(name)
+    ]
 
 
-async def _run(name: str, count: int, stage: Stage, pace: Pace) -> Measurement:
-    await stage.processor.ask(halted=False)
-    await stage.warm_up({"what": "start", "plan": "s", "count": count})
+async def _run(name: str, count: int, variant: Variant, stage: Stage, pace: Pace) -> Measurement:
+    processor = stage.processor(variant)
+    await processor.ask(halted=False)
+    await stage.ask({"what": "start", "plan": "s", "count": count}, variant)
     await asyncio.sleep(pace.warm_up)
-    turns = [await _turn(name, stage, pace) for _ in range(pace.turns)]
-    await stage.processor.ask(halted=True)
-    await _stopped(stage)
+    turns = [await _turn(name, variant, stage, pace) for _ in range(pace.turns)]
+    await processor.ask(halted=True)
+    await until_quiet(processor)
     return summed_up(name, turns, processes=count)
 
 
-async def _turn(name: str, stage: Stage, pace: Pace) -> Turn:
+async def _turn(name: str, variant: Variant, stage: Stage, pace: Pace) -> Turn:
+    processor = stage.processor(variant)
     async with stage.measured(name) as stretch:
-        before = await stage.processor.ask(forget=True)
+        before = await processor.ask(forget=True)
         await asyncio.sleep(pace.seconds)
-        after = await stage.processor.ask()
-    steps = after["steps"] - before["steps"]
-    return Turn(
-        others=stretch.others,
-        ops_per_s=steps / (after["at"] - before["at"]),
-        p50_ms=after["p50_ms"],
-        p99_ms=after["p99_ms"],
-        cpu_ms_per_op=stretch.per_op(steps),
+        after = await processor.ask()
+    return stretch.turn(
+        count=after["steps"] - before["steps"],
+        seconds=after["at"] - before["at"],
+        times_ms=after["curve"],
     )
-
-
-async def _stopped(stage: Stage) -> None:
-    """Wait until no step is made any more."""
-    seen = -1
-    while (now := (await stage.processor.ask())["steps"]) != seen:
-        seen = now
-        await asyncio.sleep(_POLL_SECONDS)

@@ -19,6 +19,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from bench.catalogue import QUESTIONS
 from progressor import config, errors, sdk, wire
 from progressor.api import answers, namespace_fields, status, validation
 from progressor.cli.exit_codes import EPILOGUE, ExitCode
@@ -197,6 +198,13 @@ def test_a_limit_is_that_of_the_code(words: str, of_the_code: object, told: obje
 def test_the_message_of_a_step_is_as_large_as_told() -> None:
     assert "of a step above 64 MiB" in readme()
     assert failures.MESSAGE_BYTES_MAX == 64 * 1024**2
+
+
+def test_every_figure_is_of_a_measurement_that_can_be_repeated() -> None:
+    told = re.findall(r"^\|[^|]*\| `(\w+)` \|", region_text("bench"), re.MULTILINE)
+
+    assert set(told) <= {name for question in QUESTIONS for name in question.names}
+    assert "python -m bench" in region_text("bench")
 
 
 def test_every_reason_of_a_failed_task_is_in_the_code() -> None:

@@ -1,0 +1,86 @@
+"""Every question with the names of its answers, and the paces at which they are asked."""
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterable
+from types import ModuleType
+from typing import Self
+
+from bench.measurement import Measurement, Pace
+from bench.questions import (
+    call,
+    fan_in,
+    get,
+    handover,
+    history,
+    in_flight,
+    latency,
+    notify,
+    open_loop,
+    raw,
+    reads,
+    replicas,
+    start,
+    steps,
+    timers,
+)
+from bench.stage import Stage
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Question:
+    """A question, and the names of the answers that it can give."""
+
+    name: str
+    text: str
+    ask: Callable[[Stage, Pace], Awaitable[list[Measurement]]]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, module: ModuleType) -> Self:
+        """Return the question that a module asks in its first line."""
+        return cls(
+            name=module.__name__.rpartition(".")[2],
+            text=(module.__doc__ or "").partition("\n")[0],
+            ask=module.ask,
+            names=module.NAMES,
+        )
+
+
+QUESTIONS = tuple(
+    Question.of(module)
+    for module in (
+        start, call, steps, timers, get, latency, notify, reads, handover, history, fan_in,
+        open_loop, raw, replicas, in_flight,
+    )
+)  # fmt: skip
+
+QUICK_NAMES = frozenset({
+    "relay", "start", "start_stream", "start_session", "call", "call_stream", "call_session",
+    "steps", "timers", "get", "latency",
+})  # fmt: skip
+
+FULL = Pace()
+QUICK = Pace(seconds=0.6, warm_up=0.3, long_turns=1, names=QUICK_NAMES)
+SMOKE = Pace(seconds=0.4, warm_up=0.1, turns=1, long_turns=1, scale=0.01)
+
+
+def names_of(chosen: Iterable[str]) -> frozenset[str]:
+    """Return the answers that are meant by names of questions and of answers.
+
+    Raises:
+        ValueError: There is none of a name.
+    """
+    by_question = {question.name: question.names for question in QUESTIONS}
+    known = {name for names in by_question.values() for name in names}
+    found: set[str] = set()
+    for name in chosen:
+        if name not in known and name not in by_question:
+            message = f"no question {name!r}; there are {', '.join(sorted(known | {*by_question}))}"
+            raise ValueError(message)
+        found.update(by_question.get(name, (name,)))
+    return frozenset(found)
+
+
+def asked(pace: Pace) -> list[Question]:
+    """Return the questions that have an answer which the pace wants."""
+    return [each for each in QUESTIONS if any(map(pace.wants, each.names))]

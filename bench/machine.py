@@ -1,0 +1,42 @@
+"""Where and on what a measurement was made."""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+from bench.peers import ROOT
+
+
+def machine() -> str:
+    """Return the cores, the memory and the system."""
+    gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    system = f"{platform.system()} {platform.machine()}"
+    return f"{os.cpu_count()} x {_cpu_model()}, {gigabytes:.0f} GB, {system}"
+
+
+def python() -> str:
+    """Return Python's version."""
+    return platform.python_version()
+
+
+def commit() -> str:
+    """Return the commit that is measured, with a + where files differ from it."""
+    try:
+        head = _git("rev-parse", "--short", "HEAD")
+        return head + ("+" if _git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.strip()

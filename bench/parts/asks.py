@@ -1,0 +1,197 @@
+"""What a client asks: each RPC on the raw generated stubs, and through a session of the SDK."""
+
+import asyncio
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from bench.parts import orders, plans
+from bench.parts.loads import Ask, Ids
+from progressor.sdk import Client
+from progressor.v1 import process_service_pb2 as pb
+from progressor.v1 import types_pb2
+from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
+
+_HANDOVER_LEAD_SECONDS = 0.005
+_PAGE_SIZE = 100
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What the bench asks for.
+
+    ``targets`` are asked in turn, each by so many ``connections``. ``callers`` ask one thing after
+    another, or with a ``rate`` (a second) whoever is due, until `seconds` have passed or `count` is
+    reached. ``prefix`` and ``distinct`` give the ids of processes: a number below `distinct`
+    follows the prefix, each in its turn, of which this client takes every ``stride``-th from
+    ``first``. ``plan``, ``number`` and ``step`` make the args; ``history_last`` events go with a
+    call, 0: what the namespace says, which is none.
+    """
+
+    what: str
+    targets: tuple[str, ...]
+    namespace: str
+    prefix: str
+    session: bool = False
+    connections: int = 1
+    distinct: int = 1 << 62
+    first: int = 0
+    stride: int = 1
+    callers: int = 64
+    seconds: float = math.inf
+    count: int = 1 << 62
+    rate: float = 0.0
+    plan: str = "e"
+    number: float = 0.0
+    step: float = 0.0
+    history_last: int = 0
+
+    def ids(self) -> Ids:
+        """Yield each number with its process id."""
+        for number in range(self.first, self.count, self.stride):
+            yield number, f"{self.prefix}-{number % self.distinct}"
+
+    def args(self, number: int) -> bytes:
+        """Return the args of a number."""
+        return plans.plan(self.plan, self.number + number * self.step)
+
+
+class Unary:
+    """Asks by unary calls on one channel."""
+
+    def __init__(self, channel: grpc.aio.Channel, order: Order) -> None:
+        """Send nothing yet."""
+        self._stub = ProcessServiceStub(channel)
+        self._check: grpc.aio.UnaryUnaryMultiCallable[
+            health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
+        ] = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        self._order = order
+        self._args = order.args(0)
+        self._history = (
+            types_pb2.HistoryRange(limit=order.history_last, direction=types_pb2.DIRECTION_BACKWARD)
+            if order.history_last
+            else None
+        )
+
+    async def start(self, number: int, process_id: str) -> None:
+        await self._stub.Start(
+            pb.StartRequest(
+                namespace=self._order.namespace,
+                process_id=process_id,
+                args=self._order.args(number),
+            ),
+            timeout=orders.SECONDS_MAX,
+        )
+
+    async def call(self, _number: int, process_id: str) -> None:
+        await self._call(process_id, self._args)
+
+    async def notify(self, _number: int, process_id: str) -> None:
+        await self._stub.Notify(
+            pb.NotifyRequest(
+                namespace=self._order.namespace, process_id=process_id, args=self._args
+            ),
+            timeout=orders.SECONDS_MAX,
+        )
+
+    async def get(self, _number: int, process_id: str) -> None:
+        answer = await self._stub.Get(
+            pb.GetRequest(namespace=self._order.namespace, process_id=process_id),
+            timeout=orders.SECONDS_MAX,
+        )
+        assert answer.history, "a process without the events that were recorded"
+
+    async def trace(self, _number: int, process_id: str) -> None:
+        answer = await self._stub.Trace(
+            pb.TraceRequest(namespace=self._order.namespace, process_id=process_id),
+            timeout=orders.SECONDS_MAX,
+        )
+        assert answer.tasks, "a process without tasks"
+
+    async def list(self, _number: int, _process_id: str) -> None:
+        answer = await self._stub.List(
+            pb.ListRequest(namespace=self._order.namespace, page_size=_PAGE_SIZE),
+            timeout=orders.SECONDS_MAX,
+        )
+        assert answer.processes, "a namespace without processes"
+
+    async def check(self, _number: int, _process_id: str) -> None:
+        """Ask for nothing: an RPC that is as empty as one can be."""
+        await self._check(health_pb2.HealthCheckRequest(), timeout=orders.SECONDS_MAX)
+
+    async def handover(self, _number: int, process_id: str) -> float:
+        """Call one process twice, the second time while the step of the first is held up."""
+
+        async def call(args: bytes) -> float:
+            await self._call(process_id, args)
+            return time.perf_counter()
+
+        async with asyncio.TaskGroup() as group:
+            held = plans.plan("h", self._order.number)
+            first = group.create_task(call(held), name="first")
+            await asyncio.sleep(_HANDOVER_LEAD_SECONDS)
+            second = group.create_task(call(plans.plan("e")), name="second")
+        return second.result() - first.result()
+
+    async def _call(self, process_id: str, args: bytes) -> None:
+        await self._stub.Call(
+            pb.CallRequest(
+                namespace=self._order.namespace,
+                process_id=process_id,
+                args=args,
+                history_range=self._history,
+            ),
+            timeout=orders.SECONDS_MAX,
+        )
+
+
+class InSession:
+    """Asks by the SDK's client, which keeps a session."""
+
+    def __init__(self, client: Client, order: Order) -> None:
+        """Send nothing yet."""
+        self._client = client
+        self._order = order
+        self._args = order.args(0)
+
+    async def start(self, number: int, process_id: str) -> None:
+        await self._client.start(
+            process_id, self._order.args(number), namespace=self._order.namespace
+        )
+
+    async def call(self, _number: int, process_id: str) -> None:
+        await self._client.call(process_id, self._args, namespace=self._order.namespace)
+
+    async def notify(self, _number: int, process_id: str) -> None:
+        await self._client.notify(process_id, self._args, namespace=self._order.namespace)
+
+    async def get(self, _number: int, process_id: str) -> None:
+        snapshot = await self._client.get(process_id, namespace=self._order.namespace)
+        assert snapshot.history, "a process without the events that were recorded"
+
+
+UNARY: Mapping[str, Callable[[Unary], Ask]] = MappingProxyType({
+    "start": lambda unary: unary.start,
+    "call": lambda unary: unary.call,
+    "notify": lambda unary: unary.notify,
+    "get": lambda unary: unary.get,
+    "trace": lambda unary: unary.trace,
+    "list": lambda unary: unary.list,
+    "check": lambda unary: unary.check,
+    "handover": lambda unary: unary.handover,
+})  # fmt: skip
+IN_SESSION: Mapping[str, Callable[[InSession], Ask]] = MappingProxyType({
+    "start": lambda session: session.start,
+    "call": lambda session: session.call,
+    "notify": lambda session: session.notify,
+    "get": lambda session: session.get,
+})  # fmt: skip

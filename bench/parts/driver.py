@@ -1,0 +1,111 @@
+"""The driver: PostgreSQL alone, without an engine; the argument is how to connect."""
+
+import asyncio
+import itertools
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from bench.parts import orders, plans
+from bench.parts.raw_writes import Functions, calls, settlements
+from progressor.domain.process import process_key
+from progressor.storage import arrays
+
+_Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+_TABLE = "bench_commits"
+
+
+class _Driver:
+    """Carries out one order at a time on a few connections of its own."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+
+    async def obey(self, order: dict[str, Any]) -> orders.Answer:
+        """Return the times of what was done, in microseconds, and how long it took."""
+        if order.pop("what") == "commits":
+            return await self._commits(**order)
+        return await self._calls(**order)
+
+    async def version(self) -> str:
+        """Return PostgreSQL's version."""
+        async with await self._connect() as connection:
+            major, minor = divmod(connection.info.server_version, 10_000)
+            return f"{major}.{minor}"
+
+    async def _commits(self, seconds: float) -> orders.Answer:
+        """Time pairs of commits, each of one row, as a call's admission and settlement are two."""
+        async with await self._connect() as connection:
+            table = sql.Identifier(_TABLE)
+            await connection.execute(
+                sql.SQL("CREATE TABLE IF NOT EXISTS {} (payload bytea)").format(table)
+            )
+            insert = sql.SQL("INSERT INTO {} VALUES (%b)").format(table).as_bytes()
+            payload, times = b"p" * plans.SIZE, []
+            begun = time.perf_counter()
+            while (sent := time.perf_counter()) < begun + seconds:
+                await connection.execute(insert, (payload,), prepare=True)
+                await connection.execute(insert, (payload,), prepare=True)
+                times.append(time.perf_counter() - sent)
+            taken = time.perf_counter() - begun
+            await connection.execute(sql.SQL("DROP TABLE {}").format(table))
+        return {
+            "seconds": taken,
+            "times_us": [round(1e6 * each) for each in times],
+            "done": len(times),
+        }
+
+    async def _calls(
+        self, seconds: float, batch: int, connections: int, namespace: str, ids: Sequence[str]
+    ) -> orders.Answer:
+        """Admit and settle calls by the engine's own functions, in batches, on some connections.
+
+        A time is that of a call: from its admission to its settlement, a whole batch together.
+        """
+        keys = [process_key(namespace, process_id) for process_id in ids]
+        shares = [keys[number::connections] for number in range(connections)]
+        times: list[float] = []
+        lost = 0
+        begun = time.perf_counter()
+
+        async def work(share: Sequence[Any]) -> None:
+            nonlocal lost
+            async with await self._connect() as connection:
+                functions = await Functions.found(connection)
+                following = itertools.cycle(share)
+                while (sent := time.perf_counter()) < begun + seconds:
+                    # In the order of their keys, as the engine's own batches come to the locks.
+                    taken = [next(following) for _ in range(min(batch, len(share)))]
+                    admitted = await functions.admit(connection, calls(taken))
+                    settled = await functions.settle(connection, settlements(taken, admitted))
+                    lost += len(taken) - settled
+                    times.extend([time.perf_counter() - sent] * settled)
+
+        async with asyncio.TaskGroup() as group:
+            for number, share in enumerate(shares):
+                group.create_task(work(share), name=f"connection {number}")
+        return {
+            "seconds": time.perf_counter() - begun,
+            "times_us": [round(1e6 * each) for each in times],
+            "done": len(times),
+            "lost": lost,
+        }
+
+    async def _connect(self) -> _Connection:
+        connection = await _Connection.connect(self._dsn, autocommit=True)
+        arrays.register(connection)
+        return connection
+
+
+async def _main(dsn: str) -> None:
+    driver = _Driver(dsn)
+    orders.tell({"postgres": await driver.version()})
+    await orders.obey(driver.obey)
+
+
+if __name__ == "__main__":
+    orders.run(_main(sys.argv[1]))

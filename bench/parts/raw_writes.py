@@ -1,0 +1,143 @@
+"""The engine's own functions in the database, called without an engine.
+
+Arguments are found by their names in pg_proc, so that a function may get a new one without this
+file: what is not named here is null.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import psycopg
+from psycopg import sql
+
+from bench.parts import plans
+from progressor.domain.process import ProcessKey
+from progressor.storage.arrays import COLUMNS, Column
+
+_REPLICA_ID = 0
+"""No replica's. A lease is held for milliseconds: no scan sees it twice, which it must to act."""
+_LEASE_SECONDS = 60.0
+_COLUMN_BY_OID = {column.array_oid: column for column in COLUMNS}
+
+_FIND = """
+SELECT p.pronamespace::regnamespace::text, p.proargnames[:p.pronargs], p.proargtypes::oid[]
+FROM pg_proc p
+JOIN pg_namespace n ON n.oid = p.pronamespace
+WHERE p.proname = %s AND n.nspname LIKE 'progressor%%'
+ORDER BY n.oid DESC
+LIMIT 1
+"""
+
+Item = Mapping[str, Any]
+_Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Function:
+    """A function of the newest release in the database."""
+
+    statement: bytes
+    columns: Mapping[str, type[Column] | None]
+
+    @classmethod
+    async def found(cls, connection: _Connection, name: str) -> Self:
+        """Return what pg_proc knows of a function."""
+        cursor = await connection.execute(_FIND, (name,))
+        row = await cursor.fetchone()
+        if row is None:
+            message = f"the database has no function {name}"
+            raise RuntimeError(message)
+        schema, names, types = row
+        statement = sql.SQL("SELECT * FROM {}({})").format(
+            sql.Identifier(schema, name), sql.SQL(", ").join([sql.SQL("%b")] * len(names))
+        )
+        found = zip(names, types, strict=True)
+        return cls(statement.as_bytes(), {each: _COLUMN_BY_OID.get(oid) for each, oid in found})
+
+    async def call(
+        self, connection: _Connection, items: Sequence[Item], *, given: Item
+    ) -> list[dict[str, Any]]:
+        """Return the rows, in the order of the items; `given` are arguments that are no columns."""
+        arguments = [
+            given.get(name) if column is None else _filled(column, _values(name, items))
+            for name, column in self.columns.items()
+        ]
+        cursor = await connection.execute(self.statement, arguments, prepare=True, binary=True)
+        names = [column.name for column in cursor.description or ()]
+        rows = [dict(zip(names, row, strict=True)) for row in await cursor.fetchall()]
+        return sorted(rows, key=lambda row: int(row["item"]))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Functions:
+    """The two writes of a call."""
+
+    admission: _Function
+    settlement: _Function
+
+    @classmethod
+    async def found(cls, connection: _Connection) -> Self:
+        """Find them."""
+        return cls(
+            await _Function.found(connection, "admit_requests"),
+            await _Function.found(connection, "settle_tasks"),
+        )
+
+    async def admit(self, connection: _Connection, items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Admit calls, all of which must find their processes free."""
+        rows = await self.admission.call(connection, items, given={"p_replica_id": _REPLICA_ID})
+        for row in rows:
+            if row["verdict"] != "accepted" or row["token"] is None:
+                message = f"a call was not admitted to run: {row['verdict']}"
+                raise RuntimeError(message)
+        return rows
+
+    async def settle(self, connection: _Connection, items: Sequence[Item]) -> int:
+        """Settle calls, and return how many still had their lease."""
+        given = {"p_replica_id": _REPLICA_ID, "p_grace": 2.0}
+        return len(await self.settlement.call(connection, items, given=given))
+
+
+def calls(keys: Sequence[ProcessKey]) -> list[Item]:
+    """Return the items of an admission."""
+    return [
+        {
+            **dataclasses.asdict(key),
+            "head": number,  # each its process's only one
+            "task_type": "call",
+            "args": b"a" * plans.SIZE,
+            "waits": True,
+            "run": True,
+            "expires_after": _LEASE_SECONDS,
+        }
+        for number, key in enumerate(keys, start=1)
+    ]
+
+
+def settlements(keys: Sequence[ProcessKey], admitted: Sequence[Item]) -> list[Item]:
+    """Return the items of a settlement: one event and an answer each, as the processor gives."""
+    return [
+        {
+            **dataclasses.asdict(key),
+            "token": task["token"],
+            "outcome": "finish",
+            "expires_after": _LEASE_SECONDS,
+            "response": b"r" * 16,
+            "events_until": number,
+            "event_payload": b"e" * plans.SIZE,
+            "event_format_version": 1,
+        }
+        for number, (key, task) in enumerate(zip(keys, admitted, strict=True), start=1)
+    ]
+
+
+def _filled(column: type[Column], values: list[Any]) -> Column | None:
+    """Return an array, none where no item has a value: as the engine does."""
+    return None if values.count(None) == len(values) else column(values)
+
+
+def _values(name: str, items: Sequence[Item]) -> list[Any]:
+    prefix, _, field = name.partition("_")
+    wanted = f"event_{field}" if prefix == "e" else field
+    return [item.get(wanted) for item in items]

@@ -1,0 +1,60 @@
+"""How much memory does an engine need with 10,000 calls in flight?"""
+
+import asyncio
+import secrets
+import time
+
+from bench.cpu import memory_mb
+from bench.measurement import Measurement, Pace, summed_up
+from bench.questions.quiet import until_reached
+from bench.stage import SESSION, STREAM, Stage, Variant, turn_of
+
+_CALL_COUNT = 10_000
+_WORKER_COUNT_MAX = 20_000
+_ROOM = ("server.streams_max=20000", "server.session_calls_max=20000")
+_VARIANTS = {"in_flight": STREAM, "in_flight_session": SESSION}
+NAMES = tuple(_VARIANTS)
+
+
+async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+    """Call as many processes at once; the processor holds all the steps, and then answers them.
+
+    The engine is a fresh one each time, so its peak is of these calls (and of the starts before).
+    """
+    return [
+        await _measure(name, variant, pace.count(_CALL_COUNT), stage)
+        for name, variant in _VARIANTS.items()
+        if pace.wants(name)
+    ]
+
+
+async def _measure(name: str, variant: Variant, count: int, stage: Stage) -> Measurement:
+    processor = stage.processor(variant)
+    async with stage.engine_beside(*_ROOM) as engine:
+        namespace = f"bench-held-{secrets.token_hex(4)}"
+        await stage.clients[0].ask(
+            what="namespace", target=engine.address, name=namespace,
+            processor=processor.address, workers=_WORKER_COUNT_MAX,
+        )  # fmt: skip
+        order = {"prefix": stage.prefix(), "namespace": namespace, "targets": [engine.address]}
+        await stage.ask({**order, "what": "start", "count": count}, variant)
+        idle, _ = memory_mb(engine.pid)
+        held = {**order, "what": "call", "plan": "w", "count": count, "callers": count}
+        async with stage.measured(name) as stretch, asyncio.TaskGroup() as group:
+            begun = time.monotonic()
+            calls = group.create_task(stage.ask(held, variant), name="calls")
+            await until_reached(processor, "held", count)
+            filled = time.monotonic() - begun
+            now, _ = memory_mb(engine.pid)
+            await processor.ask(release=True)
+            answers = await calls
+        _, peak = memory_mb(engine.pid)
+    return summed_up(
+        name,
+        [turn_of(stretch, answers)],
+        in_flight=count,
+        filled_in_s=round(filled, 2),
+        idle_rss_mb=round(idle, 1),
+        held_rss_mb=round(now, 1),
+        peak_rss_mb=round(peak, 1),
+    )

@@ -1,0 +1,48 @@
+"""Turns of several ways to do a thing, one after the other, so that they meet the same machine."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from bench.measurement import Measurement, Pace, Turn, summed_up
+from bench.stage import RELAY, Stage, Variant
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Way:
+    """What is asked, and through which parts."""
+
+    order: Mapping[str, Any]
+    variant: Variant
+
+
+async def rounds(stage: Stage, pace: Pace, ways: Mapping[str, Way]) -> dict[str, list[Turn]]:
+    """Return the turns of each way by its name: after a warm-up of all, each in its turn."""
+    for way in ways.values():
+        await stage.ask({**way.order, "seconds": pace.warm_up}, way.variant)
+    turns: dict[str, list[Turn]] = {name: [] for name in ways}
+    for _ in range(pace.turns):
+        for name, way in ways.items():
+            order = {**way.order, "seconds": pace.seconds}
+            turns[name].append(await stage.turn(name, order, way.variant))
+    return turns
+
+
+async def beside_relay(
+    stage: Stage, pace: Pace, order: Mapping[str, Any], variants: Mapping[str, Variant]
+) -> list[Measurement]:
+    """Return what the relay does with an order and, beside it, what the wanted variants do."""
+    ways = {"relay": Way(order, RELAY)}
+    ways |= {name: Way(order, each) for name, each in variants.items() if pace.wants(name)}
+    turns = await rounds(stage, pace, ways)
+    relay = turns.pop("relay")
+    measured = [summed_up(name, own, relay) for name, own in turns.items()]
+    return [summed_up("relay", relay), *measured]
+
+
+async def processes(stage: Stage, variant: Variant, count: int, *, events: int = 1) -> str:
+    """Start processes of so many events, and return the prefix of their ids."""
+    prefix = stage.prefix()
+    order = {"what": "start", "prefix": prefix, "count": count, "plan": "m", "number": events}
+    await stage.ask(order, variant)
+    return prefix
