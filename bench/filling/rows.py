@@ -20,7 +20,8 @@ from progressor.domain.process import SLOT_COUNT, process_key
 COLUMNS = {
     "processes": (
         "slot, namespace, process_id, status, previous_status, detail, aux_state, metadata,"
-        " corrupted_by, created_at, status_changed_at, last_event_id, init_task_id, result"
+        " corrupted_by, created_at, status_changed_at, last_event_id, init_task_id, result,"
+        " finished_at"
     ),
     "tasks": (
         "slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,"
@@ -90,6 +91,7 @@ def _process(status: bytes, *, previous: bytes, events: Field = None) -> bytes:
         KEY, status, previous, _BROKEN_BY if is_broken else None, FIELD, FIELD,
         INT8 if is_broken else None, INT8, INT8, int8(3) if events is None else events, INT8,
         FIELD if status == b"finished" else None,
+        INT8 if status == b"finished" else None,
     ))  # fmt: skip
 
 
@@ -233,7 +235,7 @@ class Rows:
             return _RUNNING % (key, aux_state, metadata, at, running_at, init)
         if not self._is_broken(number):
             result = self._bytes(number + 9, _RESULT_BYTES)
-            return _FINISHED % (key, aux_state, metadata, at, ended_at, init, result)
+            return _FINISHED % (key, aux_state, metadata, at, ended_at, init, result, ended_at)
         return _BROKEN % (key, aux_state, metadata, int8(first + 2), at, ended_at, init)
 
     def _scheduled(self, number: int, key: bytes) -> bytes:

@@ -22,10 +22,9 @@ BEGIN
     FOR v_process IN
         SELECT p.slot, p.namespace, p.process_id
         FROM processes p
-        WHERE p.namespace = p_namespace
-            AND p.status = 'finished'
-            AND p.status_changed_at < v_before
-        ORDER BY p.namespace, p.status_changed_at
+        WHERE p.namespace = p_namespace COLLATE "C"
+            AND p.finished_at < v_before
+        ORDER BY p.namespace COLLATE "C", p.finished_at
         LIMIT p_limit
         FOR UPDATE SKIP LOCKED
     LOOP

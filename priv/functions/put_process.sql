@@ -52,12 +52,14 @@ BEGIN
     told_at := v_now;
     INSERT INTO processes (
         slot, namespace, process_id, status, previous_status, detail, aux_state, metadata,
-        corrupted_by, created_at, status_changed_at, last_event_id, init_task_id, result
+        corrupted_by, created_at, status_changed_at, last_event_id, init_task_id, result,
+        finished_at
     )
     SELECT p_slot, p_namespace, p_process_id, p_status::process_status,
         p_previous_status::process_status, p_detail, p_aux_state, p_metadata, v_broken,
         coalesce(p_created_at, v_now), coalesce(p_status_changed_at, v_now), v_count, v_task_id,
-        p_result
+        p_result,
+        CASE WHEN p_status = 'finished' THEN coalesce(p_status_changed_at, v_now) END
     WHERE EXISTS (SELECT FROM namespaces n WHERE n.name = p_namespace)
     ON CONFLICT DO NOTHING;
 

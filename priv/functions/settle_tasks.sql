@@ -383,7 +383,8 @@ BEGIN
         aux_state = coalesce(p_aux_state[s.item], p.aux_state),
         metadata = coalesce(p_metadata[s.item], p.metadata),
         last_event_id = p.last_event_id + s.event_count,
-        result = CASE WHEN s.outcome = 'complete' THEN p_result[s.item] ELSE p.result END
+        result = CASE WHEN s.outcome = 'complete' THEN p_result[s.item] ELSE p.result END,
+        finished_at = CASE WHEN s.outcome = 'complete' THEN v_now ELSE p.finished_at END
     FROM unnest(v_steps) AS s
     WHERE p.ctid = s.process_row AND s.outcome IN ('finish', 'complete', 'break');
 

@@ -67,16 +67,18 @@ CREATE TABLE progressor.processes (
     last_event_id bigint NOT NULL DEFAULT 0,
     init_task_id bigint NOT NULL,
     result bytea,
+    finished_at timestamp with time zone,
     CONSTRAINT processes_pkey PRIMARY KEY (slot, namespace, process_id),
     CONSTRAINT corrupted_only_in_error CHECK (((corrupted_by IS NULL) OR (status = 'error'::progressor.process_status))),
     CONSTRAINT detail_with_error CHECK (((status = 'error'::progressor.process_status) = (detail IS NOT NULL))),
+    CONSTRAINT finished_at_when_finished CHECK (((status = 'finished'::progressor.process_status) = (finished_at IS NOT NULL))),
     CONSTRAINT processes_last_event_id_check CHECK ((last_event_id >= 0)),
     CONSTRAINT processes_process_id_check CHECK (((octet_length(process_id) >= 1) AND (octet_length(process_id) <= 256)))
 ) WITH (
-    fillfactor=85,
     autovacuum_vacuum_scale_factor=0.05,
     autovacuum_vacuum_insert_scale_factor=0.05,
-    autovacuum_analyze_scale_factor=0.05
+    autovacuum_analyze_scale_factor=0.05,
+    fillfactor=70
 );
 
 CREATE TABLE progressor.replicas (
@@ -195,13 +197,13 @@ CREATE TABLE progressor.tasks (
     autovacuum_analyze_scale_factor=0.05
 );
 
-CREATE INDEX processes_by_creation ON progressor.processes USING btree (namespace, created_at DESC, process_id DESC);
+CREATE INDEX processes_by_creation ON progressor.processes USING btree (namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC);
 
 CREATE INDEX processes_by_metadata ON progressor.processes USING gin (metadata jsonb_path_ops) WHERE (metadata IS NOT NULL);
 
-CREATE INDEX processes_finished ON progressor.processes USING btree (namespace, status_changed_at) WHERE (status = 'finished'::progressor.process_status);
+CREATE INDEX processes_finished ON progressor.processes USING btree (namespace COLLATE "C", finished_at) WHERE (finished_at IS NOT NULL);
 
-CREATE INDEX processes_in_error ON progressor.processes USING btree (namespace, created_at DESC, process_id DESC) WHERE (status = 'error'::progressor.process_status);
+CREATE INDEX processes_in_error ON progressor.processes USING btree (namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC) WHERE (detail IS NOT NULL);
 
 CREATE INDEX replies_by_creation ON progressor.replies USING btree (created_at);
 

@@ -12,7 +12,7 @@ from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.admission import Import, Verdict
 from progressor.domain.event import NO_HISTORY, Direction, Event, HistoryRange
-from progressor.domain.process import Process, ProcessKey
+from progressor.domain.process import Process, ProcessKey, ProcessStatus
 from progressor.domain.task import TaskType
 from progressor.domain.view import HistoryPage, ProcessQuery, ProcessView, TaskTrace
 from progressor.storage import arrays, rows, statements, views
@@ -191,6 +191,7 @@ class Processes:
         parameters = {
             "namespace": query.namespace,
             "statuses": f"{{{','.join(query.statuses)}}}" if query.statuses else None,
+            "failed": query.statuses == (ProcessStatus.ERROR,),
             "created_from": query.created_from,
             "created_to": query.created_to,
             "metadata": Jsonb(query.metadata) if query.metadata else None,
