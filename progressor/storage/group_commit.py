@@ -38,7 +38,7 @@ CONFLICT_ATTEMPTS_MAX = 5
 GATHER_ENOUGH = 64
 """Items by which a batch is full enough: twice as many would cost a twentieth less for each."""
 
-GATHER_WRITES = 3
+GATHER_WRITES = 6
 """By how many times the duration of a write a batch may be put off: longer would not pay."""
 
 GATHER_SPLIT = 16
