@@ -101,7 +101,8 @@ async def open_pools(config: Database, dsn: str) -> Pools:
             connection_string(config, dsn, application=f"progressor {name}"),
             connection_class=psycopg.AsyncConnection[tuple[Any, ...]],
             # Statements are calls of functions whose plans live in PL/pgSQL; preparing them by name
-            # would be session state, which a pooler takes away.
+            # would be session state, which a pooler takes away. (`direct` prepares, and does
+            # without where that happens.)
             kwargs={"autocommit": True, "prepare_threshold": None},
             min_size=min(1, size),
             max_size=size,

@@ -52,7 +52,10 @@ PLANTED = {
         "UPDATE progressor.processes SET corrupted_by = 1 WHERE status = 'error'",
     ),
     "a finished process waits for nothing": (
-        "UPDATE progressor.processes SET status = 'finished', finished_at = now() WHERE status = 'running'",
+        (
+            "UPDATE progressor.processes SET (status, finished_at) = ('finished', now())"
+            " WHERE status = 'running'"
+        ),
     ),
     "what waits has exactly one way on": (
         "UPDATE progressor.schedule SET due_at = NULL WHERE task_type = 'call'",
