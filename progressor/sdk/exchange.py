@@ -76,7 +76,8 @@ class Attempts:
 
         Only UNAVAILABLE is worth another attempt, and only where that does nothing twice. Pauses
         double from 50 ms to 2 s, each shortened by up to a half, and are no shorter than what
-        the engine asked for.
+        the engine asked for. The attempt after it has at least as long: a shorter one would end
+        by its deadline, and no longer tell that nobody could be reached.
         """
         if not self._repeatable or status.code is not grpc.StatusCode.UNAVAILABLE:
             return None
@@ -85,4 +86,4 @@ class Attempts:
         pause = longest * (1.0 - self._jitter() / 2.0)
         if status.retry_after is not None:
             pause = max(pause, status.retry_after.total_seconds())
-        return pause if pause < self.remaining() else None
+        return pause if 2 * pause < self.remaining() else None

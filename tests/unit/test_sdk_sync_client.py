@@ -72,7 +72,7 @@ async def test_only_what_is_safe_is_repeated() -> None:
 
 def test_an_engine_that_is_not_there_is_named() -> None:
     with (
-        SyncClient("unix:/nonexistent/engine.sock", timeout=0.1) as client,
+        SyncClient("unix:/nonexistent/engine.sock", timeout=0.5) as client,
         pytest.raises(EngineUnavailableError, match="nonexistent"),
     ):
         client.get("p")
