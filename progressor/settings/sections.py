@@ -200,7 +200,7 @@ class Telemetry:
     otlp_endpoint: str = setting("", "OTLP over gRPC, as in http://localhost:4317; empty: off")
     service_name: str = setting("progressor", "service.name of every span and metric")
     sample_ratio: Annotated[float, Meta(ge=0, le=1)] = setting(
-        1.0, "share of traces without a sampled parent that is recorded"
+        1.0, "share of traces that is recorded where the caller has not decided"
     )
 
 
