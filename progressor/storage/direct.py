@@ -6,6 +6,11 @@ needs none of it. The admission of one call costs this process 150 us instead of
 PostgreSQL, which parses and plans the statement once per connection instead of each time, a quarter
 less (2026-11, two busy cores, Python 3.11, psycopg 3.3, PostgreSQL 18).
 
+Statements of one connection go out one behind the other, each before the answer to the last is back
+(`_Pipeline`): PostgreSQL goes on without waiting for this process to wake up, to take note, and to
+put the next one together. 200 self-driven steps 9,900 -> 11,300/s so, 50 of them 7,700 -> 8,100/s
+(2026-11, two busy cores, medians of five).
+
 What holds:
 
 - One statement, in autocommit or in the transaction that its connection is in; parameters and
@@ -18,6 +23,7 @@ What holds:
 """
 
 import asyncio
+import collections
 import contextlib
 import datetime as dt
 import hashlib
@@ -30,7 +36,7 @@ from typing import Any, ClassVar
 
 import psycopg
 from psycopg.adapt import Transformer
-from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 
 from progressor.storage.arrays import Column, instant
@@ -38,6 +44,9 @@ from progressor.storage.pools import Connection
 
 CANCEL_SECONDS = 1.0
 """For the request to cancel a statement; it takes a connection of its own."""
+
+LOOK_SECONDS = 0.25
+"""How often to look after statements under way, whether or not anything was heard."""
 
 Argument = Column | dt.datetime | int | float | bool | None
 
@@ -57,11 +66,6 @@ _SCALARS: Mapping[type, Callable[[Any], bytes]] = {
 class Direct:
     """A statement with its parameters as ``%b``, each of a type that its place decides."""
 
-    # What belongs to a connection, beside it: the class is the driver's. A name tells the text.
-    _prepared: ClassVar[weakref.WeakKeyDictionary[Connection, set[bytes]]] = (
-        weakref.WeakKeyDictionary()
-    )
-
     def __init__(self, statement: bytes) -> None:
         """Send nothing yet."""
         numbers = itertools.count(1)
@@ -80,7 +84,8 @@ class Direct:
         If it is cancelled, whether the statement was done is unknown, and the connection is closed.
 
         Args:
-            connection: Nobody else may use it meanwhile.
+            connection: Nobody else may use it meanwhile, but for other executions of this kind:
+                they are done in the order in which they were asked for.
             arguments: A column for an array; an int for a ``bigint``, a float for a ``double
                 precision``, an aware datetime for a ``timestamptz``.
 
@@ -89,16 +94,16 @@ class Direct:
             struct.error: No column can hold a value; nothing was sent.
         """
         parameters = [_encoded(argument) for argument in arguments]
+        pipeline = _Pipeline.of(connection)
         result = None
         if self._prepares:
             try:
-                result = await self._execute_prepared(connection, parameters)
+                result = await self._execute_prepared(pipeline, parameters)
             except _NAMELESS:
                 self._prepares = False
         if result is None:
-            result = await _answer(
-                connection,
-                lambda: connection.pgconn.send_query_params(
+            result = await pipeline.answer(
+                lambda pgconn: pgconn.send_query_params(
                     self._text, parameters, None, self._formats, Format.BINARY
                 ),
             )
@@ -107,16 +112,12 @@ class Direct:
         return transformer.load_rows(0, result.ntuples, tuple)
 
     async def _execute_prepared(
-        self, connection: Connection, parameters: Sequence[bytes | None]
+        self, pipeline: "_Pipeline", parameters: Sequence[bytes | None]
     ) -> PGresult:
-        pgconn = connection.pgconn
-        names = self._prepared.setdefault(connection, set())
-        if self._name not in names:
-            await _answer(connection, lambda: pgconn.send_prepare(self._name, self._text))
-            names.add(self._name)
-        return await _answer(
-            connection,
-            lambda: pgconn.send_query_prepared(
+        if self._name not in pipeline.prepared:
+            await pipeline.prepare(self._name, self._text)
+        return await pipeline.answer(
+            lambda pgconn: pgconn.send_query_prepared(
                 self._name, parameters, self._formats, Format.BINARY
             ),
         )
@@ -130,56 +131,101 @@ def _encoded(argument: Argument) -> bytes | None:
     return _SCALARS[type(argument)](argument)
 
 
-async def _answer(connection: Connection, send: Callable[[], None]) -> PGresult:
-    """Send a command and return its result, or raise its error."""
-    if connection.closed:
-        raise psycopg.OperationalError("the connection is closed")
-    send()
-    try:
-        results = await _Exchange(connection.pgconn).results()
-    finally:
-        if connection.pgconn.transaction_status == TransactionStatus.ACTIVE:
-            await _abandon(connection)
-    result = results[-1]
-    if result.status not in _ANSWERS:
-        raise psycopg.errors.error_from_result(result, connection.info.encoding)
-    return result
+class _Pipeline:
+    """The statements under way on a connection: the next goes out before the last has come back.
 
+    Each ends with a synchronisation of its own, so that each is a transaction of its own, and an
+    error of one does not touch the next. While none is under way, the connection is in the
+    ordinary mode, and cursors can use it.
+    """
 
-class _Exchange:
-    """A command on its way out and its answer on its way in."""
+    # What belongs to a connection, beside it: the class is the driver's.
+    _known: ClassVar[weakref.WeakKeyDictionary[Connection, "_Pipeline"]] = (
+        weakref.WeakKeyDictionary()
+    )
 
-    def __init__(self, pgconn: PGconn) -> None:
-        self._pgconn = pgconn
-        self._results: list[PGresult] = []
-        self._complete: asyncio.Future[list[PGresult]]
+    def __init__(self, connection: Connection) -> None:
+        self.prepared: set[bytes] = set()
+        self._preparing = asyncio.Lock()
+        self._connection = weakref.ref(connection)
+        self._pgconn = connection.pgconn
+        self._descriptor = -1
+        self._looks = False
+        self._answers: collections.deque[asyncio.Future[PGresult]] = collections.deque()
+        self._result: PGresult | None = None
 
-    async def results(self) -> list[PGresult]:
-        """Return all that PostgreSQL answers to the command that was sent."""
-        loop, descriptor = asyncio.get_running_loop(), self._pgconn.socket
-        self._complete = loop.create_future()
-        # What does not fit into the socket's buffer waits until PostgreSQL has read some, which it
-        # may not do before we have read what it has to say.
-        unsent = self._pgconn.flush()
-        loop.add_reader(descriptor, self._move, self._read)
-        if unsent:
-            loop.add_writer(descriptor, self._move, self._write)
+    @classmethod
+    def of(cls, connection: Connection) -> "_Pipeline":
+        """Return that of a connection."""
+        pipeline = cls._known.get(connection)
+        if pipeline is None:
+            pipeline = cls._known[connection] = cls(connection)
+        return pipeline
+
+    async def prepare(self, name: bytes, text: bytes) -> None:
+        """Have a statement prepared, once for all who ask meanwhile."""
+        async with self._preparing:
+            if name not in self.prepared:
+                await self.answer(lambda pgconn: pgconn.send_prepare(name, text))
+                self.prepared.add(name)
+
+    async def answer(self, send: Callable[[PGconn], None]) -> PGresult:
+        """Send a command behind those under way and return its result, or raise its error."""
+        answer = self._send(send)
         try:
-            return await self._complete
-        finally:
-            loop.remove_reader(descriptor)
-            loop.remove_writer(descriptor)
+            result = await answer
+        except asyncio.CancelledError:
+            if answer.cancelled():
+                await self._abandon()
+            raise
+        if result.status not in _ANSWERS:
+            raise psycopg.errors.error_from_result(result)
+        return result
+
+    def _send(self, send: Callable[[PGconn], None]) -> asyncio.Future[PGresult]:
+        pgconn, loop = self._pgconn, asyncio.get_running_loop()
+        if pgconn.status == ConnStatus.BAD:
+            raise psycopg.OperationalError("the connection is closed")
+        if not self._answers:
+            pgconn.enter_pipeline_mode()
+            self._descriptor = pgconn.socket
+            loop.add_reader(self._descriptor, self._move, self._read)
+            if not self._looks:
+                self._looks = True
+                loop.call_later(LOOK_SECONDS, self._look)
+        answer: asyncio.Future[PGresult] = loop.create_future()
+        self._answers.append(answer)
+        try:
+            send(pgconn)
+            pgconn.pipeline_sync()
+            # What does not fit into the socket's buffer waits until PostgreSQL has read some, which
+            # it may not do before we have read what it has to say.
+            if pgconn.flush():
+                loop.add_writer(self._descriptor, self._move, self._write)
+        except psycopg.Error as error:
+            self._break(error)
+        return answer
+
+    def _look(self) -> None:
+        """Read whether or not anything was heard.
+
+        libuv stops to poll a socket that was reset, as it is when PostgreSQL ends with statements
+        unread, and uvloop tells the reader nothing of it.
+        """
+        self._looks = bool(self._answers)
+        if self._looks:
+            asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+            self._move(self._read)
 
     def _move(self, what: Callable[[], None]) -> None:
         try:
             what()
         except psycopg.Error as error:
-            if not self._complete.done():
-                self._complete.set_exception(error)
+            self._break(error)
 
     def _write(self) -> None:
         if not self._pgconn.flush():
-            asyncio.get_running_loop().remove_writer(self._pgconn.socket)
+            asyncio.get_running_loop().remove_writer(self._descriptor)
 
     def _read(self) -> None:
         pgconn = self._pgconn
@@ -187,19 +233,51 @@ class _Exchange:
         # Nobody listens on these connections; what came nevertheless must not pile up.
         while pgconn.notifies():
             pass
-        while not pgconn.is_busy():
+        while self._answers and not pgconn.is_busy():
             result = pgconn.get_result()
             if result is None:
-                if not self._complete.done():
-                    self._complete.set_result(self._results)
-                return
-            self._results.append(result)
+                if pgconn.status == ConnStatus.BAD:
+                    raise psycopg.OperationalError("the connection is lost")
+            elif result.status == ExecStatus.PIPELINE_SYNC:
+                self._complete()
+            elif self._result is None:
+                self._result = result
 
+    def _complete(self) -> None:
+        answer, result = self._answers.popleft(), self._result
+        self._result = None
+        if not self._answers:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            self._pgconn.exit_pipeline_mode()
+        assert result is not None, "a command was answered without a result"
+        if not answer.done():
+            answer.set_result(result)
 
-async def _abandon(connection: Connection) -> None:
-    """Close a connection whose answer nobody waits for, and stop what it was to answer."""
-    try:
-        with contextlib.suppress(psycopg.Error):
-            await connection.cancel_safe(timeout=CANCEL_SECONDS)
-    finally:
-        connection.pgconn.finish()
+    def _break(self, error: psycopg.Error) -> None:
+        """Close the connection: what becomes of the commands under way is unknown."""
+        if self._answers:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._descriptor)
+            loop.remove_writer(self._descriptor)
+        result, self._result = self._result, None
+        self._pgconn.finish()
+        while self._answers:
+            answer = self._answers.popleft()
+            if answer.done():
+                continue
+            # What PostgreSQL said before it hung up tells more than that it did.
+            if result is not None:
+                answer.set_result(result)
+                result = None
+            else:
+                answer.set_exception(error)
+
+    async def _abandon(self) -> None:
+        """Close the connection, and stop what it was to answer."""
+        connection = self._connection()
+        try:
+            if connection is not None and not connection.closed:
+                with contextlib.suppress(psycopg.Error):
+                    await connection.cancel_safe(timeout=CANCEL_SECONDS)
+        finally:
+            self._break(psycopg.OperationalError("a statement on the connection was given up"))

@@ -1,13 +1,15 @@
 """Group commit: what is waiting at the moment becomes one statement, one round trip, one commit.
 
 What dominates the cost of a durable write is not the rows but the statements and the commits. So a
-write waits in a *lane*; while one batch of the lane is in flight, the next one fills. At low load a
-batch is one item and nobody waits; under load the batches grow by themselves.
+write waits in a *lane*; while one batch of the lane is in flight, the next one fills, and follows
+on the same connection as soon as it is full. At low load a batch is one item and nobody waits;
+under load the batches grow by themselves.
 
 What holds:
 
 - Items of one process share a lane and are written in the order in which they came. Whether two of
-  them may be in one batch, the kind of write says; see `rival`.
+  them may be in one batch, the kind of write says; see `rival`. No two batches in flight have a
+  process in common, so that it makes no difference which of them has to be written again.
 - Every item gets its own result. An item that PostgreSQL refuses fails alone: a batch that fails as
   a whole is split until the culprit stands alone.
 - A batch whose fate is unknown (the connection broke) is given up or insisted on, as the kind of
@@ -41,7 +43,7 @@ GATHER_ENOUGH = 64
 GATHER_WRITES = 6
 """By how many times the duration of a write a batch may be put off: longer would not pay."""
 
-GATHER_SPLIT = 16
+GATHER_SPLIT = 8
 """Items from which on it is worth writing half of the steps in hand at a time."""
 
 HOLD_SECONDS = 0.1
@@ -78,7 +80,8 @@ class _Entry(Generic[Item, Result]):
 Write = Callable[[Connection, Sequence[Item], bool], Awaitable[Sequence[Result]]]
 """Write a batch in one transaction and return one result per item, in the order of the items.
 
-The flag says that the batch was sent before and may have been done already.
+The flag says that the batch was sent before and may have been done already. Without it, another
+batch may be written on the connection meanwhile.
 """
 
 
@@ -133,6 +136,7 @@ class GroupCommit(Generic[Item, Result]):
         self._crowd = crowd
         self._on_batch = on_batch
         self._lanes = [_Lane[Item, Result]() for _ in range(lane_count)]
+        self._group: asyncio.TaskGroup = asyncio.TaskGroup()
         self._closed = False
 
     @property
@@ -166,9 +170,9 @@ class GroupCommit(Generic[Item, Result]):
 
         If it is cancelled, what is in line is lost, and what is in flight is unknown.
         """
-        async with asyncio.TaskGroup() as group:
+        async with self._group:
             for number, lane in enumerate(self._lanes):
-                group.create_task(self._run_lane(lane), name=f"{self.name} lane {number}")
+                self._group.create_task(self._run_lane(lane), name=f"{self.name} lane {number}")
 
     def close(self) -> None:
         """Take no more items; `run` ends once the lanes are empty."""
@@ -201,18 +205,72 @@ class GroupCommit(Generic[Item, Result]):
         loop = asyncio.get_running_loop()
         async with connection_of(self._pool) as connection:
             until = loop.time() + HOLD_SECONDS
-            while lane.entries and loop.time() < until:
-                wanted = min(self._crowd() // 2, GATHER_ENOUGH, self._batch_max)
-                await self._gather(lane, wanted)
-                batch = lane.take(self._share(len(lane.entries), wanted))
-                try:
-                    await self._write_batch(connection, batch)
-                except errors.StorageUnavailableError:
-                    lane.put_back(batch)
-                    raise
-                lane.written()
-                if not lane.entries and not self._closed:
-                    await lane.wait(IDLE_SECONDS)
+            try:
+                while lane.flights or (lane.entries and loop.time() < until):
+                    if lane.flights:
+                        if loop.time() < until:
+                            await self._follow(lane, connection)
+                        await self._land(lane)
+                    else:
+                        await self._gather(lane, self._wanted())
+                        self._launch(lane, connection)
+                    if not lane.flights and not lane.entries and not self._closed:
+                        await lane.wait(IDLE_SECONDS)
+            finally:
+                if lane.flights:
+                    # Cancelled like this lane; the connection is theirs until they know it.
+                    await asyncio.wait([flight.task for flight in lane.flights])
+
+    def _wanted(self) -> int:
+        """Return how many items a batch waits for."""
+        return min(self._crowd() // 2, GATHER_ENOUGH, self._batch_max)
+
+    def _launch(self, lane: "_Lane[Item, Result]", connection: Connection) -> None:
+        """Send a batch on its way, if there is one that may go."""
+        batch = lane.take(self._share(len(lane.entries), self._wanted()))
+        if batch:
+            repeats = any(entry.again for entry in batch)
+            flight = _Flight(batch, asyncio.get_running_loop().time(), repeats)
+            flying = self._fly(flight, connection)
+            flight.task = self._group.create_task(flying, name=f"{self.name} batch")
+            flight.task.add_done_callback(lambda _: lane.filled.set())
+            lane.flights.append(flight)
+
+    async def _fly(self, flight: "_Flight[Item, Result]", connection: Connection) -> None:
+        try:
+            await self._write_batch(connection, flight.batch)
+        except errors.StorageUnavailableError as error:
+            flight.error = error
+
+    async def _follow(self, lane: "_Lane[Item, Result]", connection: Connection) -> None:
+        """Send another batch after the one under way, if it becomes full before that is back.
+
+        PostgreSQL goes on with it without waiting until this process has heard of the first.
+        """
+        first, wanted = lane.flights[0].task, self._wanted()
+        if wanted >= GATHER_SPLIT and not lane.repeats and not first.done():
+            await lane.wait(None, wanted)
+            if not first.done():
+                self._launch(lane, connection)
+
+    async def _land(self, lane: "_Lane[Item, Result]") -> None:
+        """Wait for the oldest batch under way.
+
+        Raises:
+            StorageUnavailableError: It was not written. None is under way any more, and those that
+                were not written are back in line.
+        """
+        await asyncio.wait({lane.flights[0].task})
+        if lane.flights[0].error is None:
+            lane.landed(lane.flights.popleft())
+            return
+        await asyncio.wait([flight.task for flight in lane.flights])
+        error, flights = lane.flights[0].error, list(lane.flights)
+        lane.flights.clear()
+        for flight in reversed(flights):
+            if flight.error is not None:
+                lane.put_back(flight.batch)
+        raise error
 
     async def _gather(self, lane: "_Lane[Item, Result]", wanted: int) -> None:
         """Let a batch fill where there is a crowd.
@@ -310,6 +368,20 @@ class GroupCommit(Generic[Item, Result]):
                 entry.future.set_exception(error)
 
 
+@dataclasses.dataclass(slots=True)
+class _Flight(Generic[Item, Result]):
+    """A batch under way.
+
+    ``repeats`` says that some of it was sent before, ``error`` why it was not written.
+    """
+
+    batch: list[_Entry[Item, Result]]
+    started_at: float
+    repeats: bool
+    error: errors.StorageUnavailableError | None = None
+    task: asyncio.Task[None] = dataclasses.field(init=False)
+
+
 class _Lane(Generic[Item, Result]):
     """Entries in the order in which they came."""
 
@@ -317,12 +389,21 @@ class _Lane(Generic[Item, Result]):
         self.entries: collections.deque[_Entry[Item, Result]] = collections.deque()
         self.filled = asyncio.Event()
         self.last_started_at = 0.0
+        self.last_landed_at = 0.0
         self.write_seconds = 0.0
         """How long a write takes lately."""
         self.backoff = _BACKOFF_FIRST
         self.held_back = False
         """Whether entries wait only because a rival went before them."""
         self._wanted = 1
+        self.flights: collections.deque[_Flight[Item, Result]] = collections.deque()
+        """Batches under way, the oldest first: one that PostgreSQL writes, and one behind it."""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether what was sent before is being sent again, or is about to be."""
+        flies = bool(self.flights) and self.flights[0].repeats
+        return flies or (bool(self.entries) and self.entries[0].again)
 
     def add(self, entry: _Entry[Item, Result]) -> None:
         """Put an entry at the end of the line."""
@@ -330,15 +411,20 @@ class _Lane(Generic[Item, Result]):
         if len(self.entries) >= self._wanted:
             self.filled.set()
 
-    async def wait(self, seconds: float, wanted: int = 1) -> None:
+    async def wait(self, seconds: float | None, wanted: int = 1) -> None:
         """Return when so many are in line, after `seconds` at the latest."""
+        if len(self.entries) >= wanted:
+            return
         self._wanted = wanted
         self.filled.clear()
-        timer = asyncio.get_running_loop().call_later(seconds, self.filled.set)
+        timer = None
+        if seconds is not None:
+            timer = asyncio.get_running_loop().call_later(seconds, self.filled.set)
         try:
             await self.filled.wait()
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             self._wanted = 1
             if self.entries:
                 self.filled.set()
@@ -351,7 +437,8 @@ class _Lane(Generic[Item, Result]):
         batch: list[_Entry[Item, Result]] = []
         passed: list[_Entry[Item, Result]] = []
         rivals: set[Hashable] = set()
-        waiting: set[ProcessKey] = set()
+        # Nobody may pass an item of a process that is under way: it may have to be written again.
+        waiting = {entry.key for flight in self.flights for entry in flight.batch}
         # A crowd of rivals must not make every batch walk the whole line.
         for _ in range(min(len(self.entries), 4 * limit)):
             entry = self.entries.popleft()
@@ -369,9 +456,11 @@ class _Lane(Generic[Item, Result]):
         self.last_started_at = asyncio.get_running_loop().time()
         return batch
 
-    def written(self) -> None:
-        """Take note that the batch taken last was written."""
-        seconds = asyncio.get_running_loop().time() - self.last_started_at
+    def landed(self, flight: "_Flight[Item, Result]") -> None:
+        """Take note that a batch was written."""
+        now = asyncio.get_running_loop().time()
+        seconds = now - max(flight.started_at, self.last_landed_at)
+        self.last_landed_at = now
         known = self.write_seconds or seconds
         self.write_seconds = known + (seconds - known) / _WRITES_REMEMBERED
         self.backoff = _BACKOFF_FIRST

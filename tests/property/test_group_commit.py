@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from progressor import errors
-from progressor.storage.group_commit import GroupCommit, Insistence
+from progressor.storage.group_commit import GATHER_SPLIT, GroupCommit, Insistence
 from progressor.storage.pools import Connection, Pool
 from tests.support.builders import make_key
 from tests.support.memory import MemoryPool
 from tests.support.virtual_time import in_virtual_time
 
-BATCH_MAX = 3
+PROCESS_IDS = "abcdefghijklmnop"
 TIMEOUT_SECONDS = 10.0
 
 
@@ -54,17 +54,32 @@ def rival_of(item: Item, *, shared: bool) -> tuple[str, ...] | None:
 class Database:
     """Applies what it is sent, each item once, unless a fault is due."""
 
-    def __init__(self, faults: Sequence[Fault], *, shared: bool) -> None:
+    def __init__(self, faults: Sequence[Fault], *, shared: bool, batch_max: int) -> None:
+        self.batch_max = batch_max
         self.shared = shared
         self.faults = collections.deque(faults)
         self.applied: list[Item] = []
+        self.under_way: list[tuple[Connection, set[str]]] = []
 
     async def write(
-        self, _connection: Connection, items: Sequence[Item], again: bool
+        self, connection: Connection, items: Sequence[Item], again: bool
     ) -> Sequence[int]:
-        assert 0 < len(items) <= BATCH_MAX
+        assert 0 < len(items) <= self.batch_max
         rivals = [rival for item in items if (rival := rival_of(item, shared=self.shared))]
         assert len(set(rivals)) == len(rivals), "two rivals in one batch"
+        processes = {item.process_id for item in items}
+        for _, others in self.under_way:
+            assert not processes & others, "a process in two batches under way"
+        behind = [flight for flight in self.under_way if flight[0] is connection]
+        assert len(behind) < 2
+        assert not (behind and again), "sent again behind another"
+        self.under_way.append((connection, processes))
+        try:
+            return await self._write(items, again=again)
+        finally:
+            self.under_way.remove((connection, processes))
+
+    async def _write(self, items: Sequence[Item], *, again: bool) -> Sequence[int]:
         fault = self.faults.popleft() if self.faults else Fault.NONE
         await asyncio.sleep(0.001)
         match fault:
@@ -90,19 +105,26 @@ class Database:
 ITEMS = st.lists(
     st.builds(
         Item,
-        process_id=st.sampled_from("abcde"),
+        # Most of them crowd on a few; the others are many enough to fill a batch.
+        process_id=st.one_of(st.sampled_from(PROCESS_IDS[:5]), st.sampled_from(PROCESS_IDS)),
         pause=st.sampled_from([0.0, 0.0, 0.0005, 0.01, 2.0]),
         poisoned=st.sampled_from([False, False, False, True]),
         abandoned=st.sampled_from([False, False, True]),
         rival=st.sampled_from([None, "x", "y"]),
     ),
-    max_size=20,
+    max_size=40,
 )
 FAULTS = st.lists(st.sampled_from(Fault), max_size=8)
 
 
 def commit_to(
-    database: Database, pool: MemoryPool, insistence: Insistence, lanes: int, gather: float
+    database: Database,
+    pool: MemoryPool,
+    insistence: Insistence,
+    *,
+    lanes: int,
+    gather: float,
+    batch_max: int,
 ) -> GroupCommit[Item, int]:
     return GroupCommit(
         name="test",
@@ -112,11 +134,11 @@ def commit_to(
         pool=cast("Pool", pool),
         insistence=insistence,
         lane_count=lanes,
-        batch_max=BATCH_MAX,
+        batch_max=batch_max,
         queue_max=1000,
         statement_timeout=TIMEOUT_SECONDS,
         gather_max=gather,
-        crowd=lambda: 10,
+        crowd=lambda: 4 * batch_max,
     )
 
 
@@ -128,6 +150,7 @@ def commit_to(
     outages=st.integers(0, 2),
     gather=st.sampled_from([0.0, 0.005]),
     shared=st.booleans(),
+    batch_max=st.sampled_from([3, GATHER_SPLIT]),
 )
 @in_virtual_time
 async def test_every_item_has_one_result_and_no_fault_spreads(
@@ -139,10 +162,11 @@ async def test_every_item_has_one_result_and_no_fault_spreads(
     outages: int,
     gather: float,
     shared: bool,
+    batch_max: int,
 ) -> None:
-    database, pool = Database(faults, shared=shared), MemoryPool()
+    database, pool = Database(faults, shared=shared, batch_max=batch_max), MemoryPool()
     pool.outages = outages
-    commit = commit_to(database, pool, insistence, lanes, gather)
+    commit = commit_to(database, pool, insistence, lanes=lanes, gather=gather, batch_max=batch_max)
     numbered = [dataclasses.replace(item, number=number) for number, item in enumerate(items)]
     futures: list[asyncio.Future[int]] = []
     running = asyncio.ensure_future(commit.run())
@@ -158,7 +182,7 @@ async def test_every_item_has_one_result_and_no_fault_spreads(
     for item, future in zip(numbered, futures, strict=True):
         if not item.abandoned:
             _check_result(database, item, future, insistence)
-    for process_id in "abcde":
+    for process_id in PROCESS_IDS:
         written = [item.number for item in database.applied if item.process_id == process_id]
         assert written == sorted(written), "written out of order"
     if insistence is Insistence.INSIST:

@@ -59,6 +59,7 @@ def holder(database: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
+ECHO = Direct(b"SELECT unnest(%b::bytea[])")
 WAITING = Direct(b"SELECT pg_advisory_xact_lock(%b::bigint)")
 
 
@@ -277,6 +278,98 @@ def test_a_killed_session_is_an_outage(
 
     run(work)
     assert not holder.closed
+
+
+def test_statements_under_way_together_are_done_in_turn(run: Run[Any]) -> None:
+    statement = Direct(b"INSERT INTO kept SELECT %b::bigint RETURNING n, txid_current()")
+
+    async def work(connection: Connection) -> tuple[list[str], list[Any]]:
+        await connection.execute("CREATE TEMPORARY TABLE kept (n bigint)")
+        rows = await asyncio.gather(
+            *(statement.execute(connection, [number]) for number in range(10))
+        )
+        names = await prepared(connection)  # a cursor, in the ordinary mode again
+        return names, [row for [row] in rows]
+
+    names, rows = run(work)
+    assert len(names) == 1
+    assert [number for number, _ in rows] == list(range(10))
+    assert [transaction for _, transaction in rows] == sorted({row[1] for row in rows})
+
+
+def test_an_error_does_not_touch_the_statements_under_way_beside_it(run: Run[Any]) -> None:
+    statement = Direct(b"SELECT 12 / %b::bigint")
+
+    async def work(connection: Connection) -> list[Any]:
+        answers = [statement.execute(connection, [number]) for number in (3, 0, 4)]
+        ended: list[Any] = await asyncio.gather(*answers, return_exceptions=True)
+        return ended
+
+    three, failed, four = run(work)
+    assert (three, four) == ([(4,)], [(3,)])
+    assert isinstance(failed, psycopg.errors.DivisionByZero)
+
+
+def test_a_name_that_is_gone_is_no_loss_to_those_under_way_together(run: Run[Any]) -> None:
+    statement = Direct(b"SELECT %b::bigint")
+
+    async def work(connection: Connection) -> list[Any]:
+        await statement.execute(connection, [1])
+        await connection.execute("DEALLOCATE ALL")
+        return list(await asyncio.gather(*(statement.execute(connection, [n]) for n in range(3))))
+
+    assert run(work) == [[(0,)], [(1,)], [(2,)]]
+
+
+def test_a_killed_session_is_an_outage_to_all_that_is_under_way(
+    run: Run[Any], holder: psycopg.Connection[Any], eye: psycopg.Connection[Any]
+) -> None:
+    statement = Direct(b"SELECT %b::bigint")
+
+    async def work(connection: Connection) -> None:
+        first = asyncio.ensure_future(WAITING.execute(connection, [LOCKED]))
+        await until_blocked(eye)
+        second = asyncio.ensure_future(statement.execute(connection, [2]))
+        await asyncio.sleep(0)
+        eye.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
+
+        for task in (first, second):
+            with pytest.raises(errors.StorageUnavailableError), translated():
+                await task
+        assert connection.closed
+
+    run(work)
+    assert not holder.closed
+
+
+def test_a_cancelled_statement_leaves_nobody_behind_it_without_an_answer(
+    run: Run[Any], holder: psycopg.Connection[Any], eye: psycopg.Connection[Any]
+) -> None:
+    statement = Direct(b"SELECT %b::bigint, pg_sleep(0.5)")
+
+    async def work(connection: Connection) -> None:
+        first = asyncio.ensure_future(WAITING.execute(connection, [LOCKED]))
+        await until_blocked(eye)
+        second = asyncio.ensure_future(statement.execute(connection, [2]))
+        await asyncio.sleep(0)
+        first.cancel()
+
+        with pytest.raises(errors.StorageUnavailableError, match="given up"), translated():
+            await second
+        assert first.cancelled()
+        assert connection.closed
+
+    run(work)
+    assert not holder.closed
+
+
+def test_much_goes_out_behind_much_that_comes_in(run: Run[Any]) -> None:
+    async def work(connection: Connection) -> list[int]:
+        column = ByteaColumn([bytes(LARGE)])
+        rows = await asyncio.gather(*(ECHO.execute(connection, [column]) for _ in range(3)))
+        return [len(row[0]) for [row] in rows]
+
+    assert run(work) == [LARGE] * 3
 
 
 def test_notices_and_notifications_do_not_get_in_the_way(

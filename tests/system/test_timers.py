@@ -1,5 +1,6 @@
 """Timers over gRPC: when they fire, what they are handed, and what replaces them."""
 
+import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator
 
@@ -250,11 +251,13 @@ class TestRemove:
         due_now = response(response=b"answered", set_timer=SetTimer(remove=True))
         hang, _ = await stage.busy("p", Answer(), answer=due_now)
         second = await stage.client.call("p", b"2", accept_only=True)
-        hang.released.set()
-        answer = await stage.client.await_task("p", task_id=second.task_id)
+        async with asyncio.TaskGroup() as group:
+            awaited = group.create_task(stage.client.await_task("p", task_id=second.task_id))
+            await stage.points.wait("awaited", key=stage.key("p"))
+            hang.released.set()
         await stage.points.wait("settled", key=stage.key("p"), settlement="Remove")
 
-        assert answer.response == b"2"
+        assert awaited.result().response == b"2"
         assert (await refusal(stage.client.get("p"))).reason == "PROCESS_NOT_FOUND"
 
 

@@ -61,6 +61,9 @@ class Bench:
         self.script: collections.deque[type[Exception] | None] = collections.deque()
         self.batches: list[tuple[int, ...]] = []
         self.again: list[bool] = []
+        self.under_way = 0
+        self.under_way_max: list[int] = []
+        """How many were under way when each batch set out, itself among them."""
         self.times: list[float] = []
         self.told: list[tuple[str, int]] = []
         self.open = asyncio.Event()
@@ -98,6 +101,14 @@ class Bench:
         self, _connection: Connection, items: Sequence[Item], again: bool
     ) -> Sequence[int]:
         self.batches.append(tuple(item.number for item in items))
+        self.under_way += 1
+        self.under_way_max.append(self.under_way)
+        try:
+            return await self._written(items, again=again)
+        finally:
+            self.under_way -= 1
+
+    async def _written(self, items: Sequence[Item], *, again: bool) -> Sequence[int]:
         self.again.append(again)
         self.times.append(asyncio.get_running_loop().time())
         await self.open.wait()
@@ -536,6 +547,108 @@ async def test_a_batch_that_fills_is_written_when_the_line_is_closed() -> None:
     await running
 
     assert bench.times == [0, WRITE_SECONDS]
+
+
+def following(*process_ids: str, **fields: Any) -> tuple[Bench, list[Item], list[Item]]:
+    """Return a bench where batches may follow each other, a batch, and one to come behind it."""
+    bench = Bench(gather_max=1, batch_max=GATHER_SPLIT, crowd=lambda: 2 * GATHER_SPLIT, **fields)
+    first = crowd(*range(GATHER_SPLIT))
+    second = [Item(100 + number, process_id) for number, process_id in enumerate(process_ids)]
+    return bench, first, second
+
+
+def others(count: int) -> list[str]:
+    return [f"other{number}" for number in range(count)]
+
+
+@in_virtual_time
+async def test_a_full_batch_follows_the_one_under_way() -> None:
+    bench, first, second = following(*others(GATHER_SPLIT))
+    bench.open.clear()
+    async with bench.running():
+        futures = bench.submit(*first)
+        await settled()
+        futures += bench.submit(*second[:-1])
+        await settled()
+        assert len(bench.batches) == 1, "not full yet"
+        futures += bench.submit(second[-1])
+        await settled()
+        assert [len(batch) for batch in bench.batches] == [GATHER_SPLIT, GATHER_SPLIT]
+        bench.submit(*(Item(200 + number, f"third{number}") for number in range(GATHER_SPLIT)))
+        await settled()
+        assert len(bench.batches) == 2, "a third behind two"
+
+        bench.open.set()
+        await asyncio.wait(futures)
+
+    assert [future.result() for future in futures] == [
+        10 * item.number for item in [*first, *second]
+    ]
+    assert bench.pool.lent == 1
+
+
+@in_virtual_time
+async def test_a_batch_in_a_small_crowd_waits_for_the_one_under_way() -> None:
+    bench = Bench(gather_max=1, batch_max=GATHER_SPLIT, crowd=lambda: GATHER_SPLIT)
+    bench.open.clear()
+    async with bench.running():
+        bench.submit(*crowd(*range(GATHER_SPLIT)))
+        await settled()
+        bench.submit(*(Item(100 + n, f"other{n}") for n in range(GATHER_SPLIT)))
+        await settled()
+
+        assert len(bench.batches) == 1
+
+
+@in_virtual_time
+async def test_an_item_of_a_process_under_way_does_not_follow() -> None:
+    bench, first, second = following("p3", *others(GATHER_SPLIT - 1), "p5")
+    bench.open.clear()
+    async with bench.running():
+        futures = bench.submit(*first)
+        await settled()
+        futures += bench.submit(*second)
+        await settled()
+        assert bench.batches[1] == tuple(item.number for item in second[1:-1])
+
+        bench.open.set()
+        await asyncio.wait(futures)
+
+    assert bench.batches[2] == (second[0].number, second[-1].number)
+
+
+@in_virtual_time
+async def test_where_all_wait_for_the_batch_under_way_nothing_follows() -> None:
+    bench, first, second = following(*(f"p{number}" for number in range(GATHER_SPLIT)))
+    bench.open.clear()
+    async with bench.running():
+        futures = bench.submit(*first)
+        await settled()
+        futures += bench.submit(*second)
+        await settled()
+        assert len(bench.batches) == 1
+
+        bench.open.set()
+        await asyncio.wait(futures)
+
+    assert bench.batches[1] == tuple(item.number for item in second)
+
+
+@in_virtual_time
+async def test_batches_that_broke_together_are_written_again_one_after_the_other() -> None:
+    fields = {"insistence": Insistence.INSIST, "seconds": WRITE_SECONDS}
+    bench, first, second = following(*others(GATHER_SPLIT), **fields)
+    bench.script.extend([AWAY, AWAY])
+    async with bench.running():
+        futures = bench.submit(*first)
+        await asyncio.sleep(WRITE_SECONDS / 2)
+        futures += bench.submit(*second)
+        await asyncio.wait(futures)
+
+    one, two = (tuple(item.number for item in items) for items in (first, second))
+    assert bench.batches == [one, two, one, two]
+    assert bench.again == [False, False, True, True]
+    assert bench.under_way_max == [1, 2, 1, 1]
 
 
 def by_rival(item: Item) -> str | None:
