@@ -240,7 +240,8 @@ class _Pipeline:
                     raise psycopg.OperationalError("the connection is lost")
             elif result.status == ExecStatus.PIPELINE_SYNC:
                 self._complete()
-            elif self._result is None:
+            else:
+                # The last one counts: what was done may still fail when it is to be committed.
                 self._result = result
 
     def _complete(self) -> None:
@@ -264,13 +265,14 @@ class _Pipeline:
         while self._answers:
             answer = self._answers.popleft()
             if answer.done():
-                continue
-            # What PostgreSQL said before it hung up tells more than that it did.
-            if result is not None:
-                answer.set_result(result)
-                result = None
-            else:
+                pass
+            elif result is None or result.status in _ANSWERS:
+                # Rows without the synchronisation behind them are no word of a commit.
                 answer.set_exception(error)
+            else:
+                # What PostgreSQL said before it hung up tells more than that it did.
+                answer.set_result(result)
+            result = None
 
     async def _abandon(self) -> None:
         """Close the connection, and stop what it was to answer."""

@@ -28,6 +28,12 @@ AN_INSTANT = dt.datetime(2026, 11, 21, 13, 34, 17, 123456, tzinfo=dt.UTC)
 LOCKED = 42
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a request to cancel take as long as a busy machine needs."""
+    monkeypatch.setattr(direct, "CANCEL_SECONDS", 30.0)
+
+
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
     with asyncio.Runner(loop_factory=request.param) as opened:
@@ -310,6 +316,22 @@ def test_an_error_does_not_touch_the_statements_under_way_beside_it(run: Run[Any
     assert isinstance(failed, psycopg.errors.DivisionByZero)
 
 
+def test_an_error_at_the_commit_is_the_statements(run: Run[Any]) -> None:
+    statement = Direct(b"INSERT INTO kept VALUES (%b::bigint) RETURNING n")
+
+    async def work(connection: Connection) -> list[Any]:
+        await connection.execute(
+            "CREATE TEMPORARY TABLE kept (n bigint UNIQUE DEFERRABLE INITIALLY DEFERRED)"
+        )
+        answers = [statement.execute(connection, [number]) for number in (1, 1, 2)]
+        ended: list[Any] = await asyncio.gather(*answers, return_exceptions=True)
+        return ended
+
+    first, refused, last = run(work)
+    assert (first, last) == ([(1,)], [(2,)])
+    assert isinstance(refused, psycopg.errors.UniqueViolation)
+
+
 def test_a_name_that_is_gone_is_no_loss_to_those_under_way_together(run: Run[Any]) -> None:
     statement = Direct(b"SELECT %b::bigint")
 
@@ -345,12 +367,10 @@ def test_a_killed_session_is_an_outage_to_all_that_is_under_way(
 def test_a_cancelled_statement_leaves_nobody_behind_it_without_an_answer(
     run: Run[Any], holder: psycopg.Connection[Any], eye: psycopg.Connection[Any]
 ) -> None:
-    statement = Direct(b"SELECT %b::bigint, pg_sleep(0.5)")
-
     async def work(connection: Connection) -> None:
         first = asyncio.ensure_future(WAITING.execute(connection, [LOCKED]))
         await until_blocked(eye)
-        second = asyncio.ensure_future(statement.execute(connection, [2]))
+        second = asyncio.ensure_future(WAITING.execute(connection, [LOCKED]))
         await asyncio.sleep(0)
         first.cancel()
 
