@@ -309,13 +309,17 @@ class GroupCommit(Generic[Item, Result]):
     async def _write_batch(
         self, connection: Connection, batch: "list[_Entry[Item, Result]]"
     ) -> None:
-        again = any(entry.again for entry in batch)
-        for entry in batch:
+        fresh = [entry for entry in batch if not entry.again]
+        again = len(fresh) < len(batch)
+        for entry in fresh:
             entry.again = True
         items = [entry.item for entry in batch]
         try:
             results = await self._write_unless_undone(connection, items, again=again)
         except errors.StorageRefusedError as error:
+            # Nothing was done, so those that had not been sent before still have not been.
+            for entry in fresh:
+                entry.again = False
             await self._split(connection, batch, error)
             return
         self._on_batch(self.name, len(batch))
