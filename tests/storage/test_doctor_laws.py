@@ -1,0 +1,413 @@
+"""The laws: each is seen to be broken, none by an engine at work, and the cheap ones stay cheap."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from bench.filling.load import fill
+from bench.filling.plan import Plan
+from progressor.storage.examination import Check
+from progressor.storage.findings import OFFENDERS_MAX, State
+from progressor.storage.laws import GROUP, LAWS, Law, checks
+from progressor.storage.migrations import migrate
+from tests.support.clock import ManualClock
+from tests.support.doctor import execute, find, looking
+from tests.support.laws import broken_laws
+from tests.support.population import populate
+from tests.support.postgres import Cluster
+from tests.support.replica import Stage, answering, open_stage, running_replica, timer
+from tests.support.storage import Desk, create_namespace, empty, running_desks
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+LEASED = "(SELECT r.process_id FROM progressor.running r)"
+SCHEDULED = "(SELECT s.process_id FROM progressor.schedule s)"
+ALONE = f"p.process_id NOT IN {LEASED} AND p.process_id NOT IN {SCHEDULED}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """What breaks a law, and which others with it: none, unless it says so."""
+
+    law: str
+    statement: str
+    besides: frozenset[str]
+
+
+def breaks(law: str, statement: str, *besides: str) -> Violation:
+    return Violation(law=law, statement=statement, besides=frozenset(besides))
+
+
+def process(change: str, where: str) -> str:
+    return f"UPDATE progressor.processes p SET {change} WHERE {where}"  # noqa: S608  our words
+
+
+CALL_OF_A_BROKEN_ONE = f"""
+    WITH call AS (
+        SELECT p.slot, p.namespace, p.process_id, nextval('progressor.task_ids') AS task_id
+        FROM progressor.processes p
+        WHERE p.status = 'error' AND {ALONE}
+    ),
+    recorded AS (
+        INSERT INTO progressor.tasks
+            (slot, namespace, process_id, task_id, task_type, status, created_at)
+        SELECT slot, namespace, process_id, task_id, 'call', 'waiting', now()
+        FROM call
+    )
+    INSERT INTO progressor.schedule
+        (slot, namespace, process_id, task_id, task_type, status, due_at, replica_id)
+    SELECT slot, namespace, process_id, task_id, 'call', 'waiting', now(), 1
+    FROM call"""  # noqa: S608  our words
+
+VIOLATIONS = (
+    breaks("leases_have_their_task", "UPDATE progressor.running SET token = 0"),
+    breaks("leases_have_their_task", "UPDATE progressor.running SET attempt = 7"),
+    breaks("leases_have_their_task", "UPDATE progressor.running SET task_type = 'repair'"),
+    breaks(
+        "leases_have_their_task",
+        "UPDATE progressor.tasks SET token = NULL WHERE status = 'running'",
+    ),
+    breaks(
+        "leases_have_their_task",
+        "UPDATE progressor.tasks SET status = 'waiting' WHERE status = 'running'",
+        "unfinished_tasks_have_their_place",
+    ),
+    breaks("scheduled_tasks_are_recorded", "UPDATE progressor.schedule SET attempt = 7"),
+    breaks(
+        "scheduled_tasks_are_recorded",
+        "UPDATE progressor.schedule SET task_type = 'notify' WHERE task_type = 'call'",
+    ),
+    breaks(
+        "scheduled_tasks_are_recorded",
+        "UPDATE progressor.tasks SET status = 'cancelled', finished_at = now()"
+        " WHERE status = 'waiting'",
+    ),
+    breaks("scheduled_tasks_are_recorded", "DELETE FROM progressor.tasks WHERE status = 'waiting'"),
+    breaks(
+        "work_suits_its_process",
+        process("(status, finished_at) = ('finished', now())", "status = 'running'"),
+    ),
+    breaks(
+        "work_suits_its_process",
+        "DELETE FROM progressor.processes WHERE status = 'running'",
+        "rows_have_their_process",
+    ),
+    breaks(
+        "work_suits_its_process",
+        process("status = 'init'", "status = 'running'"),
+        "processes_leave_init_with_their_task",
+    ),
+    breaks(
+        "work_suits_its_process",
+        "UPDATE progressor.running SET task_type = 'init'",
+        "leases_have_their_task",
+    ),
+    breaks(
+        "broken_processes_wait_for_repair",
+        process("status = 'error', detail = ''", "status = 'running'"),
+    ),
+    breaks("broken_processes_wait_for_repair", process("corrupted_by = NULL", "status = 'error'")),
+    breaks("broken_processes_wait_for_repair", CALL_OF_A_BROKEN_ONE),
+    breaks(
+        "broken_processes_wait_for_repair",
+        process("corrupted_by = init_task_id", f"status = 'error' AND NOT ({ALONE})"),
+        "broken_processes_name_their_breaker",
+    ),
+    breaks(
+        "broken_processes_wait_for_repair",
+        "UPDATE progressor.processes p SET corrupted_by = s.task_id FROM progressor.schedule s"
+        " WHERE p.status = 'error' AND s.process_id = p.process_id AND s.task_type = 'timeout'",
+        "broken_processes_name_their_breaker",
+    ),
+    breaks(
+        "broken_processes_name_their_breaker",
+        process("corrupted_by = init_task_id", f"status = 'error' AND {ALONE}"),
+    ),
+    breaks(
+        "broken_processes_name_their_breaker",
+        process("corrupted_by = 0", f"status = 'error' AND {ALONE}"),
+    ),
+    breaks(
+        "what_waits_has_one_way_on",
+        "UPDATE progressor.schedule SET due_at = NULL WHERE task_type = 'call'",
+    ),
+    breaks(
+        "what_waits_has_one_way_on",
+        "UPDATE progressor.schedule SET status = 'blocked'"
+        " WHERE task_type = 'timeout' AND status = 'waiting'",
+    ),
+    breaks(
+        "what_waits_has_one_way_on",
+        "UPDATE progressor.schedule SET due_at = now() WHERE due_at IS NULL",
+    ),
+    breaks("what_waits_has_one_way_on", "UPDATE progressor.schedule SET status = 'waiting'"),
+    breaks("work_has_drawn_its_numbers", "ALTER SEQUENCE progressor.task_ids RESTART WITH 1"),
+    breaks("work_has_drawn_its_numbers", "ALTER SEQUENCE progressor.lease_tokens RESTART WITH 1"),
+    breaks(
+        "histories_end_where_the_process_says",
+        process("last_event_id = last_event_id + 1", f"p.process_id IN {LEASED}"),
+        "event_ids_run_without_gaps",
+    ),
+    breaks(
+        "histories_end_where_the_process_says",
+        "DELETE FROM progressor.events e USING progressor.running r"
+        " WHERE r.process_id = e.process_id",
+        "event_ids_run_without_gaps",
+        "tasks_own_the_events_they_name",
+    ),
+    breaks(
+        "unfinished_tasks_have_their_place",
+        "DELETE FROM progressor.schedule WHERE task_type = 'timeout'",
+    ),
+    breaks(
+        "unfinished_tasks_have_their_place",
+        "DELETE FROM progressor.running",
+        "what_waits_has_one_way_on",
+    ),
+    breaks(
+        "rows_have_their_process",
+        f"DELETE FROM progressor.processes p WHERE status = 'error' AND {ALONE}",  # noqa: S608
+    ),
+    breaks("rows_have_their_process", "DELETE FROM progressor.namespaces"),
+    breaks(
+        "event_ids_run_without_gaps",
+        process("last_event_id = last_event_id + 1", f"p.process_id NOT IN {LEASED}"),
+    ),
+    breaks(
+        "event_ids_run_without_gaps",
+        f"DELETE FROM progressor.events WHERE event_id = 1 AND process_id IN {LEASED}",  # noqa: S608
+        "tasks_own_the_events_they_name",
+    ),
+    breaks(
+        "event_ids_run_without_gaps",
+        "UPDATE progressor.events SET event_id = 3 WHERE event_id = 2",
+        "histories_end_where_the_process_says",
+    ),
+    breaks(
+        "tasks_own_the_events_they_name",
+        "UPDATE progressor.tasks SET event_count = event_count + 1 WHERE status = 'finished'",
+    ),
+    breaks(
+        "tasks_own_the_events_they_name",
+        "UPDATE progressor.tasks SET first_event_id = first_event_id + 1",
+    ),
+    breaks("tasks_own_the_events_they_name", "UPDATE progressor.events SET task_id = 0"),
+    breaks(
+        "tasks_own_the_events_they_name",
+        "UPDATE progressor.tasks SET status = 'error' WHERE event_count > 0",
+    ),
+    breaks("processes_leave_init_with_their_task", process("init_task_id = 0", "status = 'error'")),
+    breaks(
+        "processes_leave_init_with_their_task",
+        process("status = 'init'", f"status = 'running' AND p.process_id NOT IN {LEASED}"),
+    ),
+    breaks(
+        "keys_name_one_task",
+        "DROP INDEX progressor.tasks_by_idempotency_key;"
+        "UPDATE progressor.tasks SET idempotency_key = 'one' WHERE process_id IN"
+        " (SELECT process_id FROM progressor.tasks GROUP BY process_id HAVING count(*) = 2)",
+    ),
+    breaks(
+        "successes_were_tried",
+        "UPDATE progressor.tasks SET attempt_count = 0 WHERE status = 'finished'",
+    ),
+    breaks(
+        "successes_were_tried",
+        "UPDATE progressor.tasks SET started_at = NULL WHERE status = 'finished'",
+    ),
+)
+
+FILLING = Plan(process_count=4000, timer_count=1000, namespace="orders")
+WHOLE = {"processes", "tasks", "events"}
+
+
+@pytest.fixture(scope="module")
+def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def desk(database: str) -> AsyncIterator[Desk]:
+    create_namespace(database)
+    async with running_desks(database, clock=ManualClock()) as (desk,):
+        yield desk
+
+
+@pytest.fixture
+def emptied(eye: psycopg.Connection[Any]) -> None:
+    empty(eye)
+
+
+@pytest.mark.usefixtures("emptied")
+@pytest.mark.parametrize("violation", VIOLATIONS, ids=lambda it: f"{it.law}: {it.statement}")
+async def test_each_catches_its_violation_and_no_other(
+    desk: Desk, eye: psycopg.Connection[Any], violation: Violation
+) -> None:
+    await populate(desk)
+
+    with eye.transaction(force_rollback=True):
+        eye.execute(violation.statement.encode())
+        broken = broken_laws(eye)
+
+    assert broken.keys() == {violation.law} | violation.besides
+    assert {(namespace, bool(detail)) for namespace, _, detail in broken[violation.law]} == {
+        ("orders", True)
+    }
+    assert broken_laws(eye) == {}
+
+
+async def test_each_has_a_violation() -> None:
+    assert {each.law for each in VIOLATIONS} == {law.name for law in LAWS}
+
+
+async def test_an_offender_is_told_in_words(desk: Desk, eye: psycopg.Connection[Any]) -> None:
+    empty(eye)
+    await populate(desk)
+
+    with eye.transaction(force_rollback=True):
+        eye.execute("UPDATE progressor.running SET token = 0")
+        [(_, process_id, detail)] = broken_laws(eye)["leases_have_their_task"]
+
+    assert process_id.startswith("p")
+    assert "(call, attempt 1, token 0) is leased, its record says call, running" in detail
+
+
+async def test_ten_offenders_are_named_and_all_are_counted(own_database: str) -> None:
+    execute(
+        own_database,
+        """
+        INSERT INTO progressor.schedule
+            (slot, namespace, process_id, task_id, task_type, status, due_at, replica_id)
+        SELECT 1, 'orders', 'p' || n, 1, 'call', 'waiting', now(), 1
+        FROM generate_series(1, 1025) n""",
+    )
+
+    found = find(own_database, "scheduled_tasks_are_recorded")
+
+    assert found.state is State.FAILED
+    assert found.words.startswith("1,025 rows against the law")
+    assert len(found.offenders) == OFFENDERS_MAX
+    assert "has no record" in found.offenders[0]
+
+
+async def test_an_empty_database_keeps_all(own_database: str) -> None:
+    with looking(own_database) as examination:
+        found = [check.find(examination) for check in checks(deep=True)]
+
+    assert {each.state for each in found} == {State.OK}
+    assert [each.words for each in found] == [law.says for law in LAWS]
+
+
+async def test_the_deep_ones_are_asked_only_when_wanted() -> None:
+    cheap = {check.name for check in checks(deep=False)}
+
+    assert cheap == {law.name for law in LAWS if not law.deep}
+    assert len(checks(deep=True)) == len(LAWS)
+
+
+async def test_a_law_that_takes_too_long_is_not_done_and_the_next_one_is(
+    own_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = "SELECT '' AS namespace, '' AS process_id, '' AS detail FROM pg_sleep(60)"
+    monkeypatch.setattr(Law, "query", property(lambda _law: slow))
+    with looking(own_database, timeout=dt.timedelta(milliseconds=50)) as examination:
+        first = checks(deep=False)[0].find(examination)
+        monkeypatch.undo()
+        second = checks(deep=False)[1].find(examination)
+
+    assert first.state is State.NOT_DONE
+    assert "within 0.05 s" in first.words
+    assert "--timeout" in first.advice
+    assert second.state is State.OK
+
+
+async def test_a_check_that_may_not_read_is_not_done(own_database: str) -> None:
+    execute(own_database, "DROP ROLE IF EXISTS doctor_blind", "CREATE ROLE doctor_blind")
+    with looking(own_database) as examination:
+        examination.rows("SELECT set_config('role', 'doctor_blind', false)")
+        found = Check(group=GROUP, name="any", examine=LAWS[0].examine).find(examination)
+    execute(own_database, "DROP ROLE doctor_blind")
+
+    assert found.state is State.NOT_DONE
+    assert "permission denied" in found.words
+
+
+@pytest.fixture(scope="module")
+def filled(cluster: Cluster) -> str:
+    conninfo = cluster.create_database()
+    migrate(conninfo)
+    fill(conninfo, FILLING)
+    return conninfo
+
+
+@pytest.mark.parametrize("law", [law for law in LAWS if not law.deep], ids=lambda law: law.name)
+async def test_a_cheap_one_reads_no_whole_table(filled: str, law: Law) -> None:
+    with psycopg.connect(filled) as connection:
+        explained = connection.execute(b"EXPLAIN (FORMAT JSON) " + law.query.encode()).fetchall()
+
+    wholes = {
+        node["Relation Name"]
+        for node in _nodes(explained[0][0][0]["Plan"])
+        if "Index Cond" not in node
+        and node.get("Index Name") != "processes_in_error"
+        and node.get("Relation Name") in WHOLE
+    }
+    assert wholes == set()
+
+
+async def test_hold_at_any_moment_of_a_busy_engine(own_database: str) -> None:
+    ended = threading.Event()
+    async with running_replica(own_database) as replica, open_stage(replica) as stage:
+        watch = asyncio.create_task(asyncio.to_thread(_watch, own_database, ended))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(40):
+                    group.create_task(_live(stage, f"p{number}"), name=f"p{number}")
+        finally:
+            ended.set()
+        rounds, broken = await watch
+
+    assert broken == {}
+    assert rounds > 3
+
+
+async def _live(stage: Stage, process_id: str) -> None:
+    """Lead a process through steps, timers, lines of calls and, every third, its removal."""
+    steps = [answering(b"e", set_timer=timer(0.01)), answering(), answering(b"e", b"f")]
+    stage.processor.on_process(process_id, *steps * 5)
+    for lap in range(6):
+        if lap == 0 or process_id.endswith("3"):
+            await stage.client.start(process_id)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(_call(stage, process_id), name="call")
+        if process_id.endswith("3"):
+            await stage.client.remove(process_id)
+
+
+async def _call(stage: Stage, process_id: str) -> None:
+    await stage.client.call(process_id, b"args")
+
+
+def _watch(conninfo: str, ended: threading.Event) -> tuple[int, dict[str, list[Any]]]:
+    rounds = 0
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        while not ended.is_set():
+            if broken := broken_laws(connection):
+                return rounds, broken
+            rounds += 1
+    return rounds, {}
+
+
+def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for inner in node.get("Plans", ()):
+        yield from _nodes(inner)

@@ -1,0 +1,427 @@
+"""The surroundings: each thing that can be ill is made ill in a real PostgreSQL, and found.
+
+What concerns replicas and their work: tests/storage/test_surroundings_work.py.
+"""
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from progressor.settings.sections import Database
+from progressor.storage import (
+    surroundings,
+    surroundings_schema,
+    surroundings_server,
+    surroundings_sessions,
+)
+from progressor.storage.embedded import EmbeddedPostgres
+from progressor.storage.examination import Examination
+from progressor.storage.findings import State
+from progressor.storage.functions import Functions
+from progressor.storage.migrations import migrate, migrations
+from tests.support.doctor import execute, find, looking, pretending_relay, role
+from tests.support.doctor_rows import replica
+from tests.support.pgbouncer import binary, open_pgbouncer
+from tests.support.postgres import Cluster
+from tests.support.storage import create_namespace
+
+NOW = dt.timedelta()
+
+
+@pytest.fixture
+def orders(own_database: str) -> str:
+    """Return a database with a namespace."""
+    create_namespace(own_database)
+    return own_database
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return a database on a server that loses commits, and takes prepared transactions."""
+    server = EmbeddedPostgres(
+        data_directory=tmp_path_factory.mktemp("odd"),
+        settings={
+            "fsync": "off",
+            "full_page_writes": "off",
+            "autovacuum": "off",
+            "max_prepared_transactions": "3",
+        },
+        durable=False,
+    )
+    with server:
+        migrate(server.conninfo)
+        yield server.conninfo
+
+
+def test_a_fresh_database_is_well_but_for_an_engine(orders: str) -> None:
+    found = [find(orders, check.name) for check in surroundings.CHECKS]
+
+    ill = {each.check: each.state for each in found if each.state is not State.OK}
+    assert ill == {"heartbeats": State.WARNING}
+    assert all(each.words and not each.advice for each in found if each.state is State.OK)
+    assert len({each.check for each in found}) == len(found)
+
+
+class TestSchema:
+    def test_the_expected_indexes_are_those_of_the_migrations(self, own_database: str) -> None:
+        with looking(own_database) as looked:
+            rows = looked.rows(surroundings_schema._SQL["read_indexes"])
+
+        assert tuple(row["name"] for row in rows) == surroundings_schema.INDEXES
+
+    def test_no_schema_at_all_fails_and_the_rest_is_not_done(self, cluster: Cluster) -> None:
+        bare = cluster.create_database()
+
+        found = {each.name: find(bare, each.name) for each in surroundings.CHECKS}
+
+        assert found["migrations"].state is State.FAILED
+        assert "no schema" in found["migrations"].words
+        assert found["heartbeats"].state is State.NOT_DONE
+        assert "progressor migrate" in found["heartbeats"].advice
+        assert found["server"].state is State.OK
+        assert found["durability"].state is State.OK
+
+    def test_a_migration_that_is_missing(self, own_database: str) -> None:
+        last = migrations()[-1]
+        execute(
+            own_database,
+            f"DELETE FROM progressor.migrations WHERE number = {last.number}",  # noqa: S608
+        )
+
+        found = find(own_database, "migrations")
+
+        assert found.state is State.FAILED
+        assert found.offenders == (last.name,)
+        assert "progressor migrate" in found.advice
+
+    def test_a_migration_with_another_text(self, own_database: str) -> None:
+        execute(own_database, "UPDATE progressor.migrations SET checksum = '' WHERE number = 1")
+
+        found = find(own_database, "migrations")
+
+        assert found.state is State.FAILED
+        assert found.offenders == ("0001_pre_initial",)
+        assert "another text" in found.words
+
+    @pytest.mark.parametrize(
+        ("name", "state"),
+        [("0099_pre_add", State.WARNING), ("0099_post_drop", State.FAILED)],
+    )
+    def test_a_migration_of_a_later_release(
+        self, own_database: str, name: str, state: State
+    ) -> None:
+        execute(own_database, f"INSERT INTO progressor.migrations VALUES (99, '{name}', '')")  # noqa: S608
+
+        found = find(own_database, "migrations")
+
+        assert found.state is state
+        assert found.offenders == (name,)
+
+    def test_functions_that_are_not_deployed(self, own_database: str) -> None:
+        execute(own_database, f"DROP SCHEMA {Functions().schema} CASCADE")
+
+        found = find(own_database, "functions")
+
+        assert found.state is State.FAILED
+        assert "not deployed" in found.words
+
+    def test_one_function_that_is_missing(self, own_database: str) -> None:
+        execute(own_database, f"DROP FUNCTION {Functions().schema}.delete_finished")
+
+        found = find(own_database, "functions")
+
+        assert found.state is State.FAILED
+        assert found.offenders == ("delete_finished",)
+
+    def test_an_index_that_is_missing(self, own_database: str) -> None:
+        execute(own_database, "DROP INDEX progressor.schedule_due")
+
+        found = find(own_database, "indexes")
+
+        assert found.state is State.FAILED
+        assert found.offenders == ("schedule_due is missing",)
+        assert found.words.startswith("1 index missing, 0 invalid")
+
+    def test_an_index_whose_building_failed(self, own_database: str) -> None:
+        execute(own_database, replica(1), replica(2))
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            execute(
+                own_database,
+                "CREATE UNIQUE INDEX CONCURRENTLY by_version ON progressor.replicas (version)",
+            )
+
+        found = find(own_database, "indexes")
+
+        assert found.state is State.FAILED
+        assert found.offenders == ("by_version on replicas is invalid",)
+
+
+class TestTables:
+    def test_a_table_that_nobody_vacuums(self, own_database: str) -> None:
+        execute(own_database, "ALTER TABLE progressor.running SET (autovacuum_enabled = false)")
+
+        found = find(own_database, "autovacuum")
+
+        assert found.state is State.FAILED
+        assert found.offenders == ("running",)
+
+    def test_dead_rows_that_nobody_takes_away(self, own_database: str) -> None:
+        _execute_counted(
+            own_database,
+            "ALTER TABLE progressor.replies SET (autovacuum_enabled = false)",
+            "INSERT INTO progressor.replies (task_id, task_type, status, created_at)"
+            " SELECT n, 'call', 'finished', now() FROM generate_series(1, 20000) n",
+            "DELETE FROM progressor.replies WHERE task_id <= 15000",
+        )
+
+        found = find(own_database, "dead_rows")
+
+        assert found.state is State.WARNING
+        assert found.offenders == ("replies: 15,000 dead of 5,000 live rows, never vacuumed",)
+
+    def test_fewer_dead_rows_are_no_matter(self, own_database: str) -> None:
+        _execute_counted(
+            own_database,
+            "ALTER TABLE progressor.replies SET (autovacuum_enabled = false)",
+            "INSERT INTO progressor.replies (task_id, task_type, status, created_at)"
+            " SELECT n, 'call', 'finished', now() FROM generate_series(1, 9000) n",
+            "DELETE FROM progressor.replies",
+        )
+
+        found = find(own_database, "dead_rows")
+
+        assert found.state is State.OK
+        assert "9,000 dead rows" in found.words
+
+    def test_sizes_are_told(self, own_database: str) -> None:
+        assert "in all: " in find(own_database, "sizes").words
+
+    @pytest.mark.parametrize(
+        ("threshold", "state"),
+        [("TRANSACTION_ID_AGE", State.WARNING), ("TRANSACTION_ID_AGE_LAST", State.FAILED)],
+    )
+    def test_transaction_ids_that_grow_old(
+        self, own_database: str, monkeypatch: pytest.MonkeyPatch, threshold: str, state: State
+    ) -> None:
+        monkeypatch.setattr(surroundings_schema, threshold, -1)
+
+        assert find(own_database, "transaction_ids").state is state
+
+
+class TestSessions:
+    def test_one_that_is_idle_in_a_transaction(
+        self, orders: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(surroundings_sessions, "IDLE_IN_TRANSACTION", NOW)
+        with psycopg.connect(orders, application_name="forgotten") as other:
+            other.execute("SELECT count(*) FROM progressor.processes")
+
+            found = find(orders, "transactions")
+
+            pid = other.info.backend_pid
+        assert found.state is State.WARNING
+        assert found.words.startswith("1 transaction open for long")
+        assert f"pid {pid} (forgotten, " in found.offenders[0]
+        assert "idle in transaction" in found.offenders[0]
+        assert "pg_terminate_backend" in found.advice
+
+    def test_one_that_has_been_in_it_for_very_long(
+        self, orders: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(surroundings_sessions, "LONG_TRANSACTION", NOW)
+        monkeypatch.setattr(surroundings_sessions, "HELD_BACK", NOW)
+        with psycopg.connect(orders) as other:
+            other.execute("SELECT 1")
+
+            assert find(orders, "transactions").state is State.FAILED
+
+    def test_one_with_an_old_snapshot(self, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(surroundings_sessions, "SNAPSHOT_AGE", -1)
+        with psycopg.connect(orders) as other:
+            other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            other.execute("SELECT 1")
+
+            found = find(orders, "transactions")
+
+        assert found.state is State.WARNING
+        assert "snapshot" in found.offenders[0]
+
+    def test_one_that_begins_and_ends_is_no_matter(self, orders: str) -> None:
+        with psycopg.connect(orders) as other:
+            other.execute("SELECT 1")
+
+            assert find(orders, "transactions").state is State.OK
+
+    def test_a_role_that_sees_no_other_says_so(self, orders: str) -> None:
+        with psycopg.connect(orders), role(orders, "doctor_shy") as conninfo:
+            found = find(conninfo, "transactions")
+
+        assert found.state is State.NOT_DONE
+        assert found.advice == "GRANT pg_read_all_stats TO doctor_shy."
+
+    def test_too_few_connections_for_another_replica(
+        self, orders: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        large = Database(dsn=orders, front_connections_max=1000)
+
+        assert find(orders, "connections", database=large).state is State.WARNING
+        monkeypatch.setattr(surroundings_sessions, "SPARE_CONNECTIONS", 1000)
+        assert find(orders, "connections").state is State.FAILED
+
+    def test_a_pooler_in_between(self, orders: str) -> None:
+        with pretending_relay(orders) as conninfo:
+            found = find(conninfo, "pooler")
+
+        assert found.state is State.WARNING
+        assert "LISTEN" in found.words
+
+    @pytest.mark.skipif(binary() is None, reason="pgbouncer is not installed")
+    def test_pgbouncer_in_between_hides_nothing_else(self, orders: str) -> None:
+        directly = {check.name: find(orders, check.name).state for check in surroundings.CHECKS}
+        with open_pgbouncer(orders) as pooler:
+            through = {
+                check.name: find(pooler.conninfo, check.name).state for check in surroundings.CHECKS
+            }
+
+        assert through == directly | {"pooler": State.WARNING}
+
+    def test_none_in_between(self, orders: str) -> None:
+        assert find(orders, "pooler").state is State.OK
+
+
+class TestServer:
+    def test_a_database_that_does_not_wait_for_the_disk(self, own_database: str) -> None:
+        execute(own_database, f"ALTER DATABASE {_name(own_database)} SET synchronous_commit = off")
+
+        found = find(own_database, "durability")
+
+        assert found.state is State.FAILED
+        assert "synchronous_commit is off" in found.offenders
+        assert any(_name(own_database) in offender for offender in found.offenders)
+
+    def test_a_role_that_does_not_wait_for_the_disk(self, own_database: str) -> None:
+        with role(own_database, "doctor_hasty"):
+            execute(own_database, "ALTER ROLE doctor_hasty SET synchronous_commit = false")
+            reads_only = find(own_database, "durability")
+            execute(
+                own_database,
+                "GRANT USAGE ON SCHEMA progressor TO doctor_hasty",
+                "GRANT INSERT ON progressor.processes TO doctor_hasty",
+            )
+            writes = find(own_database, "durability")
+
+        assert reads_only.state is State.OK
+        assert writes.state is State.FAILED
+        assert writes.offenders == ("synchronous_commit is off for doctor_hasty in every database",)
+
+    def test_a_database_that_is_read_only(self, own_database: str) -> None:
+        execute(
+            own_database,
+            f"ALTER DATABASE {_name(own_database)} SET default_transaction_read_only = on",
+        )
+
+        found = find(own_database, "server")
+
+        assert found.state is State.FAILED
+        assert "read-only by default" in found.words
+
+    def test_a_role_that_reads_only_says_nothing_of_the_engine(self, own_database: str) -> None:
+        with role(own_database, "doctor_calm") as conninfo:
+            execute(
+                own_database,
+                "ALTER ROLE doctor_calm SET default_transaction_read_only = on",
+                "ALTER ROLE doctor_calm SET synchronous_commit = off",
+            )
+
+            found = [find(conninfo, name) for name in ("server", "durability")]
+
+        assert [each.state for each in found] == [State.OK, State.OK]
+
+    @pytest.mark.parametrize(
+        ("told", "said"),
+        [
+            ({"is_standby": True}, "a standby, in recovery"),
+            ({"version_number": 140_011}, "encoding UTF8"),
+            ({"encoding": "LATIN1"}, "encoding LATIN1"),
+        ],
+    )
+    def test_a_server_that_is_none_for_us(self, told: Mapping[str, object], said: str) -> None:
+        """By what it would tell: none of these can be had here."""
+        row = {
+            "version": "18.1",
+            "version_number": 180_001,
+            "encoding": "UTF8",
+            "is_standby": False,
+            "up_for": 10.0,
+        }
+
+        found = surroundings_server.server_verdict(cast("Examination", _Told({**row, **told})))
+
+        assert found.state is State.FAILED
+        assert said in found.words
+
+
+class TestOnAServerThatIsSetOddly:
+    def test_commits_may_be_lost(self, odd: str) -> None:
+        found = find(odd, "durability")
+
+        assert found.state is State.FAILED
+        assert found.offenders == ("fsync is off", "full_page_writes is off")
+
+    def test_autovacuum_is_off(self, odd: str) -> None:
+        found = find(odd, "autovacuum")
+
+        assert found.state is State.FAILED
+        assert found.offenders == ("autovacuum is off",)
+
+    def test_a_transaction_was_prepared_and_forgotten(
+        self, odd: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with psycopg.connect(odd) as connection:
+            connection.execute("LOCK TABLE progressor.replicas IN ACCESS SHARE MODE")
+            connection.execute("PREPARE TRANSACTION 'forgotten'")
+        assert find(odd, "prepared_transactions").state is State.OK
+        monkeypatch.setattr(surroundings_sessions, "LONG_TRANSACTION", NOW)
+
+        found = find(odd, "prepared_transactions")
+        execute(odd, "ROLLBACK PREPARED 'forgotten'")
+
+        assert found.state is State.FAILED
+        assert found.offenders[0].startswith("forgotten of postgres")
+        assert find(odd, "prepared_transactions").state is State.OK
+
+    def test_a_slot_keeps_wal(self, odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        execute(odd, "SELECT pg_create_physical_replication_slot('late', true)")
+        assert find(odd, "replication_slots").state is State.OK
+        monkeypatch.setattr(surroundings_sessions, "SLOT_WAL_BYTES", -1)
+
+        found = find(odd, "replication_slots")
+        execute(odd, "SELECT pg_drop_replication_slot('late')")
+
+        assert found.state is State.WARNING
+        assert found.offenders[0].startswith("late (inactive): ")
+
+
+class _Told:
+    """Answers every question with one row."""
+
+    def __init__(self, row: Mapping[str, object]) -> None:
+        self._row = row
+
+    def row(self, *_: object) -> Mapping[str, object]:
+        return self._row
+
+
+def _name(conninfo: str) -> str:
+    return str(conninfo_to_dict(conninfo)["dbname"])
+
+
+def _execute_counted(conninfo: str, *statements: str) -> None:
+    """Execute statements, and return once what they did to tables is in the statistics."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        for statement in (*statements, "SELECT pg_stat_force_next_flush()"):
+            connection.execute(statement.encode())

@@ -1,0 +1,204 @@
+"""`progressor doctor`: what it prints and how it ends, over healthy, ill and absent databases."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from progressor.cli.main import main
+from progressor.storage import laws, surroundings
+from tests.support.doctor import clocks_told, execute
+from tests.support.postgres import Cluster
+from tests.support.replica import open_stage, running_process, running_replica
+from tests.support.scripted_engine import Ended
+from tests.support.storage import create_namespace
+
+Cli = Callable[..., Ended]
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.setenv("PROGRESSOR_CONFIG", "")
+
+    def run(*arguments: str) -> Ended:
+        capfd.readouterr()
+        code = main(["doctor", *arguments])
+        captured = capfd.readouterr()
+        return Ended(code=code, out=captured.out, err=captured.err)
+
+    return run
+
+
+def findings(ended: Ended) -> dict[str, dict[str, Any]]:
+    return {it["check"]: it for it in ended.document["findings"]}
+
+
+async def test_a_database_with_a_replica_at_work_is_well(own_database: str, cli: Cli) -> None:
+    async with running_replica(own_database) as replica, open_stage(replica) as stage:
+        await stage.running("p1")
+        await stage.client.call("p1", b"args")
+        await clocks_told(own_database)
+
+        ended = cli("--dsn", own_database, "--json", "--deep")
+
+    assert ended.code == 0
+    assert {name: it["state"] for name, it in findings(ended).items() if it["state"] != "ok"} == {}
+    assert findings(ended)["heartbeats"]["words"] == "1 replica serving, 0 draining, 0 silent"
+    assert findings(ended)["clocks"]["words"].startswith("1 clock within ")
+
+
+async def test_a_replica_that_was_killed_is_told(
+    own_database: str, tmp_path: Path, cli: Cli
+) -> None:
+    async with running_process(own_database, tmp_path) as process:
+        process.kill()
+        await process.left()
+        execute(
+            own_database,
+            "UPDATE progressor.replicas SET heartbeat_at = now() - '1 min'::interval",
+        )
+
+        ended = cli("--dsn", own_database, "--json")
+
+    assert ended.code == 0
+    assert findings(ended)["heartbeats"]["state"] == "warning"
+    assert "0 replicas serving, 0 draining, 1 silent" in findings(ended)["heartbeats"]["words"]
+
+
+def test_without_a_replica_it_works_and_only_warns(own_database: str, cli: Cli) -> None:
+    ended = cli("--dsn", own_database)
+
+    assert ended.code == 0
+    assert "✓ durability: fsync and full_page_writes are on" in ended.out
+    assert "! heartbeats: 0 replicas serving" in ended.out
+    assert "  → Start a replica" in ended.out
+    assert "1 to look at; --deep checks the laws of whole tables too" in ended.out
+    assert "failed" not in ended.out
+    assert ended.out.index("server\n") < ended.out.index("replicas\n") < ended.out.index("laws\n")
+
+
+def test_what_failed_is_named_with_what_to_do_and_the_exit_code_is_1(
+    own_database: str, cli: Cli
+) -> None:
+    execute(own_database, "DROP INDEX progressor.schedule_due")
+
+    ended = cli("--dsn", own_database)
+
+    assert ended.code == 1
+    assert "✗ indexes: 1 index missing, 0 invalid" in ended.out
+    assert "    · schedule_due is missing" in ended.out
+    assert "CREATE INDEX CONCURRENTLY" in ended.out
+    assert "1 failed" in ended.out
+
+
+def test_a_broken_law_is_a_failure(own_database: str, cli: Cli) -> None:
+    create_namespace(own_database)
+    execute(
+        own_database,
+        "INSERT INTO progressor.schedule"
+        " (slot, namespace, process_id, task_id, task_type, status, due_at, replica_id)"
+        " VALUES (1, 'orders', 'p', 1, 'call', 'waiting', now(), 1)",
+    )
+
+    ended = cli("--dsn", own_database)
+
+    assert ended.code == 1
+    assert "✗ scheduled tasks are recorded: 1 row against the law" in ended.out
+    assert "orders/p: task 1 (call, 0 attempts) is scheduled, and has no record" in ended.out
+
+
+def test_the_document_has_every_check_with_all_its_fields(own_database: str, cli: Cli) -> None:
+    ended = cli("--dsn", own_database, "--json")
+
+    document = ended.document
+    assert document["database"] == own_database
+    assert document["deep"] is False
+    assert sum(document["counts"].values()) == len(document["findings"])
+    assert document["counts"]["warning"] == 1
+    asked = [*surroundings.CHECKS, *laws.checks(deep=False)]
+    assert [it["check"] for it in document["findings"]] == [check.name for check in asked]
+    for it in document["findings"]:
+        assert it.keys() == {"state", "words", "advice", "offenders", "group", "check"}
+        assert bool(it["advice"]) == (it["state"] != "ok")
+
+
+def test_deep_asks_the_other_laws_too(own_database: str, cli: Cli) -> None:
+    ended = cli("--dsn", own_database, "--json", "--deep")
+
+    assert findings(ended).keys() >= {law.name for law in laws.LAWS}
+    assert "--deep" not in cli("--dsn", own_database, "--deep").out
+
+
+def test_a_role_that_may_only_read_is_enough(own_database: str, cli: Cli) -> None:
+    execute(
+        own_database,
+        "DROP ROLE IF EXISTS doctor_reader",
+        "CREATE ROLE doctor_reader LOGIN PASSWORD 'reader'",
+        "GRANT pg_read_all_data, pg_monitor TO doctor_reader",
+    )
+    dsn = make_conninfo(own_database, user="doctor_reader", password="reader")
+
+    ended = cli("--dsn", dsn, "--json", "--deep")
+
+    execute(own_database, "DROP ROLE doctor_reader")
+    assert ended.code == 0
+    assert ended.document["counts"]["not_done"] == 0
+    assert findings(ended)["work_has_drawn_its_numbers"]["state"] == "ok"
+    assert "'reader'" not in ended.out
+    assert "password=reader" not in ended.out
+
+
+def test_a_role_that_may_not_read_learns_what_was_not_done(own_database: str, cli: Cli) -> None:
+    execute(
+        own_database,
+        "DROP ROLE IF EXISTS doctor_stranger",
+        "CREATE ROLE doctor_stranger LOGIN PASSWORD 'stranger'",
+    )
+    dsn = make_conninfo(own_database, user="doctor_stranger", password="stranger")
+
+    ended = cli("--dsn", dsn)
+
+    execute(own_database, "DROP ROLE doctor_stranger")
+    assert ended.code == 0
+    assert "? leases have their task: permission denied" in ended.out
+    assert "not done" in ended.out
+
+
+def test_postgresql_that_is_away_is_exit_code_5(tmp_path: Path, cli: Cli) -> None:
+    ended = cli("--dsn", f"host={tmp_path} dbname=nothing", "--json")
+
+    assert ended.code == 5
+    assert not ended.out
+    assert ended.error["reason"] == "STORAGE_UNAVAILABLE"
+
+
+def test_an_embedded_one_that_does_not_run_is_exit_code_5(tmp_path: Path, cli: Cli) -> None:
+    ended = cli("--data-directory", str(tmp_path))
+
+    assert ended.code == 5
+    assert "is running: start its engine, or name a server by database.dsn" in ended.err
+
+
+def test_an_embedded_one_that_runs_is_found_by_its_directory(cluster: Cluster, cli: Cli) -> None:
+    if not cluster.is_embedded:
+        pytest.skip("the server of the tests is not embedded")
+    _, home = cluster._owned()
+
+    ended = cli("--data-directory", str(home / "data"), "--json")
+
+    # Its first database has no schema: that is what is found.
+    assert ended.code == 1
+    assert (
+        findings(ended)["migrations"]["words"] == "there is no schema progressor in this database"
+    )
+    assert findings(ended)["server"]["state"] == "ok"
+
+
+@pytest.mark.parametrize("timeout", ["0", "-1", "1e9", "nan"])
+def test_a_timeout_that_is_none_is_refused(own_database: str, cli: Cli, timeout: str) -> None:
+    ended = cli("--dsn", own_database, "--timeout", timeout)
+
+    assert ended.code == 2
+    assert "--timeout" in ended.err
