@@ -89,6 +89,10 @@ CREATE TABLE progressor.replicas (
     started_at timestamp with time zone NOT NULL,
     heartbeat_at timestamp with time zone NOT NULL,
     draining boolean NOT NULL DEFAULT false,
+    lease_timeout interval,
+    step_count integer,
+    caller_count integer,
+    clock_offset double precision,
     CONSTRAINT replicas_pkey PRIMARY KEY (replica_id)
 ) WITH (
     fillfactor=50

@@ -18,8 +18,8 @@ from progressor.domain.process import Process
 
 _FIELD = "page_token"
 _TOKEN_CHARACTERS_MAX = 2 * ID_BYTES_MAX
-_TASK, _PROCESS, _NAMESPACE = "t", "p", "n"
-_TASK_ID_MAX = 2**63 - 1
+_TASK, _PROCESS, _NAMESPACE, _REPLICA = "t", "p", "n", "r"
+_ID_MAX = 2**63 - 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _GARBLED = "is no token of this list"
@@ -32,13 +32,7 @@ def token_of_task(task_id: int) -> str:
 
 def task_of_token(token: str, violations: Violations) -> int:
     """Return the task that a page begins behind; 0 for the first page."""
-    if not token:
-        return 0
-    text = _decode(_TASK, token)
-    if text is None or not _is_number(text) or int(text) > _TASK_ID_MAX:
-        violations.add(_FIELD, _GARBLED)
-        return 0
-    return int(text)
+    return _id_of(_TASK, token, violations)
 
 
 def token_of_process(process: Process) -> str:
@@ -77,6 +71,26 @@ def namespace_of_token(token: str, violations: Violations) -> str:
         violations.add(_FIELD, _GARBLED)
         return ""
     return name
+
+
+def token_of_replica(replica_id: int) -> str:
+    """Return the token of the page behind a replica."""
+    return _encode(_REPLICA, str(replica_id))
+
+
+def replica_of_token(token: str, violations: Violations) -> int:
+    """Return the replica that a page begins behind; 0 for the first page."""
+    return _id_of(_REPLICA, token, violations)
+
+
+def _id_of(kind: str, token: str, violations: Violations) -> int:
+    if not token:
+        return 0
+    text = _decode(kind, token)
+    if text is None or not _is_number(text) or int(text) > _ID_MAX:
+        violations.add(_FIELD, _GARBLED)
+        return 0
+    return int(text)
 
 
 def _encode(kind: str, text: str) -> str:

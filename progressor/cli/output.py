@@ -87,9 +87,12 @@ STATUS_STYLES: Mapping[str, str] = {
     "finished": "blue",
     "error": "bold red",
     "cancelled": "dim",
+    "serving": "green",
+    "draining": "cyan",
+    "silent": "bold red",
 }
 
 
 def status_text(status: str) -> Text:
-    """Return a status of a process or task in its colour."""
+    """Return a status of a process, a task or a replica in its colour."""
     return Text(status, style=STATUS_STYLES.get(status, ""))

@@ -65,6 +65,7 @@ from progressor.sdk.codecs import BYTES, JSON, BytesCodec, Codec, JsonCodec, Pay
 from progressor.sdk.failures import EngineUnavailableError, UnexpectedStatusError
 from progressor.sdk.namespaces import NamespaceConfig, RetryPolicy, ZombiePolicy
 from progressor.sdk.processor import Processor
+from progressor.sdk.replicas import Replica, ReplicaState
 from progressor.sdk.server import Limits, running, serve, serve_async
 from progressor.sdk.step import Step
 from progressor.sdk.sync_client import SyncClient
@@ -137,6 +138,8 @@ __all__ = (
     "Reject",
     "RejectedError",
     "RepairFailedError",
+    "Replica",
+    "ReplicaState",
     "RequestError",
     "Retry",
     "RetryPolicy",

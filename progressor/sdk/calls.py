@@ -8,6 +8,7 @@ from typing import Any
 from progressor.sdk.codecs import Codec, Payload
 from progressor.sdk.exchange import Exchange, Listing, Page
 from progressor.sdk.namespace_calls import NamespaceCalls
+from progressor.sdk.replica_calls import ReplicaCalls
 from progressor.sdk.requests import event_to_wire, metadata_to_wire, range_to_wire, timer_to_wire
 from progressor.sdk.results import (
     read_accepted,
@@ -39,7 +40,7 @@ _UNSPECIFIED = ProcessStatus.UNSPECIFIED
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Calls(NamespaceCalls):
+class Calls(NamespaceCalls, ReplicaCalls):
     """Builds requests; what every method takes is said here.
 
     Args:

@@ -114,6 +114,8 @@ class Client:
     list_namespaces = _iterated(Calls.list_namespaces)
     delete_namespace = _sent(Calls.delete_namespace)
 
+    list_replicas = _iterated(Calls.list_replicas)
+
     async def close(self) -> None:
         """Close the connection. Safe to repeat."""
         await self.connection.close()

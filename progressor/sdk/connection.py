@@ -16,6 +16,7 @@ from progressor.sdk.session import NoSessionsError
 from progressor.sdk.sessions import Sessions
 from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceStub
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
+from progressor.v1.replica_service_pb2_grpc import ReplicaServiceStub
 
 try:
     from opentelemetry import propagate, trace
@@ -40,7 +41,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 
-Stubs: TypeAlias = dict[Service, ProcessServiceStub | NamespaceServiceStub]
+Stubs: TypeAlias = dict[Service, ProcessServiceStub | NamespaceServiceStub | ReplicaServiceStub]
 TraceMetadata: TypeAlias = tuple[tuple[str, str], ...] | None
 
 
@@ -191,6 +192,7 @@ def _stubs(channel: grpc.aio.Channel | grpc.Channel) -> Stubs:
     return {
         Service.PROCESSES: ProcessServiceStub(channel),
         Service.NAMESPACES: NamespaceServiceStub(channel),
+        Service.REPLICAS: ReplicaServiceStub(channel),
     }
 
 

@@ -92,6 +92,8 @@ class SyncClient:
     list_namespaces = _iterated(Calls.list_namespaces)
     delete_namespace = _sent(Calls.delete_namespace)
 
+    list_replicas = _iterated(Calls.list_replicas)
+
     def close(self) -> None:
         """Close the connection. Safe to repeat."""
         self.connection.close()

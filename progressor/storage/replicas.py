@@ -8,6 +8,7 @@ from typing import Any
 
 from progressor.clock import Clock
 from progressor.domain.process import ProcessKey
+from progressor.domain.replica import ReplicaView
 from progressor.domain.task import TaskType
 from progressor.storage import arrays, rows, statements
 from progressor.storage.pools import Pool, connection_of
@@ -40,21 +41,8 @@ class Zombie:
     cause: ZombieCause
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaRow:
-    """A replica as its row tells it."""
-
-    replica_id: int
-    name: str
-    version: str
-    functions: str
-    started_at: dt.datetime
-    heartbeat_at: dt.datetime
-    draining: bool
-
-
 class Replicas:
-    """The table of replicas."""
+    """The table of replicas, as an engine needs it."""
 
     def __init__(self, *, pool: Pool, clock: Clock) -> None:
         """Open nothing."""
@@ -73,24 +61,6 @@ class Replicas:
         """Take a replica off the list."""
         async with connection_of(self._pool) as connection:
             await connection.execute(_SQL["retire_replica"], {"replica_id": replica_id})
-
-    async def list(self, *, limit: int) -> tuple[ReplicaRow, ...]:
-        """Read `limit` replicas, oldest first."""
-        async with connection_of(self._pool) as connection:
-            cursor = await connection.execute(_SQL["list_replicas"], {"limit": limit})
-            found = await cursor.fetchall()
-        return tuple(
-            ReplicaRow(
-                replica_id=row[0],
-                name=row[1],
-                version=row[2],
-                functions=row[3],
-                started_at=row[4],
-                heartbeat_at=row[5],
-                draining=row[6],
-            )
-            for row in found
-        )
 
     async def delete_dead(self, *, retention: dt.timedelta) -> int:
         """Delete the rows of replicas silent for longer than `retention`; return how many."""
@@ -111,8 +81,9 @@ class Replicas:
     ) -> tuple[Zombie, ...]:
         """Find at most `limit` lost leases, oldest first.
 
-        ``known`` are the tokens that this replica carries: its other leases, older than the lease
-        timeout, are strays whose claim's answer was lost.
+        `lease_timeout` is for replicas that do not tell their own, and for strays. ``known`` are
+        the tokens that this replica carries: its other leases, older than the lease timeout, are
+        strays whose claim's answer was lost.
         """
         parameters: dict[str, Any] = {
             "now": self._clock.pinned(),
@@ -124,6 +95,46 @@ class Replicas:
         async with connection_of(self._pool) as connection:
             cursor = await connection.execute(_SQL["find_zombies"], parameters)
             return tuple(_zombie(row) for row in await cursor.fetchall())
+
+
+class Roster:
+    """The table of replicas, as people want to see it."""
+
+    def __init__(self, *, pool: Pool, clock: Clock, lease_timeout: dt.timedelta) -> None:
+        """Open nothing; `lease_timeout` is for replicas that do not tell their own."""
+        self._pool = pool
+        self._clock = clock
+        self._lease_timeout = lease_timeout
+
+    async def list(self, *, after: int, limit: int) -> tuple[ReplicaView, ...]:
+        """Read at most `limit` replicas with ids above `after`, in the order of their ids."""
+        parameters: dict[str, Any] = {
+            "now": self._clock.pinned(),
+            "lease_timeout": self._lease_timeout,
+            "after": after,
+            "limit": limit,
+        }
+        async with connection_of(self._pool) as connection:
+            cursor = await connection.execute(_SQL["list_replicas"], parameters)
+            return tuple(_view(row) for row in await cursor.fetchall())
+
+
+def _view(row: rows.Row) -> ReplicaView:
+    return ReplicaView(
+        replica_id=row[0],
+        name=row[1],
+        version=row[2],
+        functions=row[3],
+        started_at=row[4],
+        heartbeat_at=row[5],
+        heartbeat_age=row[6],
+        lease_timeout=row[7],
+        draining=row[8],
+        step_count=row[9],
+        caller_count=row[10],
+        clock_offset=None if row[11] is None else dt.timedelta(seconds=row[11]),
+        lease_count=row[12],
+    )
 
 
 def _zombie(row: rows.Row) -> Zombie:

@@ -3,13 +3,22 @@
 SELECT nextval('progressor.replica_ids')
 
 -- name: beat
--- Renews all leases of a replica at once; enters it again if its row was deleted meanwhile.
+-- Renews all leases of a replica at once; enters it again if its row was deleted meanwhile. Returns
+-- the instant of the heartbeat.
 INSERT INTO progressor.replicas AS r
-    (replica_id, name, version, functions, started_at, heartbeat_at, draining)
+    (replica_id, name, version, functions, started_at, heartbeat_at, draining,
+    lease_timeout, step_count, caller_count, clock_offset)
 VALUES (%(replica_id)s, %(name)s, %(version)s, %(functions)s,
-    coalesce(%(now)s, clock_timestamp()), coalesce(%(now)s, clock_timestamp()), %(draining)s)
+    coalesce(%(now)s, clock_timestamp()), coalesce(%(now)s, clock_timestamp()), %(draining)s,
+    %(lease_timeout)s, %(step_count)s, %(caller_count)s, %(clock_offset)s)
 ON CONFLICT (replica_id) DO UPDATE
-SET heartbeat_at = excluded.heartbeat_at, draining = excluded.draining
+SET heartbeat_at = excluded.heartbeat_at,
+    draining = excluded.draining,
+    lease_timeout = excluded.lease_timeout,
+    step_count = excluded.step_count,
+    caller_count = excluded.caller_count,
+    clock_offset = excluded.clock_offset
+RETURNING r.heartbeat_at
 
 -- name: retire_replica
 -- Takes a replica off the list at the end of its drain; what it still leases is a zombie at once.
@@ -22,9 +31,20 @@ DELETE FROM progressor.replicas
 WHERE heartbeat_at < coalesce(%(now)s, clock_timestamp()) - %(retention)s
 
 -- name: list_replicas
-SELECT replica_id, name, version, functions, started_at, heartbeat_at, draining
-FROM progressor.replicas
-ORDER BY replica_id
+-- Reads replicas in the order of their ids, and how many leases each holds. Reads the whole of
+-- running, as find_zombies does.
+SELECT p.replica_id, p.name, p.version, p.functions, p.started_at, p.heartbeat_at,
+    clock.now - p.heartbeat_at, coalesce(p.lease_timeout, %(lease_timeout)s), p.draining,
+    p.step_count, p.caller_count, p.clock_offset, coalesce(held.lease_count, 0)
+FROM (SELECT coalesce(%(now)s, clock_timestamp()) AS now) clock
+CROSS JOIN progressor.replicas p
+LEFT JOIN (
+    SELECT r.replica_id, count(*) AS lease_count
+    FROM progressor.running r
+    GROUP BY r.replica_id
+) held USING (replica_id)
+WHERE p.replica_id > %(after)s
+ORDER BY p.replica_id
 LIMIT %(limit)s
 
 -- name: find_zombies
@@ -37,7 +57,9 @@ SELECT z.slot, z.namespace, z.process_id, z.task_id, z.task_type, z.attempt, z.t
 FROM (
     SELECT r.*, clock.now,
         CASE
-            WHEN p.replica_id IS NULL OR p.heartbeat_at < clock.now - %(lease_timeout)s THEN 'silent'
+            WHEN p.replica_id IS NULL
+                OR p.heartbeat_at < clock.now - coalesce(p.lease_timeout, %(lease_timeout)s)
+            THEN 'silent'
             WHEN r.expires_at < clock.now THEN 'overrun'
             ELSE 'unknown'
         END AS cause
@@ -45,7 +67,7 @@ FROM (
     CROSS JOIN progressor.running r
     LEFT JOIN progressor.replicas p USING (replica_id)
     WHERE p.replica_id IS NULL
-        OR p.heartbeat_at < clock.now - %(lease_timeout)s
+        OR p.heartbeat_at < clock.now - coalesce(p.lease_timeout, %(lease_timeout)s)
         OR r.expires_at < clock.now
         OR (r.replica_id = %(replica_id)s
             AND r.leased_at < clock.now - %(lease_timeout)s

@@ -40,12 +40,14 @@ class Leases:
 
     def __init__(self) -> None:
         """Hold nothing."""
+        self.lost = False
+        """Whether others may have the tasks: what is leased now is abandoned before it begins."""
         self._grips: set[Grip] = set()
         self._task_ids: set[int] = set()
 
     def take(self, task: RunningTask) -> Grip:
         """Note that a worker carries a task."""
-        grip = Grip(task.task_id, task.token)
+        grip = Grip(task.task_id, task.token, Ending.ABANDONED if self.lost else None)
         self._grips.add(grip)
         self._task_ids.add(task.task_id)
         return grip

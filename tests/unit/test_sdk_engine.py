@@ -16,7 +16,11 @@ from google.rpc import (
 )
 from grpc_status import rpc_status
 
-from progressor.v1 import namespace_service_pb2_grpc, process_service_pb2_grpc
+from progressor.v1 import (
+    namespace_service_pb2_grpc,
+    process_service_pb2_grpc,
+    replica_service_pb2_grpc,
+)
 from progressor.v1 import process_service_pb2 as messages
 
 HANG = object()
@@ -89,7 +93,7 @@ class ScriptedEngine:
     Start = Call = Notify = Repair = SimpleRepair = Get = Put = Remove = answer
     Trace = List = AwaitTask = answer
     CreateNamespace = UpdateNamespace = GetNamespace = answer
-    ListNamespaces = DeleteNamespace = answer
+    ListNamespaces = DeleteNamespace = ListReplicas = answer
 
 
 @contextlib.asynccontextmanager
@@ -100,6 +104,7 @@ async def scripted_engine(*script: Any) -> AsyncIterator[ScriptedEngine]:
     server = grpc.aio.server()
     process_service_pb2_grpc.add_ProcessServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
     namespace_service_pb2_grpc.add_NamespaceServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
+    replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
     engine.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     try:

@@ -10,16 +10,20 @@ from typing import cast
 import pytest
 
 from progressor import errors
+from progressor.domain.replica import Load
 from progressor.settings.sections import Replica
 from progressor.worker.heartbeat import Heartbeat
 from tests.support.builders import seconds
 from tests.support.clock import ManualClock
 from tests.support.memory import away
-from tests.support.virtual_time import LoopClock, in_virtual_time
+from tests.support.virtual_time import LoopClock, VirtualTimeLoop, in_virtual_time, settled
 
 REPLICA = Replica(heartbeat_interval=seconds(1), lease_timeout=seconds(5))
 QUICK = Replica(heartbeat_interval=seconds(0.0001), lease_timeout=seconds(5))
+LOAD = Load(step_count=3, caller_count=7)
 PATIENCE_SECONDS = 30
+KEPT = 4.5
+"""Seconds after its last beat at which a replica lets go: nine tenths of its lease timeout."""
 
 
 class Beats:
@@ -28,18 +32,25 @@ class Beats:
     def __init__(self, *script: errors.StorageError | None) -> None:
         self.script = list(script)
         self.draining: list[bool] = []
+        self.loads: list[Load] = []
         self.closed_by = ""
+        self.cut_at: list[float] = []
         self.done = threading.Event()
         self.on_beat: Callable[[], None] = lambda: None
+        self.on_cut: Callable[[], None] = lambda: None
 
-    def beat(self, *, draining: bool) -> None:
+    def beat(self, *, draining: bool, load: Load) -> None:
         self.draining.append(draining)
+        self.loads.append(load)
         self.on_beat()
         answer = self.script.pop(0) if self.script else None
         if not self.script:
             self.done.set()
         if answer is not None:
             raise answer
+
+    def cut(self) -> None:
+        self.on_cut()
 
     def close(self) -> None:
         self.closed_by = threading.current_thread().name
@@ -60,15 +71,16 @@ class Loop:
 class Bench:
     """A heartbeat, and what it said."""
 
-    def __init__(self, beats: Beats, *, loop: Loop | None = None) -> None:
+    def __init__(self, beats: Beats, *, loop: Loop | None = None, replica: Replica = QUICK) -> None:
         self.said: list[str] = []
         self.clock = ManualClock()
         self.beats = beats
         self.heartbeat = Heartbeat(
             heartbeats=beats,
-            replica=QUICK,
+            replica=replica,
             clock=self.clock,
             loop=cast("asyncio.AbstractEventLoop", loop or Loop()),
+            load=lambda: LOAD,
             on_beat=lambda: self.said.append("beat"),
             on_miss=lambda: self.said.append("miss"),
             on_lost=lambda: self.said.append("lost"),
@@ -78,6 +90,10 @@ class Bench:
         self.heartbeat.start()
         assert self.beats.done.wait(PATIENCE_SECONDS)
         self.heartbeat.stop()
+
+    def beat_once(self) -> None:
+        self.beats.on_beat = self.heartbeat._stopped.set
+        self.beat_to_the_end()
 
 
 def test_beats_and_misses_are_told_to_the_loop() -> None:
@@ -137,14 +153,89 @@ def test_a_beat_counts_from_before_it_was_sent() -> None:
 
 
 def test_a_missed_beat_renews_nothing() -> None:
-    beats = Beats(away())
-    bench = Bench(beats)
+    bench = Bench(Beats(away()))
     bench.heartbeat.last_beat_at = -7.0
-    beats.on_beat = bench.heartbeat._stopped.set
+
+    bench.beat_once()
+
+    assert bench.heartbeat.last_beat_at == -7.0
+
+
+def test_a_beat_that_took_longer_than_a_lease_lasts_is_a_missed_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    beats = Beats(None)
+    bench = Bench(beats)
+
+    def take_long() -> None:
+        bench.clock.advance(seconds(KEPT))
+        bench.heartbeat._stopped.set()
+
+    beats.on_beat = take_long
+    with caplog.at_level(logging.WARNING):
+        bench.beat_to_the_end()
+
+    assert bench.said == ["miss"]
+    assert bench.heartbeat.last_beat_at == 0.0
+    assert [record.message for record in caplog.records] == ["heartbeat missed"]
+
+
+def test_every_beat_tells_what_is_in_hand() -> None:
+    bench = Bench(Beats(None, away()))
 
     bench.beat_to_the_end()
 
-    assert bench.heartbeat.last_beat_at == -7.0
+    assert set(bench.beats.loads) == {LOAD}
+
+
+def test_a_process_that_stood_still_lets_go_before_it_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench(Beats(None))
+    bench.heartbeat.last_beat_at = -KEPT
+
+    with caplog.at_level(logging.ERROR):
+        bench.beat_once()
+
+    assert bench.said == ["lost", "beat"]
+    assert len(caplog.records) == 1
+
+
+def test_a_gap_that_nobody_could_use_costs_nothing() -> None:
+    bench = Bench(Beats(None))
+    bench.heartbeat.last_beat_at = -KEPT + 0.01
+
+    bench.beat_once()
+
+    assert bench.said == ["beat"]
+
+
+def test_a_stop_waits_for_a_beat_in_flight_and_cuts_one_that_hangs() -> None:
+    beats = Beats(away())
+    cut, hanging = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hanging.set()
+        assert cut.wait(PATIENCE_SECONDS)
+
+    beats.on_beat, beats.on_cut = hang, cut.set
+    short = Replica(heartbeat_interval=seconds(0.0001), lease_timeout=seconds(0.05))
+    bench = Bench(beats, replica=short)
+
+    bench.heartbeat.start()
+    assert hanging.wait(PATIENCE_SECONDS)
+    bench.heartbeat.stop()
+
+    assert beats.closed_by == "heartbeat"
+
+
+def test_a_stop_cuts_no_beat_that_ends_by_itself() -> None:
+    beats = Beats(None)
+    beats.on_cut = lambda: beats.cut_at.append(0.0)
+
+    Bench(beats).beat_to_the_end()
+
+    assert beats.cut_at == []
 
 
 class Watch:
@@ -152,18 +243,36 @@ class Watch:
 
     def __init__(self) -> None:
         self.lost_at: list[float] = []
+        self.said: list[str] = []
+        self.beats = Beats()
+        self.beats.on_cut = lambda: self.beats.cut_at.append(self.now())
         self.heartbeat = Heartbeat(
-            heartbeats=Beats(),
+            heartbeats=self.beats,
             replica=REPLICA,
             clock=LoopClock(),
             loop=asyncio.get_running_loop(),
-            on_beat=lambda: None,
+            load=lambda: LOAD,
+            on_beat=lambda: self.said.append("beat"),
             on_miss=lambda: None,
-            on_lost=lambda: self.lost_at.append(asyncio.get_running_loop().time()),
+            on_lost=self._note_loss,
         )
 
-    def beat(self) -> None:
-        self.heartbeat.last_beat_at = asyncio.get_running_loop().time()
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def beat(self) -> None:
+        """Beat as the thread would, and let the loop hear of it."""
+        self.heartbeat._beat()
+        await settled()
+
+    def hold_up(self, at: float, duration: float) -> None:
+        """Have the loop do nothing for a while."""
+        loop = cast("VirtualTimeLoop", asyncio.get_running_loop())
+
+        def block() -> None:
+            loop._passed += duration
+
+        loop.call_at(at, block)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -174,15 +283,59 @@ class Watch:
             watching.cancel()
             await asyncio.wait({watching})
 
+    def _note_loss(self) -> None:
+        self.lost_at.append(self.now())
+        self.said.append("lost")
+
 
 @in_virtual_time
-async def test_a_lease_is_lost_when_no_beat_was_written_for_its_timeout() -> None:
+async def test_a_lease_is_let_go_a_tenth_of_its_timeout_before_others_may_take_it() -> None:
     watch = Watch()
 
     async with watch.running():
-        await asyncio.sleep(5.6)
+        await asyncio.sleep(4.6)
 
-    assert watch.lost_at == [5.5]
+    assert watch.lost_at == [KEPT]
+
+
+@pytest.mark.parametrize("last_beat_at", [0.3, 0.5, 0.999, 1.0, 2.7, 4.4])
+@in_virtual_time
+async def test_the_time_counts_from_the_last_beat_and_not_from_when_it_was_looked_at(
+    last_beat_at: float,
+) -> None:
+    watch = Watch()
+
+    async with watch.running():
+        await asyncio.sleep(last_beat_at)
+        await watch.beat()
+        await asyncio.sleep(6)
+
+    assert watch.lost_at[0] == pytest.approx(last_beat_at + KEPT, abs=0.001)
+
+
+@pytest.mark.parametrize("late", [0.1, 0.3, 0.49])
+@in_virtual_time
+async def test_a_loop_that_is_late_by_less_than_the_margin_is_still_before_the_others(
+    late: float,
+) -> None:
+    watch = Watch()
+
+    async with watch.running():
+        watch.hold_up(KEPT - 0.001, late)
+        await asyncio.sleep(6)
+
+    assert KEPT < watch.lost_at[0] < 5
+
+
+@in_virtual_time
+async def test_a_loop_that_is_late_lets_go_at_once() -> None:
+    watch = Watch()
+
+    async with watch.running():
+        watch.hold_up(1.0, 20.0)
+        await asyncio.sleep(21)
+
+    assert watch.lost_at[0] == pytest.approx(21)
 
 
 @in_virtual_time
@@ -192,7 +345,7 @@ async def test_a_lease_is_kept_by_beats() -> None:
     async with watch.running():
         for _ in range(10):
             await asyncio.sleep(4)
-            watch.beat()
+            await watch.beat()
 
     assert watch.lost_at == []
 
@@ -202,9 +355,9 @@ async def test_what_is_leased_while_beats_are_missed_is_let_go_as_well() -> None
     watch = Watch()
 
     async with watch.running():
-        await asyncio.sleep(6.6)
+        await asyncio.sleep(5.6)
 
-    assert watch.lost_at == [5.5, 6.0, 6.5]
+    assert watch.lost_at == [4.5, 5.0, 5.5]
 
 
 @in_virtual_time
@@ -214,6 +367,7 @@ async def test_the_loss_of_a_lease_is_logged_once(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.ERROR):
         async with watch.running():
             await asyncio.sleep(10)
+            await watch.beat()
 
     assert len(caplog.records) == 1
 
@@ -224,9 +378,49 @@ async def test_a_beat_ends_the_loss(caplog: pytest.LogCaptureFixture) -> None:
 
     with caplog.at_level(logging.ERROR):
         async with watch.running():
-            await asyncio.sleep(5.6)
-            watch.beat()
-            await asyncio.sleep(5.5)
+            await asyncio.sleep(4.75)
+            await watch.beat()
+            await asyncio.sleep(4.75)
 
-    assert watch.lost_at == [5.5, 11.0]
+    # What was leased before the beat is lost, whoever looked when.
+    assert watch.said == ["lost", "lost", "beat", "lost"]
+    assert watch.lost_at == [4.5, 4.75, 9.25]
     assert len(caplog.records) == 2
+
+
+@in_virtual_time
+async def test_a_beat_that_hangs_is_cut_once_it_could_renew_nothing() -> None:
+    watch = Watch()
+
+    async with watch.running():
+        await asyncio.sleep(2)
+        watch.heartbeat._sent_at = 2.0
+        await asyncio.sleep(5.1)
+
+    assert watch.lost_at[0] == 4.5
+    assert watch.beats.cut_at == [6.5, 7.0]
+
+
+@in_virtual_time
+async def test_a_beat_in_flight_is_left_alone_as_long_as_it_may_renew_the_lease() -> None:
+    watch = Watch()
+
+    async with watch.running():
+        watch.heartbeat._sent_at = 4.0
+        await asyncio.sleep(8.1)
+
+    assert watch.lost_at[-1] == 8.0
+    assert watch.beats.cut_at == []
+
+
+@in_virtual_time
+async def test_between_two_beats_there_is_nothing_to_cut() -> None:
+    watch = Watch()
+    watch.beats.script.append(away())
+
+    async with watch.running():
+        await watch.beat()
+        await asyncio.sleep(10.1)
+
+    assert watch.lost_at[-1] == 10.0
+    assert watch.beats.cut_at == []

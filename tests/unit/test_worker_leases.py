@@ -83,3 +83,13 @@ async def test_what_is_taken_after_letting_go_is_held() -> None:
     leases.let_go(Ending.ABANDONED)
 
     assert leases.take(make_task()).ending is None
+
+
+def test_what_is_leased_while_leases_are_lost_is_abandoned_before_it_begins() -> None:
+    leases = Leases()
+    leases.lost = True
+    late = leases.take(make_task())
+    leases.lost = False
+
+    assert late.ending is Ending.ABANDONED
+    assert leases.take(make_task(task_id=8, token=80)).ending is None

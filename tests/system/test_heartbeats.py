@@ -1,0 +1,182 @@
+"""A replica whose heartbeats are not written, and those that the others write."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+from grpc import StatusCode
+
+from progressor import errors
+from progressor.domain.replica import Load
+from progressor.storage.heartbeats import Heartbeats
+from tests.support.faults import Fault, cut_after, cut_before, stalled_after, stalled_before
+from tests.support.points import PATIENCE_SECONDS
+from tests.support.processor import Answer, Hang
+from tests.support.proxy import running_proxy
+from tests.support.replica import (
+    Replica,
+    Stage,
+    open_stage,
+    refusal,
+    running_replica,
+    starting_replica,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+BEAT = "INSERT INTO progressor.replicas"
+NEVER_SCANNING = {"scanner.interval_seconds": "3600"}
+
+
+class Silence:
+    """Keeps heartbeats from being written: those of one replica, or of all but one."""
+
+    def __init__(self) -> None:
+        """Keep none."""
+        self.of = 0
+        self.of_all_but = 0
+        self.met = threading.Event()
+
+    def holds(self, replica_id: int) -> bool:
+        """Tell whether the beats of a replica fail."""
+        return self.of == replica_id or self.of_all_but not in {0, replica_id}
+
+    def end(self) -> None:
+        """Let all through from now on."""
+        self.of = self.of_all_but = 0
+
+
+@pytest.fixture
+def silence() -> Iterator[Silence]:
+    """Return a silence that can be laid upon the replicas of this process."""
+    silence, beat = Silence(), Heartbeats.beat
+
+    def beat_or_not(heartbeats: Heartbeats, *, draining: bool, load: Load) -> None:
+        if silence.holds(heartbeats._constants["replica_id"]):
+            silence.met.set()
+            raise errors.StorageUnavailableError("silenced, says the test")
+        beat(heartbeats, draining=draining, load=load)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Heartbeats, "beat", beat_or_not)
+        yield silence
+        silence.end()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def survivor(database: str) -> AsyncIterator[Replica]:
+    """Return a replica that stays, and scans."""
+    async with running_replica(database) as replica:
+        yield replica
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stage(survivor: Replica) -> AsyncIterator[Stage]:
+    async with open_stage(survivor, one_at_a_time=False) as stage:
+        yield stage
+
+
+class TestWithoutHeartbeats:
+    async def test_a_replica_stops_its_steps_before_another_takes_them(
+        self, survivor: Replica, stage: Stage, database: str, silence: Silence
+    ) -> None:
+        await stage.running("p", Hang(), Answer())
+        order: list[str] = []
+        async with (
+            running_replica(database) as silenced,
+            stage.client_at(silenced.address) as there,
+        ):
+            for replica in (survivor, silenced):
+                replica.points.observers.add(lambda point, _facts: order.append(point))
+            accepted = await there.call("p", b"1", accept_only=True)
+            await stage.asked("p", 2)
+            silence.of = silenced.engine.replica_id
+            answer = await stage.client.await_task("p", task_id=accepted.task_id)
+            silence.end()
+
+        first, second = (it.task for it in stage.asked_for("p")[1:])
+        assert answer.response == b"1"
+        assert (first.attempt, second.attempt) == (1, 2)
+        assert order.index("abandoned") < order.index("zombie_collected")
+        assert order.count("abandoned") == 1
+
+    async def test_a_replica_takes_no_more_and_goes_on_with_the_next_heartbeat_without_a_scan(
+        self, own_database: str, silence: Silence
+    ) -> None:
+        async with (
+            running_replica(own_database, NEVER_SCANNING) as alone,
+            open_stage(alone, one_at_a_time=False) as stage,
+        ):
+            await stage.running("p", Hang(), Answer())
+            await stage.running("q")
+            await stage.client.call("p", b"1", accept_only=True)
+            await stage.asked("p", 2)
+            silence.of = alone.engine.replica_id
+            await stage.points.wait("abandoned", key=stage.key("p"))
+            await stage.client.call("q", b"1", accept_only=True)
+            await stage.points.wait("admitted", 2, key=stage.key("q"))
+            meanwhile = len(stage.asked_for("q"))
+            silence.end()
+            await stage.settled("q", 2)
+
+        assert meanwhile == 1
+        assert stage.points.count("scan_found") == 0
+
+
+class TestAHeartbeatOnABadWay:
+    @pytest.mark.parametrize(
+        "fault",
+        [cut_before(BEAT), cut_after(BEAT), stalled_before(BEAT), stalled_after(BEAT)],
+        ids=repr,
+    )
+    async def test_is_followed_by_others_on_a_new_one(self, database: str, fault: Fault) -> None:
+        with running_proxy(database) as proxy:
+            async with running_replica(proxy.conninfo) as replica:
+                proxy.arm(fault)
+                await fault.struck()
+                written = replica.points.count("beat")
+                await replica.points.wait("beat", written + 3)
+
+    async def test_does_not_hold_up_a_stop(self, database: str) -> None:
+        with running_proxy(database) as proxy:
+            async with running_replica(proxy.conninfo) as replica:
+                fault = proxy.arm(stalled_before(BEAT))
+                await fault.struck()
+                replica.engine.stop()
+                begun_at = asyncio.get_running_loop().time()
+            took = asyncio.get_running_loop().time() - begun_at
+
+        assert took < PATIENCE_SECONDS / 2
+
+
+class TestBeforeTheFirstHeartbeat:
+    async def test_a_replica_takes_nothing_in(
+        self, survivor: Replica, stage: Stage, database: str, silence: Silence
+    ) -> None:
+        await stage.running("p")
+        silence.of_all_but = survivor.engine.replica_id
+        async with (
+            starting_replica(database) as entering,
+            stage.client_at(entering.address) as there,
+        ):
+            assert await asyncio.to_thread(silence.met.wait, PATIENCE_SECONDS)
+            status = await refusal(there.call("p", b"early"))
+            silence.end()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await entering.engine.serving.wait()
+            answer = await there.call("p", b"1")
+
+        assert (status.code, status.reason) == (StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
+        assert answer.response == b"1"
+        assert len(stage.asked_for("p")) == 2
+
+    async def test_a_stop_ends_the_wait_for_it(
+        self, survivor: Replica, database: str, silence: Silence
+    ) -> None:
+        silence.of_all_but = survivor.engine.replica_id
+        async with asyncio.timeout(PATIENCE_SECONDS), starting_replica(database) as stopped:
+            assert await asyncio.to_thread(silence.met.wait, PATIENCE_SECONDS)
+
+        assert not stopped.engine.serving.is_set()

@@ -1,0 +1,249 @@
+"""The list of replicas: what each says of itself, and what the others make of it."""
+
+import asyncio
+import datetime as dt
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from grpc import StatusCode
+from grpc_health.v1 import health_pb2
+
+import progressor
+from progressor.cli.main import main
+from progressor.scanner import retention
+from progressor.sdk import Client, ReplicaState, SyncClient
+from progressor.sdk import Replica as Listed
+from tests.support.clock import SkewedClock
+from tests.support.processor import Answer, Hang
+from tests.support.replica import (
+    SETTINGS,
+    Replica,
+    Stage,
+    health_becomes,
+    open_stage,
+    refusal,
+    running_process,
+    running_replica,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+HOUR = dt.timedelta(hours=1)
+LEASE_TIMEOUT = dt.timedelta(seconds=float(SETTINGS["replica.lease_timeout_seconds"]))
+RETENTION: Mapping[str, str] = {"scanner.retention_interval_seconds": "0.1"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def survivor(database: str) -> AsyncIterator[Replica]:
+    """Return a replica that stays, scans, and looks often for what is old enough to go."""
+    async with running_replica(database, {**RETENTION, "replica.name": "survivor"}) as replica:
+        yield replica
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stage(survivor: Replica) -> AsyncIterator[Stage]:
+    async with open_stage(survivor, one_at_a_time=False) as stage:
+        yield stage
+
+
+async def listed(client: Client, **options: Any) -> dict[int, Listed]:
+    """Return the replicas by their ids."""
+    return {it.replica_id: it async for it in client.list_replicas(**options)}
+
+
+async def told(replica: Replica) -> None:
+    """Wait for a heartbeat that began after now."""
+    await replica.points.wait("beat", replica.points.count("beat") + 2)
+
+
+class TestAReplicaThatServes:
+    async def test_is_listed_with_what_it_is(self, survivor: Replica, stage: Stage) -> None:
+        before = dt.datetime.now(dt.UTC) - HOUR
+        found = (await listed(stage.client))[survivor.engine.replica_id]
+
+        assert (found.name, found.version) == ("survivor", progressor.__version__)
+        assert found.state is ReplicaState.SERVING
+        assert found.functions.startswith("progressor_")
+        assert before < found.started_at <= found.heartbeat_at
+        assert dt.timedelta() <= found.heartbeat_age < LEASE_TIMEOUT
+        assert found.lease_timeout == LEASE_TIMEOUT
+
+    async def test_tells_the_steps_callers_and_leases_in_its_hands(
+        self, survivor: Replica, stage: Stage
+    ) -> None:
+        await stage.running("p", hang := Hang())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(stage.client.call("p"))
+            await stage.asked("p", 2)
+            await told(survivor)
+            busy = (await listed(stage.client))[survivor.engine.replica_id]
+            hang.released.set()
+        await told(survivor)
+        idle = (await listed(stage.client))[survivor.engine.replica_id]
+
+        assert (busy.step_count, busy.caller_count, busy.lease_count) == (1, 1, 1)
+        assert (idle.step_count, idle.caller_count, idle.lease_count) == (0, 0, 0)
+
+    async def test_has_a_clock_that_is_compared(self, survivor: Replica, stage: Stage) -> None:
+        await told(survivor)
+        offset = (await listed(stage.client))[survivor.engine.replica_id].clock_offset
+
+        assert offset is not None
+        assert abs(offset) < dt.timedelta(seconds=1)
+
+    async def test_is_listed_by_every_other_one_page_by_page_in_the_order_of_starts(
+        self, survivor: Replica, stage: Stage, database: str
+    ) -> None:
+        async with (
+            running_replica(database) as second,
+            running_replica(database) as third,
+            stage.client_at(third.address) as there,
+        ):
+            ids = [each.engine.replica_id for each in (survivor, second, third)]
+            found = [it.replica_id async for it in there.list_replicas(page_size=1)]
+
+        assert [it for it in found if it in ids] == ids
+        assert found == sorted(found)
+
+    async def test_is_gone_from_the_list_when_it_was_stopped(
+        self, stage: Stage, database: str
+    ) -> None:
+        async with running_replica(database) as stopped:
+            there = stopped.engine.replica_id in await listed(stage.client)
+
+        assert there
+        assert stopped.engine.replica_id not in await listed(stage.client)
+
+    async def test_refuses_a_page_size_and_a_token_that_cannot_be(self, stage: Stage) -> None:
+        refused = stage.client.list_replicas(page_size=1001)
+        status = await refusal(anext(refused))
+
+        assert (status.code, [it.field for it in status.violations]) == (
+            StatusCode.INVALID_ARGUMENT,
+            ["page_size"],
+        )
+
+
+class TestAReplicaThatDrains:
+    async def test_says_so_and_still_tells_of_the_others(
+        self, survivor: Replica, stage: Stage, database: str
+    ) -> None:
+        await stage.running("p", hang := Hang())
+        async with (
+            running_replica(database) as leaving,
+            stage.client_at(leaving.address) as there,
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(there.call("p"))
+            await stage.asked("p", 2)
+            leaving.engine.stop()
+            await health_becomes(leaving.address, NOT_SERVING)
+            await told(leaving)
+            found = await listed(there)
+            hang.released.set()
+
+        own = found[leaving.engine.replica_id]
+        assert (own.state, own.draining, own.step_count) == (ReplicaState.DRAINING, True, 1)
+        assert found[survivor.engine.replica_id].state is ReplicaState.SERVING
+
+
+class TestAReplicaThatWasKilled:
+    async def test_is_silent_once_its_lease_is_over_and_then_deleted(
+        self,
+        survivor: Replica,
+        stage: Stage,
+        database: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        await stage.running("p", Hang(), Answer())
+        async with (
+            running_process(database, tmp_path, {"replica.name": "victim"}) as victim,
+            stage.client_at(victim.address) as there,
+        ):
+            accepted = await there.call("p", accept_only=True)
+            await stage.asked("p", 2)
+            victim.kill()
+            await survivor.points.wait("zombie_collected", task_id=accepted.task_id)
+        (dead,) = [it for it in (await listed(stage.client)).values() if it.name == "victim"]
+
+        monkeypatch.setattr(retention, "REPLICAS_AGE", LEASE_TIMEOUT)
+        looked = survivor.points.count("scanned", scan="retention")
+        await survivor.points.wait("scanned", looked + 2, scan="retention")
+        afterwards = await listed(stage.client)
+
+        assert (dead.state, dead.lease_count) == (ReplicaState.SILENT, 0)
+        assert dead.heartbeat_age > dead.lease_timeout
+        assert dead.replica_id not in afterwards
+        assert survivor.engine.replica_id in afterwards
+
+
+class TestAReplicaWhoseClockIsWrong:
+    @pytest.mark.parametrize("ahead", [HOUR, -HOUR])
+    async def test_keeps_its_leases_and_says_how_wrong_it_is(
+        self,
+        survivor: Replica,
+        stage: Stage,
+        database: str,
+        caplog: pytest.LogCaptureFixture,
+        ahead: dt.timedelta,
+    ) -> None:
+        await stage.running("p", hang := Hang())
+        with caplog.at_level(logging.WARNING):
+            async with (
+                running_replica(database, clock=SkewedClock(ahead)) as skewed,
+                stage.client_at(skewed.address) as there,
+                asyncio.TaskGroup() as group,
+            ):
+                waiting = group.create_task(there.call("p", b"1"))
+                await stage.asked("p", 2)
+                # Longer than a lease lasts without being renewed.
+                beats = 1 + LEASE_TIMEOUT // dt.timedelta(seconds=0.2)
+                await skewed.points.wait("beat", skewed.points.count("beat") + 2 * beats)
+                found = (await listed(there))[skewed.engine.replica_id]
+                hang.released.set()
+
+        warnings = [it for it in caplog.records if "clock differs" in it.message]
+        offset = found.clock_offset
+        assert offset is not None
+        assert abs(offset - ahead) < dt.timedelta(seconds=1)
+        assert found.state is ReplicaState.SERVING
+        assert waiting.result().response == b"1"
+        assert survivor.points.count("zombie_collected", task_id=waiting.result().task_id) == 0
+        assert len(warnings) == 1
+
+
+class TestTheCommand:
+    async def test_prints_a_table_or_a_document(
+        self, survivor: Replica, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        await told(survivor)
+        capfd.readouterr()
+        codes = [await asyncio.to_thread(main, ["replicas", "--address", survivor.address])]
+        table = capfd.readouterr().out
+        arguments = ["replicas", "--json", "--address", survivor.address]
+        codes.append(await asyncio.to_thread(main, arguments))
+        document = json.loads(capfd.readouterr().out)
+
+        found = {it["name"]: it for it in document["replicas"]}["survivor"]
+        assert codes == [0, 0]
+        assert table.split("\n")[0].split() == [
+            "name", "id", "version", "state", "heartbeat", "steps", "callers", "leases", "clock",
+        ]  # fmt: skip
+        assert "survivor" in table
+        assert (found["state"], found["replica_id"]) == ("serving", survivor.engine.replica_id)
+        assert abs(found["clock_offset_seconds"]) < 1
+
+
+async def test_the_blocking_client_lists_them_too(survivor: Replica) -> None:
+    def ask() -> list[int]:
+        with SyncClient(survivor.address) as client:
+            return [it.replica_id for it in client.list_replicas()]
+
+    assert survivor.engine.replica_id in await asyncio.to_thread(ask)

@@ -1,0 +1,122 @@
+"""Replicas on the wire: every field, what is unknown left out, pages by their tokens."""
+
+import datetime as dt
+
+import pytest
+
+from progressor import errors
+from progressor.api import page_tokens, replica_codec
+from progressor.api.validation import Violations
+from progressor.domain.replica import ReplicaState
+from progressor.sdk.replicas import Replica, replica_from_wire
+from progressor.sdk.replicas import ReplicaState as SdkState
+from progressor.v1 import replica_service_pb2 as pb
+from tests.support.builders import make_replica_view, seconds
+from tests.support.clock import START
+
+
+def test_a_replica_comes_to_the_sdk_as_it_is() -> None:
+    view = make_replica_view(
+        replica_id=2**40,
+        heartbeat_age=seconds(1.5),
+        clock_offset=seconds(-3600.25),
+        draining=True,
+        step_count=3,
+        caller_count=0,
+        lease_count=4,
+    )
+
+    assert replica_from_wire(replica_codec.replica_to_wire(view)) == Replica(
+        replica_id=2**40,
+        name="host-1",
+        version="1.2.3",
+        state=SdkState.DRAINING,
+        functions="progressor_1",
+        started_at=START,
+        heartbeat_at=START,
+        heartbeat_age=seconds(1.5),
+        lease_timeout=seconds(5),
+        draining=True,
+        step_count=3,
+        caller_count=0,
+        clock_offset=seconds(-3600.25),
+        lease_count=4,
+    )
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    view = make_replica_view(step_count=None, caller_count=None, clock_offset=None)
+    message = replica_codec.replica_to_wire(view)
+
+    present = {field.name for field, _ in message.ListFields()}
+    assert present.isdisjoint({"step_count", "caller_count", "clock_offset"})
+    found = replica_from_wire(message)
+    assert (found.step_count, found.caller_count, found.clock_offset) == (None, None, None)
+
+
+def test_what_is_zero_is_told() -> None:
+    view = make_replica_view(step_count=0, caller_count=0, clock_offset=dt.timedelta())
+    found = replica_from_wire(replica_codec.replica_to_wire(view))
+
+    assert (found.step_count, found.caller_count, found.clock_offset) == (0, 0, dt.timedelta())
+
+
+@pytest.mark.parametrize("state", ReplicaState)
+def test_every_state_has_its_number_in_all_three_places(state: ReplicaState) -> None:
+    age = seconds(6) if state is ReplicaState.SILENT else seconds(0)
+    view = make_replica_view(heartbeat_age=age, draining=state is ReplicaState.DRAINING)
+    message = replica_codec.replica_to_wire(view)
+
+    assert view.state is state
+    assert pb.ReplicaState.Name(message.state) == f"REPLICA_STATE_{state.name}"
+    assert SdkState.from_number(message.state).value == state.value
+
+
+def test_the_states_of_the_sdk_are_those_of_the_wire() -> None:
+    assert {f"REPLICA_STATE_{it.name}": it.number for it in SdkState} == dict(
+        pb.ReplicaState.items()
+    )
+
+
+def test_a_listing_asks_for_a_hundred_from_the_first_on_unless_told_otherwise() -> None:
+    listing = replica_codec.list_from_wire(pb.ListReplicasRequest())
+
+    assert listing == replica_codec.Listing(after=0, limit=100)
+
+
+def test_a_page_leads_to_the_next() -> None:
+    views = tuple(make_replica_view(replica_id=number) for number in (3, 5, 8))
+    page = replica_codec.page_to_wire(views, page_size=2)
+    request = pb.ListReplicasRequest(page_size=2, page_token=page.next_page_token)
+    last = replica_codec.page_to_wire(views[2:], page_size=2)
+
+    assert [replica.replica_id for replica in page.replicas] == [3, 5]
+    assert replica_codec.list_from_wire(request) == replica_codec.Listing(after=5, limit=2)
+    assert last.next_page_token == ""
+
+
+@pytest.mark.parametrize(
+    ("field", "request_"),
+    [
+        ("page_size", pb.ListReplicasRequest(page_size=-1)),
+        ("page_size", pb.ListReplicasRequest(page_size=1001)),
+        ("page_token", pb.ListReplicasRequest(page_token="?")),
+        ("page_token", pb.ListReplicasRequest(page_token=page_tokens.token_of_task(7))),
+        ("page_token", pb.ListReplicasRequest(page_token=page_tokens.token_of_replica(2**63))),
+    ],
+)
+def test_a_listing_that_cannot_be_is_refused_by_its_field(
+    field: str, request_: pb.ListReplicasRequest
+) -> None:
+    with pytest.raises(errors.InvalidRequestError) as caught:
+        replica_codec.list_from_wire(request_)
+
+    assert [it.field for it in caught.value.violations] == [field]
+
+
+def test_a_token_of_a_replica_is_none_of_a_task() -> None:
+    violations = Violations()
+
+    page_tokens.task_of_token(page_tokens.token_of_replica(7), violations)
+
+    assert violations
