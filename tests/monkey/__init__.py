@@ -1,0 +1,8 @@
+"""The monkey: several replicas under load, and a fault every few seconds, judged at the end.
+
+`python -m tests.monkey --minutes N --seed S`, or `make chaos`. ``plan.py`` says what will break,
+``scene.py`` holds what can break, ``faults.py`` breaks it. ``clients.py`` go on asking, on the
+``lines.py`` there are, of the processes in ``herd.py``, and keep ``notes.py``; ``processor.py``
+answers. ``judges.py`` say whether anything was lost, and ``report.py`` what it cost.
+Start reading at ``__main__.py``.
+"""

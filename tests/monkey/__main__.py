@@ -1,0 +1,151 @@
+"""Break everything, again and again, under load: is anything lost? python -m tests.monkey ..."""
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.monkey import judges, report
+from tests.monkey.clients import Caller
+from tests.monkey.faults import commit
+from tests.monkey.herd import Herd
+from tests.monkey.lines import Lines
+from tests.monkey.notes import Notes
+from tests.monkey.plan import Fault, calm_seconds, plan
+from tests.monkey.report import Committed
+from tests.monkey.scene import Scene, open_scene
+
+_SECONDS_MIN = 20.0
+_CALLERS = 24
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.monkey", description=__doc__)
+    add = parser.add_argument
+    add("--minutes", type=float, default=1.0, help="of load, faults in all but its ends [1]")
+    add("--seed", type=int, default=1, help="decides what breaks, and what is asked [1]")
+    add("--replicas", type=int, default=3, help="engines on the one database [3]")
+    add("--callers", type=int, default=_CALLERS, help=f"at once [{_CALLERS}]")
+    add("--json", type=Path, help="append the report to this file as a line of JSON")
+    add("--keep", type=Path, help="leave logs and journals in this directory")
+    return parser.parse_args()
+
+
+def _say(line: object) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+class _Run:
+    """One run: its faults as they are committed, and what clients noted."""
+
+    def __init__(self, scene: Scene, arguments: argparse.Namespace) -> None:
+        self._scene = scene
+        self._arguments = arguments
+        self._notes = Notes()
+        self._committed: list[Committed] = []
+        self._begun_at = 0.0
+
+    async def play(self) -> dict[str, Any]:
+        """Load, break, let everything come to its end, judge, and return the report."""
+        arguments, scene = self._arguments, self._scene
+        seconds = max(_SECONDS_MIN, 60.0 * arguments.minutes)
+        lines = Lines(
+            scene.addresses,
+            [relay.target for relay in scene.relays],
+            notes=self._notes,
+            seed=arguments.seed,
+        )
+        ending = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(scene.watch(), name="watch")
+            async with asyncio.TaskGroup() as callers:
+                self._begun_at = time.monotonic()
+                self._call(callers, lines, ending)
+                await self._break_all(plan(arguments.seed, seconds))
+                mended_after = time.monotonic() - self._begun_at
+                await self._sleep_until(max(seconds, mended_after + calm_seconds(seconds)))
+                ended_at = time.monotonic()
+                ending.set()
+            await lines.close()
+            done_after, undone = await judges.all_done(scene.conninfo)
+            watch.cancel()
+        judgement = await asyncio.to_thread(
+            judges.judge, scene, self._notes, settled_at=time.monotonic(), undone=undone
+        )
+        if judgement.findings:
+            self._keep_operations()
+        effects = report.effects(
+            self._committed, self._notes, begun_at=self._begun_at, ended_at=ended_at
+        )
+        return report.summary(
+            effects,
+            self._notes,
+            judgement,
+            begun_at=self._begun_at,
+            ended_at=ended_at,
+            done_after=done_after,
+        )
+
+    def _keep_operations(self) -> None:
+        """Leave what clients saw beside the logs, a line each, by process."""
+        lines = sorted((it.process_id, it.sent_at, str(it)) for it in self._notes.operations)
+        text = "".join(f"{process_id}: {line}\n" for process_id, _, line in lines)
+        (self._scene.directory / "operations.txt").write_text(text, encoding="utf-8")
+
+    def _call(self, callers: asyncio.TaskGroup, lines: Lines, ending: asyncio.Event) -> None:
+        seed = self._arguments.seed
+        herd = Herd(seed)
+        for number in range(self._arguments.callers):
+            caller = Caller(number, lines=lines, herd=herd, notes=self._notes, seed=seed)
+            callers.create_task(caller.run(ending), name=f"caller {number}")
+
+    async def _break_all(self, faults: tuple[Fault, ...]) -> None:
+        """Commit each fault at its time, or as soon as what it breaks has been mended."""
+        async with asyncio.TaskGroup() as group:
+            for fault in faults:
+                await self._sleep_until(fault.at)
+                group.create_task(self._commit(fault), name=str(fault))
+
+    async def _commit(self, fault: Fault) -> None:
+        _say(f"{time.monotonic() - self._begun_at:8.2f} s  {fault}")
+        began_at, ended_at = await commit(self._scene, fault)
+        _say(f"{ended_at - self._begun_at:8.2f} s  #{fault.number} is over")
+        self._committed.append(Committed(fault=fault, began_at=began_at, ended_at=ended_at))
+
+    async def _sleep_until(self, second: float) -> None:
+        await asyncio.sleep(max(0.0, self._begun_at + second - time.monotonic()))
+
+
+async def _main(arguments: argparse.Namespace, directory: Path) -> dict[str, Any]:
+    _say(f"seed {arguments.seed}, {arguments.minutes:g} minutes; logs in {directory}")
+    async with open_scene(
+        directory, replica_count=arguments.replicas, seed=arguments.seed
+    ) as scene:
+        played = await _Run(scene, arguments).play()
+    return {"seed": arguments.seed, "minutes": arguments.minutes, **played}
+
+
+def main() -> int:
+    """Run, report, and return the exit code: 1 where anything was found."""
+    arguments = _arguments()
+    directory = arguments.keep or Path(tempfile.mkdtemp(prefix="progressor-monkey-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    document = asyncio.run(_main(arguments, directory))
+    for line in report.lines(document):
+        _say(line)
+    if arguments.json is not None:
+        with arguments.json.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(document) + "\n")
+    if document["passed"] and arguments.keep is None:
+        shutil.rmtree(directory)
+    return 0 if document["passed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

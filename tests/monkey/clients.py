@@ -1,0 +1,196 @@
+"""Clients: coroutines that go on asking, whatever is broken."""
+
+import asyncio
+import random
+
+from progressor.sdk import NewTimer
+from tests.monkey.herd import Ask, Asker, Herd, Subject
+from tests.monkey.lines import Line, Lines
+from tests.monkey.notes import Notes
+from tests.support.history import (
+    ENDING_DEEDS,
+    GONE,
+    Accepted,
+    Deed,
+    Done,
+    Kind,
+    Outcome,
+    Refused,
+    Unknown,
+)
+
+_PAUSE_SECONDS = 0.06
+"""At most, between two requests of a client."""
+
+_REPEATS_MAX = 4
+_CROWD = 3
+_IMPORTED_MAX = 3
+
+_RUNNING = {"call": 60.0, "notify": 9.0, "look": 12.0, "trace": 2.0, "list": 2.0, "await": 4.0,
+            "again": 4.0, "crowd": 1.5, "remove": 0.5, "repair": 0.7, "mend": 0.3,
+            "start": 0.5}  # fmt: skip
+_BROKEN = {"repair": 40.0, "mend": 20.0, "call": 10.0, "look": 10.0, "again": 5.0, "remove": 1.0}
+_BEGINNING = {"call": 50.0, "notify": 10.0, "look": 30.0, "mend": 2.0, "list": 5.0}
+
+
+class Caller:
+    """One of them. It stays on a line until a request is lost there, or a whim takes it away."""
+
+    def __init__(self, number: int, *, lines: Lines, herd: Herd, notes: Notes, seed: int) -> None:
+        """Ask nothing yet; all its choices come of `seed` and its number."""
+        self._random = random.Random(f"{seed}:{number}")
+        self._asker = Asker(f"c{number}", self._random)
+        self._lines, self._herd, self._notes = lines, herd, notes
+        self._line = lines.another()
+
+    async def run(self, ending: asyncio.Event) -> None:
+        """Ask until `ending` is set, then return once the request in hand has ended."""
+        while not ending.is_set():
+            await asyncio.sleep(self._random.uniform(0.0, _PAUSE_SECONDS))
+            if self._random.random() < 0.02:
+                self._move()
+            subject = self._herd.pick()
+            if subject is None:
+                await self._begin(self._herd.grow())
+            else:
+                await self._act(subject)
+
+    async def _begin(self, subject: Subject) -> None:
+        """Start a process, or import one, and do not let go before it is known."""
+        kind = Kind.PUT if self._random.random() < 0.05 else Kind.START
+        ask = self._asker.ask(kind, subject)
+        outcome = await (self._put(ask) if kind is Kind.PUT else self._insist(ask))
+        subject.begun = isinstance(outcome, Done)
+        subject.broken = ask.deed is Deed.FAIL
+        subject.over = isinstance(outcome, Unknown) or ask.deed is Deed.REJECT
+
+    async def _act(self, subject: Subject) -> None:
+        weights = _BROKEN if subject.broken else _RUNNING if subject.begun else _BEGINNING
+        choice = self._random.choices(list(weights), list(weights.values()))[0]
+        match choice:
+            case "call" | "notify" | "repair":
+                await self._request(self._asker.ask(Kind(choice), subject))
+            case "again" | "await":
+                await self._again(subject, choice)
+            case "crowd":
+                await self._crowd(subject)
+            case "start" | "mend" | "remove":
+                await self._meddle(subject, choice)
+            case _:
+                await self._read(subject, choice)
+
+    async def _request(self, ask: Ask) -> None:
+        subject = ask.subject
+        subject.ending = subject.ending or ask.deed in ENDING_DEEDS
+        outcome = await self._line.send(ask)
+        if isinstance(outcome, Unknown):
+            self._move()
+            if ask.key and self._random.random() < 0.75:
+                outcome = await self._insist(ask)
+        self._learn(ask, outcome)
+
+    def _learn(self, ask: Ask, outcome: Outcome) -> None:
+        subject = ask.subject
+        match outcome:
+            case Refused("PROCESS_FAILED"):
+                subject.broken = True
+            case Refused("PROCESS_IS_RUNNING"):
+                subject.broken = False
+            case Refused("PROCESS_FINISHED"):
+                subject.over = True
+            case Refused(reason) if reason in GONE and subject.ending:
+                subject.over = True
+            case Done() | Accepted():
+                subject.broken = subject.broken and ask.kind is not Kind.REPAIR
+                if ask.key:
+                    subject.known.append(ask)
+            case _:
+                pass
+
+    async def _insist(self, ask: Ask) -> Outcome:
+        """Ask until it is known what became of it, elsewhere each time; or not for ever."""
+        is_start = ask.kind is Kind.START
+        ask.subject.starting += is_start
+        outcome: Outcome = Unknown()
+        for attempt in range(_REPEATS_MAX):
+            awaits = attempt > 0 and not is_start and self._random.random() < 0.5
+            outcome = await (self._line.wait_for(ask) if awaits else self._line.send(ask))
+            if not isinstance(outcome, Unknown):
+                break
+            self._move()
+        ask.subject.starting -= is_start
+        return outcome
+
+    async def _put(self, ask: Ask) -> Outcome:
+        elements = range(self._random.randint(0, _IMPORTED_MAX))
+        imported = tuple(f"{ask.element}.{number}" for number in elements)
+        timer = None
+        if self._random.random() < 0.5:
+            args = {**self._asker.timer(), "by": ask.element}
+            timer = NewTimer(after=args["after"], args=args)
+        ask.subject.starting += 1
+        outcome: Outcome = Unknown()
+        for _ in range(_REPEATS_MAX):
+            outcome = await self._line.put(ask, imported, timer)
+            if not isinstance(outcome, Unknown):
+                break
+            self._move()
+        ask.subject.starting -= 1
+        return outcome
+
+    async def _again(self, subject: Subject, choice: str) -> None:
+        """Ask once more for what is known: the same request, or by its key."""
+        if not subject.known:
+            return
+        ask = self._random.choice(subject.known)
+        self._move()
+        if choice == "again":
+            await self._line.send(ask)
+        elif await self._line.wait_for(ask) == Refused("TASK_NOT_FOUND") and not subject.ending:
+            self._notes.surprises.append(
+                f"{subject.process_id}: {ask.element} was acknowledged, and its key is not known"
+            )
+
+    async def _crowd(self, subject: Subject) -> None:
+        """Ask the same at once on several lines."""
+        ask = self._asker.ask(Kind.CALL, subject)
+        if not ask.key or ask.deed in ENDING_DEEDS:
+            return
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_CROWD):
+                group.create_task(self._lines.another().send(ask), name="one of a crowd")
+
+    async def _meddle(self, subject: Subject, choice: str) -> None:
+        """Start what is there, repair without asking, or remove."""
+        if choice == "mend":
+            mended = await self._line.mend(subject)
+            subject.broken = subject.broken and not isinstance(mended, Done)
+        elif choice == "remove":
+            await self._remove(subject)
+        elif subject.begun and not subject.ending:
+            await self._insist(self._asker.ask(Kind.START, subject))
+
+    async def _remove(self, subject: Subject) -> None:
+        """Remove a process; where no word about it was ever lost, begin another in its place."""
+        if not subject.may_end:
+            return
+        subject.ending = True
+        outcome = await self._line.remove(subject)
+        if not isinstance(outcome, Done) or not subject.may_begin_anew:
+            subject.over = True
+            return
+        subject.begun = subject.broken = subject.ending = False
+        subject.known.clear()
+        await self._begin(subject)
+
+    async def _read(self, subject: Subject, choice: str) -> None:
+        line: Line = self._lines.another() if self._random.random() < 0.3 else self._line
+        if choice == "look":
+            await line.look(subject)
+        elif choice == "trace":
+            await line.trace(subject)
+        else:
+            await line.list()
+
+    def _move(self) -> None:
+        self._line = self._lines.another()

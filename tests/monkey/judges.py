@@ -1,0 +1,255 @@
+"""Judges: whether anything was lost, done twice, invented or left undone."""
+
+import asyncio
+import collections
+import dataclasses
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+
+from tests.monkey.notes import Notes
+from tests.monkey.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
+from tests.monkey.processor import read_journals
+from tests.monkey.scene import ROOT, SETTINGS, Scene
+from tests.support.history import (
+    Asked,
+    Done,
+    Kind,
+    Operation,
+    Refused,
+    Sight,
+    StoredProcess,
+    StoredTask,
+    Unknown,
+    broken_promises,
+    contradictions,
+    merged,
+)
+from tests.support.laws import broken_laws
+from tests.support.linear import UNDECIDED, explained, together
+
+LATE_SECONDS = LEASE_SECONDS + 2 * SCAN_SECONDS + BACKOFF_SECONDS
+"""After the last fault nothing that is due waits longer, on a machine that is free for it."""
+
+_SLACK_SECONDS = 1.5  # It is not: all of this runs on two cores.
+_POLL_SECONDS = 0.1
+_DONE_SECONDS_MAX = 60.0
+
+_LEFT = (
+    "SELECT (SELECT count(*) FROM progressor.running), (SELECT count(*) FROM progressor.schedule)"
+)
+_STUCK = """
+    SELECT s.process_id, s.task_id, format('%%s due since %%s', s.task_type, now() - s.due_at)
+    FROM progressor.schedule s
+    LEFT JOIN progressor.running r USING (slot, namespace, process_id)
+    WHERE r.task_id IS NULL AND s.status = 'waiting' AND s.due_at IS NOT NULL
+        AND s.due_at < now() - make_interval(secs => %(late)s)
+    UNION ALL
+    SELECT r.process_id, r.task_id,
+        format('%%s in hand since %%s', r.task_type, now() - r.leased_at)
+    FROM progressor.running r
+    WHERE r.leased_at < now() - make_interval(secs => %(overrun)s)"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """``findings`` empty: nothing is wrong. ``undecided`` histories were too long to judge."""
+
+    findings: tuple[str, ...]
+    process_count: int
+    operation_count: int
+    event_count: int
+    undecided: int
+    doctor: str
+    seconds: float
+
+
+async def all_done(conninfo: str) -> tuple[float, list[str]]:
+    """Wait until nothing is due nor in hand; return how long it took, and what got stuck."""
+    begun_at = time.monotonic()
+    bounds = {
+        "late": LATE_SECONDS + _SLACK_SECONDS,
+        "overrun": STEP_SECONDS + LATE_SECONDS + _SLACK_SECONDS,
+    }
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        while True:  # ends by the clock at the latest
+            waited = time.monotonic() - begun_at
+            running, waiting = (await (await connection.execute(_LEFT)).fetchall())[0]
+            if not running and not waiting:
+                return waited, []
+            stuck = await (await connection.execute(_STUCK, bounds)).fetchall()
+            if stuck:
+                return waited, [f"{row[0]}: task {row[1]} is stuck: {row[2]}" for row in stuck]
+            if waited > _DONE_SECONDS_MAX:
+                return waited, [f"after {waited:.0f} s {running} tasks run and {waiting} wait"]
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+def judge(scene: Scene, notes: Notes, *, settled_at: float, undone: Iterable[str]) -> Judgement:
+    """Hold what clients saw and processors were asked against the database, where all is done.
+
+    Args:
+        scene: With its replicas and PostgreSQL running.
+        notes: Of all clients.
+        settled_at: When nothing was due nor in hand any more.
+        undone: What `all_done` found.
+    """
+    begun_at = time.monotonic()
+    asked, torn = read_journals(scene.journals)
+    stored = _stored(scene.conninfo)
+    histories = together(merged([*notes.operations, *_ticks(asked)], settled_at=settled_at))
+    wrong, undecided = _compare(histories, stored, asked, settled_at)
+    doctor, ill = _doctor(scene)
+    findings = [
+        *undone,
+        *scene.accidents,
+        *notes.surprises,
+        *torn,
+        *contradictions(notes.operations),
+        *wrong,
+        *_laws(scene.conninfo),
+        *ill,
+    ]
+    return Judgement(
+        findings=tuple(findings),
+        process_count=len(histories),
+        operation_count=len(notes.operations),
+        event_count=sum(len(process.events) for process in stored.values()),
+        undecided=undecided,
+        doctor=doctor,
+        seconds=time.monotonic() - begun_at,
+    )
+
+
+def _compare(
+    histories: Mapping[str, list[Operation]],
+    stored: Mapping[str, StoredProcess],
+    asked: Sequence[Asked],
+    settled_at: float,
+) -> tuple[list[str], int]:
+    """Return what is wrong with the processes, and how many histories were too long to judge."""
+    findings, undecided = [], 0
+    journal: dict[str, list[Asked]] = collections.defaultdict(list)
+    for entry in asked:
+        journal[entry.process_id].append(entry)
+    for process_id, history in histories.items():
+        process = stored.get(process_id)
+        unexplained = explained([*history, _last_look(process_id, process, settled_at)])
+        if unexplained == UNDECIDED:
+            undecided += 1
+        elif unexplained is not None:
+            findings.append(unexplained)
+        if process is not None:
+            findings += broken_promises(process, history, journal[process_id])
+    findings += [f"{name}: nobody started it" for name in stored if name not in histories]
+    return findings, undecided
+
+
+def _last_look(process_id: str, process: StoredProcess | None, settled_at: float) -> Operation:
+    outcome: Done | Refused = Refused("PROCESS_NOT_FOUND")
+    if process is not None:
+        elements = tuple(element for _, element in process.events)
+        outcome = Done(Sight(process.status, len(elements), elements))
+    at = settled_at + 1.0
+    return Operation(
+        process_id=process_id, kind=Kind.LOOK, outcome=outcome, sent_at=at, answered_at=at
+    )
+
+
+def _ticks(asked: Iterable[Asked]) -> Iterator[Operation]:
+    """Yield the steps of timers, which may have been saved, as operations of nobody."""
+    for entry in asked:
+        if entry.task_type == "timeout":
+            yield Operation(
+                process_id=entry.process_id,
+                kind=Kind.TICK,
+                outcome=Unknown(),
+                sent_at=entry.at,
+                answered_at=math.inf,
+                element=entry.element,
+                deed=entry.deed,
+            )
+
+
+def _stored(conninfo: str) -> dict[str, StoredProcess]:
+    """Read all processes as they are at one instant."""
+    events: dict[str, list[tuple[int, str]]] = collections.defaultdict(list)
+    tasks: dict[str, list[StoredTask]] = collections.defaultdict(list)
+    with psycopg.connect(conninfo) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        for process_id, task_id, payload in connection.execute(
+            "SELECT process_id, task_id, payload FROM progressor.events"
+            " ORDER BY process_id, event_id"
+        ):
+            events[process_id].append((task_id, json.loads(payload)["id"]))
+        for process_id, task_id, task_type, status, args in connection.execute(
+            "SELECT process_id, task_id, task_type::text, status::text, args FROM progressor.tasks"
+        ):
+            told = json.loads(args) if args else {}
+            tasks[process_id].append(
+                StoredTask(
+                    task_id=task_id,
+                    task_type=task_type,
+                    status=status,
+                    element=told.get("id", ""),
+                    set_by=told.get("by", ""),
+                )
+            )
+        rows = connection.execute(
+            "SELECT process_id, status::text, corrupted_by, aux_state FROM progressor.processes"
+        ).fetchall()
+    return {
+        process_id: StoredProcess(
+            process_id=process_id,
+            status=status,
+            corrupted_by=corrupted_by,
+            register=_register(aux_state),
+            events=tuple(events[process_id]),
+            tasks=tuple(tasks[process_id]),
+        )
+        for process_id, status, corrupted_by, aux_state in rows
+    }
+
+
+def _register(aux_state: bytes) -> tuple[str, int]:
+    state: dict[str, Any] = json.loads(aux_state) if aux_state else {"last": "", "count": 0}
+    return state["last"], state["count"]
+
+
+def _laws(conninfo: str) -> list[str]:
+    with psycopg.connect(conninfo) as connection:
+        return [f"{law}: {rows[:5]}" for law, rows in broken_laws(connection).items()]
+
+
+def _doctor(scene: Scene) -> tuple[str, list[str]]:
+    """Return what `progressor doctor` says, in a line, and what it found to be broken."""
+    if importlib.util.find_spec("progressor.storage.surroundings") is None:
+        return "not asked", []
+    chosen = {**SETTINGS, "database.dsn": scene.conninfo}
+    flags = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
+    asked = subprocess.run(
+        [sys.executable, "-m", "progressor", "doctor", "--deep", "--json", *flags],
+        capture_output=True,
+        check=False,
+        cwd=ROOT,
+    )
+    code = asked.returncode
+    try:
+        told = json.loads(asked.stdout)
+    except ValueError:
+        return f"exit code {code}", [f"doctor: exit code {code}: {asked.stderr.decode()[-500:]}"]
+    findings = [
+        f"doctor: {finding['check']}: {finding['words']} {finding['offenders'][:3]}"
+        for finding in told["findings"]
+        if finding["state"] == "failed"
+    ]
+    if code and not findings:
+        findings.append(f"doctor: exit code {code}, and nothing failed")
+    return ", ".join(f"{count} {state}" for state, count in told["counts"].items()), findings

@@ -1,0 +1,210 @@
+"""Lines: the ways from a client to a replica, and what is seen of each request on one of them."""
+
+import contextlib
+import dataclasses
+import itertools
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from progressor import errors
+from progressor.sdk import Accepted as Receipt
+from progressor.sdk import (
+    Answer,
+    Client,
+    NewEvent,
+    NewTimer,
+    Process,
+    SimpleRepaired,
+    Snapshot,
+    TaskAnswer,
+    Trace,
+)
+from tests.monkey.herd import Ask, Subject
+from tests.monkey.notes import Notes
+from tests.monkey.processor import NAMESPACE
+from tests.support.history import (
+    Accepted,
+    Appended,
+    Done,
+    Kind,
+    Outcome,
+    Refused,
+    Revived,
+    Sight,
+    Unknown,
+)
+
+TORN = Refused("TORN")
+"""What no reader may see: a state that is not of its history. No order explains it."""
+
+_PAGE_SIZE = 20
+_LISTED_MAX = 4
+
+
+class Lines:
+    """To every replica four: directly and through its relay, in sessions and by single calls."""
+
+    def __init__(
+        self, addresses: Sequence[str], relayed: Sequence[str], *, notes: Notes, seed: int
+    ) -> None:
+        """Connect to nothing yet."""
+        self._random = random.Random(seed)
+        self._lines = [
+            Line(Client(target, namespace=NAMESPACE, session=session), replica, notes)
+            for replica, pair in enumerate(zip(addresses, relayed, strict=True))
+            for target, session in itertools.product(pair, (True, False))
+        ]
+
+    def another(self) -> "Line":
+        """Return any of them."""
+        return self._random.choice(self._lines)
+
+    async def close(self) -> None:
+        """Close them all."""
+        for line in self._lines:
+            await line.client.close()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    """A client of one replica; every method sends one request and notes what came of it."""
+
+    client: Client
+    replica: int
+    notes: Notes
+
+    async def send(self, ask: Ask) -> Outcome:
+        """Send a start, call, notify or repair."""
+        fields: dict[str, Any] = {"idempotency_key": ask.key, "timeout": ask.timeout}
+        process_id, order = ask.subject.process_id, ask.order
+        request: Awaitable[Answer | Receipt]
+        match ask.kind:
+            case Kind.START:
+                request = self.client.start(process_id, order, **fields)
+            case Kind.CALL:
+                fields["accept_only"] = ask.accept_only
+                request = self.client.call(process_id, order, **fields)
+            case Kind.NOTIFY:
+                request = self.client.notify(process_id, order, **fields)
+            case _:
+                assert ask.kind is Kind.REPAIR, f"{ask.kind} is sent in its own way"
+                request = self.client.repair(process_id, order, **fields)
+        return await self._seen(ask, request, _answered)
+
+    async def wait_for(self, ask: Ask) -> Outcome:
+        """Await a request by its key."""
+        request = self.client.await_task(
+            ask.subject.process_id, idempotency_key=ask.key, timeout=ask.timeout
+        )
+        return await self._seen(ask, request, _awaited, kind=Kind.AWAIT)
+
+    async def put(self, ask: Ask, imported: tuple[str, ...], timer: NewTimer | None) -> Outcome:
+        """Import a process with some history."""
+        request = self.client.put(
+            ask.subject.process_id,
+            state={"last": imported[-1], "count": len(imported)} if imported else None,
+            history=[NewEvent(payload={"id": element}) for element in imported],
+            timer=timer,
+            idempotency_key=ask.key,
+            timeout=ask.timeout,
+        )
+        return await self._seen(ask, request, _done, imported=imported)
+
+    async def remove(self, subject: Subject) -> Outcome:
+        """Remove a process."""
+        ask = Ask(kind=Kind.REMOVE, subject=subject, element="")
+        request = self.client.remove(subject.process_id, timeout=ask.timeout)
+        return await self._seen(ask, request, _done)
+
+    async def mend(self, subject: Subject) -> Outcome:
+        """Repair a process without asking its processor."""
+        ask = Ask(kind=Kind.SIMPLE_REPAIR, subject=subject, element="")
+        request = self.client.simple_repair(subject.process_id, timeout=ask.timeout)
+        return await self._seen(ask, request, _revived)
+
+    async def look(self, subject: Subject) -> Outcome:
+        """Get a process with all of its history."""
+        ask = Ask(kind=Kind.LOOK, subject=subject, element="")
+        request = self.client.get(subject.process_id, timeout=ask.timeout)
+        return await self._seen(ask, request, _looked)
+
+    async def trace(self, subject: Subject) -> Outcome:
+        """Get the tasks of a process, with what each has brought."""
+        ask = Ask(kind=Kind.LOOK, subject=subject, element="")
+        request = self.client.trace(subject.process_id, timeout=ask.timeout)
+        return await self._seen(ask, request, _traced)
+
+    async def list(self) -> None:
+        """List the newest processes, and note what is said of some of them."""
+        found: list[Process] = []
+        sent_at = time.monotonic()
+        listing = self.client.list(page_size=_PAGE_SIZE, timeout=5.0)
+        # A generator, whatever Client promises: it is closed after one page.
+        async with contextlib.aclosing(listing):  # type: ignore[type-var]
+            with contextlib.suppress(errors.ProgressorError):
+                async for process in listing:
+                    found.append(process)
+                    if len(found) == _PAGE_SIZE:
+                        break
+        answered_at = time.monotonic()
+        for process in found[:_LISTED_MAX]:
+            sight = Sight(str(process.status), process.last_event_id)
+            self.notes.glimpsed(process.process_id, sight, sent_at, answered_at)
+
+    async def _seen(
+        self,
+        ask: Ask,
+        request: Awaitable[Any],
+        read: Callable[[Any], Outcome],
+        *,
+        kind: Kind | None = None,
+        imported: tuple[str, ...] = (),
+    ) -> Outcome:
+        return await self.notes.seen(
+            ask, request, read, replica=self.replica, kind=kind or ask.kind, imported=imported
+        )
+
+
+def _answered(answer: Answer | Receipt) -> Outcome:
+    if isinstance(answer, Receipt) or answer.response is None:
+        return Accepted()
+    return Done(_appended(answer.response))
+
+
+def _awaited(answer: TaskAnswer) -> Outcome:
+    return Done(None if answer.response is None else _appended(answer.response))
+
+
+def _appended(response: dict[str, Any]) -> Appended:
+    return Appended(response["length"], tuple(response["before"]))
+
+
+def _done(_answer: object) -> Outcome:
+    return Done()
+
+
+def _revived(answer: SimpleRepaired) -> Outcome:
+    return Done(Revived(timer=answer.task_id is not None))
+
+
+def _looked(snapshot: Snapshot) -> Outcome:
+    process = snapshot.process
+    elements = tuple(event.payload["id"] for event in snapshot.history)
+    register = {"last": elements[-1], "count": len(elements)} if elements else None
+    if process.state != register or process.last_event_id != len(elements):
+        return TORN
+    return Done(Sight(str(process.status), len(elements), elements))
+
+
+def _traced(trace: Trace) -> Outcome:
+    events = sorted(
+        (event for task in trace.tasks for event in task.events), key=lambda it: it.event_id
+    )
+    if [event.event_id for event in events] != list(range(1, len(events) + 1)):
+        return Unknown("not all of it is on the page")
+    elements = tuple(event.payload["id"] for event in events)
+    return (
+        Unknown("more pages") if trace.next_page_token else Done(Sight("", len(elements), elements))
+    )

@@ -1,0 +1,138 @@
+"""The processor of the monkey: does the deed that a request names, and keeps a journal of it.
+
+``python -m tests.monkey.processor --bind HOST:PORT --journal FILE``. What a step decides follows
+from its request, its task id and its attempt alone, so that any processor answers it alike.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+from progressor.sdk import Fail, Processor, Reject, Retry, Step
+from tests.support.history import TAIL, Asked, Deed
+
+NAMESPACE = "monkey"
+TORN = "torn"
+"""The deed of a journal's line about a step whose aux_state was not of its history."""
+
+_STALL_SECONDS = 60.0
+
+
+class Journal:
+    """A file of one line of JSON for each step asked for: what was written survives kill -9."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it, to go on behind what is there."""
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def note(self, step: Step[Any], element: str, deed: str) -> None:
+        """Write one line."""
+        line = {
+            "process_id": step.process_id,
+            "task_id": step.task_id,
+            "task_type": str(step.type),
+            "element": element,
+            "deed": deed,
+            "at": time.monotonic(),
+        }
+        os.write(self._file, json.dumps(line).encode() + b"\n")
+
+
+def read_journals(paths: list[Path]) -> tuple[list[Asked], list[str]]:
+    """Return the steps that processors were asked for, and what they found wrong."""
+    asked, torn = [], []
+    for path in paths:
+        for line in path.read_bytes().splitlines() if path.exists() else ():
+            entry = json.loads(line)
+            if entry["deed"] == TORN:
+                torn.append(f"{entry['process_id']}: a step came torn: {entry['element']}")
+            else:
+                asked.append(Asked(**{**entry, "deed": Deed(entry["deed"])}))
+    return asked, torn
+
+
+def processor(journal: Journal) -> Processor[Any]:
+    """Return a processor that keeps this journal."""
+    made: Processor[Any] = Processor(NAMESPACE)
+
+    @made.init
+    @made.call
+    @made.notify
+    @made.repair
+    async def request(step: Step[Any]) -> Any:
+        order = step.args
+        element, deed = order["id"], Deed(order["do"])
+        journal.note(step, element, deed)
+        if step.attempt == 1 and order.get("stall"):
+            await asyncio.sleep(_STALL_SECONDS)
+        await asyncio.sleep(order.get("delay", 0.0))
+        if step.attempt <= order.get("flaky", 0):
+            raise Retry("not now")
+        _refuse(deed, element)
+        answer = _append(step, element, journal)
+        _go_on(step, element, deed, order)
+        return answer
+
+    @made.timeout
+    async def tick(step: Step[Any]) -> None:
+        timer = step.args
+        element = f"{timer['by']}.{step.task_id}"
+        # Half of those: one that runs again after a repair is a new task.
+        fails = timer["do"] == Deed.FAIL and zlib.crc32(element.encode()) % 2
+        deed = Deed.FAIL if fails else Deed.APPEND
+        journal.note(step, element, deed)
+        _refuse(deed, element)
+        _append(step, element, journal)
+        if timer["chain"] > 0:
+            step.set_timer(after=timer["after"], args={**timer, "chain": timer["chain"] - 1})
+
+    return made
+
+
+def _refuse(deed: Deed, element: str) -> None:
+    if deed is Deed.REJECT:
+        raise Reject(element)
+    if deed is Deed.FAIL:
+        raise Fail(element)
+
+
+def _append(step: Step[Any], element: str, journal: Journal) -> dict[str, Any]:
+    before = [event.payload["id"] for event in step.history]
+    expected = {"last": before[-1], "count": len(before)} if before else None
+    if step.state != expected:
+        journal.note(step, f"{element}: {step.state} is not {expected}", TORN)
+    step.emit({"id": element})
+    step.state = {"last": element, "count": len(before) + 1}
+    return {"length": len(before) + 1, "before": before[-TAIL:]}
+
+
+def _go_on(step: Step[Any], element: str, deed: Deed, order: dict[str, Any]) -> None:
+    if deed is Deed.TIMER:
+        timer = order["timer"]
+        step.set_timer(after=timer["after"], args={**timer, "by": element})
+    elif deed is Deed.EXPIRE:
+        step.set_timer(after=order["timer"]["after"], remove=True)
+    elif deed is Deed.COMPLETE:
+        step.complete({"last": element})
+    elif deed is Deed.REMOVE:
+        step.remove()
+    elif order.get("unset"):
+        step.unset_timer()
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bind", required=True)
+    parser.add_argument("--journal", required=True, type=Path)
+    arguments = parser.parse_args()
+    processor(Journal(arguments.journal)).serve(arguments.bind)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,389 @@
+"""What clients sent and saw, as values, and the laws that hold it against the database.
+
+A process of these histories is one append list and one register. Each request carries an
+*element*, an id of its own, and a *deed*: what the processor is to do. A step that succeeds appends
+the element as an event, writes it with the new length into aux_state, and answers with the length
+and the last elements before it. So every answer says where in the list it stands.
+
+What a client could see of a request:
+
+==========  =====================================================================
+Done        the answer came
+Accepted    it is durable, and will be done, or cancelled with the rest of the line
+Refused     the reason came
+Unknown     no word came: it was done, will be done, or never
+==========  =====================================================================
+
+`merged` makes one operation of all that was asked and seen of one element: repetitions under the
+same idempotency key, and those who awaited it. `linear.py` asks whether an order explains the
+operations; here `broken_promises` asks whether the database has them exactly once.
+"""
+
+import collections
+import dataclasses
+import enum
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+TAIL = 5
+"""How many of the elements before its own an answer tells."""
+
+
+class Kind(enum.StrEnum):
+    """What was asked. TICK, BIRTH and EXPIRY are nobody's requests, but things that happen."""
+
+    START = "start"
+    CALL = "call"
+    NOTIFY = "notify"
+    REPAIR = "repair"
+    SIMPLE_REPAIR = "simple_repair"
+    PUT = "put"
+    REMOVE = "remove"
+    AWAIT = "await"
+    LOOK = "look"
+    TICK = "tick"  # a timer's step
+    BIRTH = "birth"  # a start was admitted, and its init task not yet settled
+    EXPIRY = "expiry"  # a timer that removes
+
+
+class Deed(enum.StrEnum):
+    """What the processor is to do with a request, beside appending its element."""
+
+    APPEND = "append"
+    TIMER = "timer"  # ... and set a timer
+    EXPIRE = "expire"  # ... and set a timer that removes the process
+    COMPLETE = "complete"
+    REMOVE = "remove"
+    REJECT = "reject"  # appends nothing
+    FAIL = "fail"  # appends nothing, and breaks the process
+
+
+ENDING_DEEDS = frozenset({Deed.EXPIRE, Deed.REMOVE})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Appended:
+    """The answer of a step: the list's length with its own element, and some of those before."""
+
+    length: int
+    before: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sight:
+    """What a reader saw at one instant. `status` "": not told; `elements` None: only how many."""
+
+    status: str
+    length: int
+    elements: tuple[str, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Revived:
+    """The answer of SimpleRepair: whether a timer runs again, or the process is simply running."""
+
+    timer: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Done:
+    """The answer came; None where it says nothing."""
+
+    result: Appended | Sight | Revived | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Accepted:
+    """It is durable."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refused:
+    """The reason, as the engine words it: ErrorInfo.reason."""
+
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody knows, and why."""
+
+    why: str = ""
+
+
+Outcome = Done | Accepted | Refused | Unknown
+
+REJECTED, FAILED, REPAIR_FAILED = "REJECTED", "PROCESS_FAILED", "REPAIR_FAILED"
+NOT_FOUND, REMOVED = "PROCESS_NOT_FOUND", "PROCESS_REMOVED"
+
+GONE = frozenset({NOT_FOUND, REMOVED})
+"""Said also to the repetition of a request that was done before the process went."""
+
+_BINDING = frozenset({REJECTED, REPAIR_FAILED})
+"""The processor's own word on a request: whoever asks again hears the same."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One request and what was seen of it; instants in seconds on one monotonic clock.
+
+    ``answered_at`` is infinite where no answer came. ``element`` is "" for requests without a
+    payload. ``imported`` are the elements that Put brings.
+    """
+
+    process_id: str
+    kind: Kind
+    outcome: Outcome
+    sent_at: float
+    answered_at: float = math.inf
+    element: str = ""
+    deed: Deed = Deed.APPEND
+    key: str = ""
+    imported: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return it as one line of a counterexample."""
+        what = " ".join(filter(None, (self.kind, self.deed.removeprefix("append"), self.element)))
+        return f"{self.sent_at:.3f} .. {self.answered_at:.3f} {what} -> {self.outcome}"
+
+    @property
+    def ends_process(self) -> bool:
+        """Whether the process may be gone after it."""
+        return self.kind in {Kind.REMOVE, Kind.EXPIRY} or self.deed in ENDING_DEEDS
+
+
+def merged(operations: Iterable[Operation], *, settled_at: float = math.inf) -> list[Operation]:
+    """Return one operation for each element, and all those without one.
+
+    What was accepted, and of which nothing more was heard, is done or cancelled by `settled_at`,
+    when everything due had been done. Readings that brought nothing are left out.
+    """
+    by_element: dict[tuple[str, str], list[Operation]] = {}
+    whole: list[Operation] = []
+    for operation in operations:
+        if operation.element:
+            asked = by_element.setdefault((operation.process_id, operation.element), [])
+            asked.append(operation)
+        elif not (operation.kind is Kind.LOOK and isinstance(operation.outcome, Unknown)):
+            whole.append(operation)
+    return [*whole, *(_one(asked, settled_at) for asked in by_element.values())]
+
+
+def contradictions(operations: Iterable[Operation]) -> Iterator[str]:
+    """Yield what was answered in two ways, of all that was asked of one element."""
+    answers: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
+    for operation in operations:
+        answer = _binding_answer(operation.outcome)
+        if operation.element and answer:
+            answers[operation.process_id, operation.element].add(answer)
+    for (process_id, element), found in answers.items():
+        if len(found) > 1:
+            yield f"{process_id}: {element} was answered in two ways: {sorted(found)}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTask:
+    """A task as the database has it; ``element`` is its request's, ``set_by`` its timer's."""
+
+    task_id: int
+    task_type: str
+    status: str
+    element: str = ""
+    set_by: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StoredProcess:
+    """A process as the database has it: its events as pairs of task and element, in order.
+
+    ``register`` is what aux_state holds: the last element, and how many there are.
+    """
+
+    process_id: str
+    status: str
+    events: tuple[tuple[int, str], ...]
+    tasks: tuple[StoredTask, ...]
+    register: tuple[str, int] = ("", 0)
+    corrupted_by: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One line of a processor's journal: a step that it was asked for, and what it decided."""
+
+    process_id: str
+    task_id: int
+    task_type: str
+    element: str
+    deed: Deed
+    at: float
+
+
+def broken_promises(
+    process: StoredProcess, operations: Sequence[Operation], journal: Sequence[Asked]
+) -> Iterator[str]:
+    """Yield how a process in the database is not what the answers promised.
+
+    Args:
+        process: As it is now, with nothing due left.
+        operations: Merged; all of this process.
+        journal: All that processors were asked of this process.
+    """
+    elements = [element for _, element in process.events]
+    laws = (
+        _nothing_twice(elements),
+        _nothing_unasked(elements, operations, journal),
+        _everything_acknowledged(process, elements, operations),
+        _register_follows(process, elements),
+        _in_line(process),
+        _timers_were_set(process, elements, operations),
+        _asked_before(process, operations, journal),
+    )
+    for broken in itertools.chain.from_iterable(laws):
+        yield f"{process.process_id}: {broken}"
+
+
+def _nothing_twice(elements: Sequence[str]) -> Iterator[str]:
+    for element, count in collections.Counter(elements).items():
+        if count > 1:
+            yield f"{element} is {count} times in the history"
+
+
+def _nothing_unasked(
+    elements: Sequence[str], operations: Sequence[Operation], journal: Sequence[Asked]
+) -> Iterator[str]:
+    asked = {operation.element for operation in operations}
+    asked.update(itertools.chain.from_iterable(operation.imported for operation in operations))
+    asked.update(it.element for it in journal if it.task_type == "timeout")
+    for element in elements:
+        if element not in asked:
+            yield f"{element} is in the history, and nobody asked for it"
+
+
+def _everything_acknowledged(
+    process: StoredProcess, elements: Sequence[str], operations: Sequence[Operation]
+) -> Iterator[str]:
+    if any(operation.ends_process for operation in operations):
+        return  # It may have lived before: linear.py has the word.
+    tasks = {task.element: task for task in process.tasks if task.element}
+    for operation in operations:
+        if operation.element:
+            yield from _acknowledged(operation, elements, tasks)
+
+
+def _acknowledged(
+    operation: Operation, elements: Sequence[str], tasks: Mapping[str, StoredTask]
+) -> Iterator[str]:
+    element, is_there = operation.element, operation.element in elements
+    match operation.outcome:
+        case Done(result) if operation.kind is Kind.PUT:
+            assert result is None, f"an import answers nothing: {operation}"
+            if tuple(elements[: len(operation.imported)]) != operation.imported:
+                yield f"{element} was imported, and does not begin the history"
+        case Done() if not is_there:
+            yield f"{element} was acknowledged, and is lost"
+        case Done(Appended(length, before)):
+            if tuple(elements[max(0, length - 1 - TAIL) : length]) != (*before, element):
+                yield f"{element} is not where its answer says: {length}, behind {before}"
+        case Accepted():
+            yield from _accepted(element, tasks.get(element), is_there=is_there)
+        case Refused(reason) if is_there:
+            yield f"{element} was refused by {reason}, and is in the history"
+        case _:
+            pass
+
+
+def _accepted(element: str, task: StoredTask | None, *, is_there: bool) -> Iterator[str]:
+    if task is None:
+        yield f"{element} was accepted, and has no task"
+    elif is_there is not (task.status == "finished"):
+        yield f"{element} was accepted; its task is {task.status}, its event there: {is_there}"
+
+
+def _register_follows(process: StoredProcess, elements: Sequence[str]) -> Iterator[str]:
+    expected = (elements[-1] if elements else "", len(elements))
+    if process.register != expected:
+        yield f"aux_state is {process.register}, the history ends with {expected}"
+
+
+def _in_line(process: StoredProcess) -> Iterator[str]:
+    """Requests run in the order of their task ids; timers, in between."""
+    requests = {task.task_id for task in process.tasks if task.task_type != "timeout"}
+    line = [task_id for task_id, _ in process.events if task_id in requests]
+    for first, second in itertools.pairwise(line):
+        if second < first:
+            yield f"task {second} has its events behind those of task {first}"
+
+
+def _timers_were_set(
+    process: StoredProcess, elements: Sequence[str], operations: Sequence[Operation]
+) -> Iterator[str]:
+    timers = {task.set_by for task in process.tasks if task.set_by}
+    for operation in operations:
+        set_one = operation.deed is Deed.TIMER and operation.element in elements
+        if set_one and operation.element not in timers:
+            yield f"{operation.element} set a timer, and there is none"
+
+
+def _asked_before(
+    process: StoredProcess, operations: Sequence[Operation], journal: Sequence[Asked]
+) -> Iterator[str]:
+    """A step is not saved, nor a process broken, without its processor's word."""
+    asked = {it.task_id for it in journal}
+    failed = {it.task_id for it in journal if it.deed is Deed.FAIL}
+    if any(operation.kind is Kind.PUT for operation in operations):
+        asked.add(min(task.task_id for task in process.tasks))  # It stands for the import.
+    for task in process.tasks:
+        if task.status == "finished" and task.task_id not in asked:
+            yield f"task {task.task_id} is finished, and no processor was asked"
+    if process.status == "error" and process.corrupted_by not in failed:
+        yield f"in error by task {process.corrupted_by}, which no processor failed"
+
+
+def _one(asked: Sequence[Operation], settled_at: float) -> Operation:
+    requests = [it for it in asked if it.kind is not Kind.AWAIT]
+    assert requests, f"awaited, and never asked: {asked[0]}"
+    outcome, answered_at = _heard(asked, requests, settled_at)
+    return dataclasses.replace(
+        requests[0],
+        outcome=outcome,
+        sent_at=min(it.sent_at for it in requests),
+        answered_at=answered_at,
+    )
+
+
+def _heard(
+    asked: Sequence[Operation], requests: Sequence[Operation], settled_at: float
+) -> tuple[Outcome, float]:
+    """Return what is known of a request, and since when."""
+    in_order = sorted(asked, key=lambda it: it.answered_at)
+    for operation in in_order:
+        if isinstance(operation.outcome, Done) or _binding_answer(operation.outcome):
+            return operation.outcome, operation.answered_at
+    refusals = [it for it in in_order if isinstance(it.outcome, Refused)]
+    if any(isinstance(it.outcome, Accepted) for it in requests):
+        told = [it for it in refusals if it.kind is Kind.AWAIT and not _is_gone(it)]
+        if told:
+            return told[0].outcome, told[0].answered_at
+        return Accepted(), settled_at
+    if refusals and all(isinstance(it.outcome, Refused) for it in requests):
+        return refusals[0].outcome, refusals[0].answered_at
+    # A repetition was refused: that does not say what became of the first.
+    return Unknown("repeated" if refusals else ""), math.inf
+
+
+def _is_gone(operation: Operation) -> bool:
+    return isinstance(operation.outcome, Refused) and operation.outcome.reason in GONE | {
+        "TASK_NOT_FOUND"
+    }
+
+
+def _binding_answer(outcome: Outcome) -> str:
+    match outcome:
+        case Done(Appended() as result):
+            return str(result)
+        case Refused(reason) if reason in _BINDING:
+            return reason
+        case _:
+            return ""

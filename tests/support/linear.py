@@ -1,0 +1,380 @@
+"""Whether some order explains what the clients of one process have seen.
+
+An order explains a history if it keeps to time (what was answered before another was sent comes
+first), and each operation in turn, done on the list as it then is, answers what was seen. This is
+linearisability, decided as by Wing and Gong: of the operations that could come next try each, and
+remember which sets of operations, done in whatever order to the same life, have led nowhere (Lowe).
+
+- What nobody knows the end of may be put anywhere after it was sent, or be left out.
+- A reading that fits is taken at once: it changes nothing, so putting it off cannot help.
+- Answers and readings tell the places of elements: an element in another place leads nowhere, and
+  where the process has had one life only, no other element in its place leads anywhere.
+
+The search is exponential at worst, so it ends with `UNDECIDED` after so many lives; of histories
+as the monkey makes them, none has come near.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from tests.support.history import (
+    FAILED,
+    GONE,
+    NOT_FOUND,
+    REJECTED,
+    REMOVED,
+    REPAIR_FAILED,
+    TAIL,
+    Accepted,
+    Appended,
+    Deed,
+    Done,
+    Kind,
+    Operation,
+    Outcome,
+    Refused,
+    Revived,
+    Sight,
+    Unknown,
+)
+
+LIVES_MAX = 20_000
+UNDECIDED = "undecided: too many orders to try"
+_LINES_MAX = 8
+
+_ABSENT, _INIT, _RUNNING, _ERROR, _FINISHED = "absent", "init", "running", "error", "finished"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Life:
+    """A process as it is at one instant; ``starting`` is the element of a start in hand."""
+
+    status: str = _ABSENT
+    elements: tuple[str, ...] = ()
+    starting: str = ""
+
+    def __str__(self) -> str:
+        """Return its status and the end of its list."""
+        return f"{self.status}, {len(self.elements)} elements, ... {self.elements[-TAIL:]}"
+
+
+NOTHING = Life()
+
+
+def explained(operations: Iterable[Operation], *, lives_max: int = LIVES_MAX) -> str | None:
+    """Return None where an order explains the operations of one process, else a counterexample.
+
+    Args:
+        operations: Merged, of one process.
+        lives_max: After how many the search gives up, and answers `UNDECIDED`.
+    """
+    return _Search(_with_births(operations)).run(lives_max)
+
+
+def after(life: Life, operation: Operation) -> tuple[Life, ...]:
+    """Return what a life may be after an operation that was seen to end as it did; empty: nothing.
+
+    What was accepted and cannot be done is cancelled.
+    """
+    match operation.outcome:
+        case Unknown():
+            return _effects(life, operation)
+        case Accepted():
+            return _effects(life, operation) or (() if life.status == _INIT else (life,))
+        case Done(result):
+            if operation.kind is Kind.LOOK:
+                return _seen(life, result)
+            return tuple(
+                effect
+                for effect in _effects(life, operation)
+                if _agrees(life, effect, operation, result)
+            )
+        case Refused(reason):
+            return tuple(_refused(life, operation, reason))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Path:
+    """The operations done so far, the last one first."""
+
+    operation: Operation
+    before: "_Path | None"
+
+
+class _Search:
+    """Depth first, the operations whose end is known before the others."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        self._operations = sorted(operations, key=lambda it: it.sent_at)
+        self._required = _mask(
+            index for index, it in enumerate(self._operations) if _is_required(it)
+        )
+        seen = list(_places(self._operations))
+        self._elements = {element: place for place, element in seen}
+        has_one_life = sum(_begins(operation) for operation in self._operations) <= 1
+        self._places = dict(seen) if has_one_life else {}
+        self._furthest: tuple[int, Life, _Path | None] = (0, NOTHING, None)
+
+    def run(self, lives_max: int) -> str | None:
+        stack: list[tuple[int, Life, _Path | None]] = [(0, NOTHING, None)]
+        seen: set[tuple[int, Life]] = set()
+        while stack:
+            done, life, path = stack.pop()
+            done, path = self._read(done, life, path)
+            if done & self._required == self._required:
+                return None
+            if (done, life) in seen:
+                continue
+            if len(seen) >= lives_max:
+                return UNDECIDED
+            seen.add((done, life))
+            if (done & self._required).bit_count() >= self._progress():
+                self._furthest = (done, life, path)
+            stack.extend(self._steps(done, life, path))
+        return self._counterexample()
+
+    def _steps(
+        self, done: int, life: Life, path: _Path | None
+    ) -> Iterator[tuple[int, Life, _Path | None]]:
+        """Yield what may come next, the likeliest last: the stack turns it around."""
+        choices = sorted(
+            self._next(done), key=lambda index: self._operations[index].answered_at, reverse=True
+        )
+        for index in choices:
+            operation = self._operations[index]
+            for following in after(life, operation):
+                if self._fits(following):
+                    yield done | 1 << index, following, _Path(operation, path)
+
+    def _read(self, done: int, life: Life, path: _Path | None) -> tuple[int, _Path | None]:
+        """Take all readings that fit; each may let others come."""
+        more = True
+        while more:  # ends: each round takes one reading at least
+            more = False
+            for index in self._next(done):
+                operation = self._operations[index]
+                if _only_reads(operation) and after(life, operation) == (life,):
+                    done, path, more = done | 1 << index, _Path(operation, path), True
+        return done, path
+
+    def _next(self, done: int) -> list[int]:
+        """Return what may come next: nothing that is left was answered before it was sent."""
+        left = [index for index in range(len(self._operations)) if not done >> index & 1]
+        first = min(
+            (self._operations[index].answered_at for index in left if self._required >> index & 1),
+            default=math.inf,
+        )
+        return [index for index in left if self._operations[index].sent_at <= first]
+
+    def _fits(self, life: Life) -> bool:
+        """Return whether the last element, which is the new one, is where others saw it."""
+        if not life.elements:
+            return True
+        place, element = len(life.elements), life.elements[-1]
+        is_free = self._places.get(place, element) == element
+        return is_free and self._elements.get(element, place) == place
+
+    def _progress(self) -> int:
+        return (self._furthest[0] & self._required).bit_count()
+
+    def _counterexample(self) -> str:
+        done, life, path = self._furthest
+        before: list[str] = []
+        while path is not None and len(before) < _LINES_MAX:
+            before.append(str(path.operation))
+            path = path.before
+        stuck = [
+            str(self._operations[index])
+            for index in self._next(done)
+            if self._required >> index & 1
+        ]
+        place = len(life.elements) + 1
+        following = [self._places.get(place + offset, "?") for offset in range(TAIL)]
+        lines = [
+            f"no order explains {self._operations[0].process_id}. After",
+            *(f"    {line}" for line in reversed(before)),
+            f"it is {life}; next there must be one of",
+            *(f"    {line}" for line in stuck[:_LINES_MAX]),
+            f"and others have seen as elements {place} ...: {following}",
+        ]
+        return "\n".join(lines)
+
+
+_POSSIBLE_IN: Mapping[Kind, frozenset[str]] = {
+    Kind.START: frozenset({_ABSENT, _INIT}),
+    Kind.PUT: frozenset({_ABSENT}),
+    Kind.BIRTH: frozenset({_ABSENT}),
+    Kind.CALL: frozenset({_RUNNING}),
+    Kind.NOTIFY: frozenset({_RUNNING}),
+    Kind.REPAIR: frozenset({_ERROR}),
+    Kind.SIMPLE_REPAIR: frozenset({_ERROR}),
+    # In error: a timer that broke the process runs again.
+    Kind.TICK: frozenset({_RUNNING, _ERROR}),
+    Kind.REMOVE: frozenset({_INIT, _RUNNING, _ERROR, _FINISHED}),
+    Kind.EXPIRY: frozenset({_RUNNING}),
+}
+
+
+def _effects(life: Life, operation: Operation) -> tuple[Life, ...]:
+    """Return what the operation makes of a life if it is done; empty: it cannot be."""
+    if life.status not in _POSSIBLE_IN.get(operation.kind, frozenset()):
+        return ()
+    if life.status == _INIT and operation.kind is Kind.START and life.starting != operation.element:
+        return ()
+    match operation.kind:
+        case Kind.REMOVE | Kind.EXPIRY:
+            return (NOTHING,)
+        case Kind.SIMPLE_REPAIR:
+            # Which of them the answer tells: it runs, or its timer is to run first.
+            return (dataclasses.replace(life, status=_RUNNING), life)
+        case Kind.START | Kind.PUT | Kind.BIRTH:
+            return (_begun(operation),)
+        case _:
+            return (_stepped(life, operation),)
+
+
+def _begun(operation: Operation) -> Life:
+    if operation.kind is Kind.BIRTH:
+        return Life(_INIT, starting=operation.element)
+    if operation.kind is Kind.PUT:
+        return Life(_RUNNING, operation.imported)
+    if operation.deed is Deed.REJECT:
+        return NOTHING
+    if operation.deed is Deed.FAIL:
+        return Life(_ERROR)
+    return Life(_RUNNING, (operation.element,))
+
+
+def _stepped(life: Life, operation: Operation) -> Life:
+    appended = (*life.elements, operation.element)
+    match operation.deed:
+        case Deed.REJECT:
+            return life
+        case Deed.FAIL:
+            return Life(_ERROR, life.elements)
+        case Deed.REMOVE:
+            return NOTHING
+        case Deed.COMPLETE:
+            return Life(_FINISHED, appended)
+        case Deed.APPEND | Deed.TIMER | Deed.EXPIRE:
+            return Life(_RUNNING, appended)
+
+
+def _agrees(life: Life, effect: Life, operation: Operation, result: object) -> bool:
+    """Return whether this effect would have been answered by this result."""
+    if operation.deed in {Deed.REJECT, Deed.FAIL}:
+        return False
+    match result:
+        case Appended(length, before):
+            elements = () if life.status == _ABSENT else life.elements
+            return (length, before) == (len(elements) + 1, elements[-TAIL:])
+        case Revived(timer):
+            return timer is (effect.status == _ERROR)
+        case _:
+            return True
+
+
+def _seen(life: Life, result: object) -> tuple[Life, ...]:
+    assert isinstance(result, Sight), f"a reader saw {result}"
+    if result.status not in {"", life.status} or life.status == _ABSENT:
+        return ()
+    if result.length != len(life.elements):
+        return ()
+    return (life,) if result.elements in {None, life.elements} else ()
+
+
+_STATUSES_OF: Mapping[str, frozenset[str]] = {
+    "PROCESS_FINISHED": frozenset({_FINISHED}),
+    "PROCESS_ALREADY_EXISTS": frozenset({_INIT, _RUNNING, _ERROR, _FINISHED}),
+    NOT_FOUND: frozenset({_ABSENT}),
+    # A caller who waits for a start's turn hears it too, when that start is refused.
+    REMOVED: frozenset({_ABSENT}),
+    FAILED: frozenset({_ERROR}),
+    "TASK_CANCELLED": frozenset({_ABSENT, _INIT, _RUNNING, _ERROR, _FINISHED}),
+    "OVERLOADED": frozenset({_ABSENT, _INIT, _RUNNING, _ERROR, _FINISHED}),
+    "SHUTTING_DOWN": frozenset({_ABSENT, _INIT, _RUNNING, _ERROR, _FINISHED}),
+}
+"""In which status of the process a request can be refused so, and change nothing."""
+
+
+def _refused(life: Life, operation: Operation, reason: str) -> Iterator[Life]:
+    statuses = _STATUSES_OF.get(reason, frozenset())
+    if reason == "PROCESS_IS_RUNNING":
+        statuses = frozenset({_INIT, _RUNNING})
+        if operation.kind is Kind.SIMPLE_REPAIR:
+            statuses |= {_ERROR}  # A repair, or the timer run again, is under way.
+    if life.status in statuses:
+        yield life
+    own = {REJECTED: Deed.REJECT, FAILED: Deed.FAIL, REPAIR_FAILED: Deed.FAIL}.get(reason)
+    is_repeated = bool(operation.key) and reason in GONE
+    if own is operation.deed or is_repeated:
+        yield from _effects(life, operation)
+
+
+def _only_reads(operation: Operation) -> bool:
+    if operation.kind is Kind.LOOK:
+        return True
+    match operation.outcome:
+        case Refused(reason):
+            changes = operation.deed in {Deed.REJECT, Deed.FAIL}
+            return not changes and not (operation.key and reason in GONE)
+        case _:
+            return False
+
+
+def _is_required(operation: Operation) -> bool:
+    return not isinstance(operation.outcome, Unknown)
+
+
+def _with_births(operations: Iterable[Operation]) -> list[Operation]:
+    """Return the operations with those that nobody sends: a start in hand, a timer that removes."""
+    whole = list(operations)
+    unseen: Outcome = Unknown()
+    for operation in tuple(whole):
+        kind = Kind.BIRTH if operation.kind is Kind.START else None
+        if operation.deed is Deed.EXPIRE:
+            kind = Kind.EXPIRY
+        if kind is not None:
+            whole.append(
+                dataclasses.replace(
+                    operation,
+                    kind=kind,
+                    outcome=unseen,
+                    deed=Deed.APPEND,
+                    answered_at=math.inf,
+                )
+            )
+    return whole
+
+
+def _places(operations: Sequence[Operation]) -> Iterator[tuple[int, str]]:
+    """Yield what was seen of the places of elements, from 1."""
+    for operation in operations:
+        match operation.outcome:
+            case Done(Appended(length, before)):
+                yield length, operation.element
+                yield from enumerate(before, length - len(before))
+            case Done(Sight(elements=tuple() as elements)):
+                yield from enumerate(elements, 1)
+            case _:
+                pass
+
+
+def _begins(operation: Operation) -> bool:
+    """Return whether a process may have come to be by it."""
+    is_refused = isinstance(operation.outcome, Refused) and operation.outcome.reason != FAILED
+    return operation.kind in {Kind.START, Kind.PUT} and not is_refused
+
+
+def _mask(indices: Iterable[int]) -> int:
+    return sum(1 << index for index in set(indices))
+
+
+def together(*histories: Iterable[Operation]) -> dict[str, list[Operation]]:
+    """Return the operations by their process."""
+    by_process: dict[str, list[Operation]] = {}
+    for operation in itertools.chain.from_iterable(histories):
+        by_process.setdefault(operation.process_id, []).append(operation)
+    return by_process
