@@ -1,6 +1,8 @@
-"""A clock that stands still until a test moves it."""
+"""Clocks for tests: one that stands still until it is moved, and one that is wrong."""
 
 import datetime as dt
+
+from progressor.clock import Clock, SystemClock
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
@@ -25,3 +27,23 @@ class ManualClock:
         """Let time pass."""
         self._now += duration
         self._elapsed += duration.total_seconds()
+
+
+class SkewedClock:
+    """The clock of a replica that is `ahead` of another one, the system's unless told otherwise.
+
+    PostgreSQL goes by the other.
+    """
+
+    def __init__(self, ahead: dt.timedelta, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self.ahead = ahead
+
+    def now(self) -> dt.datetime:
+        return self._clock.now() + self.ahead
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def pinned(self) -> dt.datetime | None:
+        return self._clock.pinned()

@@ -16,7 +16,7 @@ class Points:
 
     Points: admitted, awaited, claimed, answered, settled, fenced, abandoned, scan_found,
     timers_claimed, backlog_claimed, zombie_collected, reply_fetched, notification_lost,
-    scanned, scan_failed, batch.
+    scanned, scan_failed, batch, beat.
     """
 
     def __init__(self) -> None:

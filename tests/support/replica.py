@@ -21,6 +21,7 @@ from google.rpc import code_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from progressor import app, config, errors
+from progressor.clock import Clock
 from progressor.domain.process import ProcessKey, process_key
 from progressor.sdk import BYTES, Client, NamespaceConfig, RetryPolicy
 from progressor.sdk.failures import Status, read_status
@@ -52,7 +53,12 @@ NOW_AND_THEN = RetryPolicy(
 )
 """Three attempts, 10 ms apart."""
 
-SERVICES = ("", "progressor.v1.ProcessService", "progressor.v1.NamespaceService")
+SERVICES = (
+    "",
+    "progressor.v1.ProcessService",
+    "progressor.v1.NamespaceService",
+    "progressor.v1.ReplicaService",
+)
 """Those that a health check can ask for; "" is all of them."""
 
 _numbers = itertools.count(1)
@@ -81,21 +87,21 @@ class Replica:
 
 @contextlib.asynccontextmanager
 async def starting_replica(
-    conninfo: str, settings: Mapping[str, str] = {}
+    conninfo: str, settings: Mapping[str, str] = {}, *, clock: Clock | None = None
 ) -> AsyncIterator[Replica]:
     """Run an engine, which may not have reached its database yet, until the context is left."""
     points = Points()
     loaded = config.load(environment={}, flags={**SETTINGS, "database.dsn": conninfo, **settings})
-    async with app.engine(loaded, observers=points.observers) as engine:
+    async with app.engine(loaded, clock=clock, observers=points.observers) as engine:
         yield Replica(engine=engine, points=points)
 
 
 @contextlib.asynccontextmanager
 async def running_replica(
-    conninfo: str, settings: Mapping[str, str] = {}
+    conninfo: str, settings: Mapping[str, str] = {}, *, clock: Clock | None = None
 ) -> AsyncIterator[Replica]:
     """Run an engine on a database until the context is left, which drains it."""
-    async with starting_replica(conninfo, settings) as replica:
+    async with starting_replica(conninfo, settings, clock=clock) as replica:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await replica.engine.serving.wait()
         yield replica
@@ -194,16 +200,29 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def open_stage(
-    replica: Replica, *, one_at_a_time: bool = True, streaming: bool = True, **options: Any
+    replica: Replica,
+    *,
+    one_at_a_time: bool = True,
+    streaming: bool = True,
+    session: bool = True,
+    **options: Any,
 ) -> AsyncIterator[Stage]:
     """Make a namespace on a replica; `options` are fields of NamespaceConfig.
+
+    Without `streaming` the processor, without `session` the client speaks by single calls alone.
 
     Leaving it removes the processes, so that nothing of them is in hand when the engine drains.
     """
     name = f"stage-{os.getpid()}-{next(_numbers)}"
     async with (
         ScriptedProcessor(one_at_a_time=one_at_a_time, streaming=streaming) as processor,
-        Client(replica.address, namespace=name, codec=BYTES, timeout=PATIENCE_SECONDS) as client,
+        Client(
+            replica.address,
+            namespace=name,
+            codec=BYTES,
+            timeout=PATIENCE_SECONDS,
+            session=session,
+        ) as client,
     ):
         fields = {"processor_targets": (processor.target,), **options}
         await client.create_namespace(NamespaceConfig(name=name, **fields))

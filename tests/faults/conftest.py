@@ -1,0 +1,61 @@
+"""What every fault test may ask for: a database behind a proxy, an eye past it, and a seed.
+
+Where chance has a say, it is a `random.Random` of the seed in the report's header; the same one is
+taken again with FAULTS_SEED=n.
+"""
+
+import os
+import random
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.postgres import DSN_VARIABLE, Cluster, open_cluster
+from tests.support.proxy import Proxy, running_proxy
+
+SEED = int(os.environ.get("FAULTS_SEED") or secrets.randbelow(1_000_000))
+
+
+def pytest_report_header() -> str:
+    return f"faults: seed {SEED} (FAULTS_SEED={SEED} takes it again)"
+
+
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> random.Random:
+    """Return the chance of one test, which others before it have no part in."""
+    print(f"FAULTS_SEED={SEED}")  # noqa: T201  shown where the test fails
+    return random.Random(f"{SEED} {request.node.name}")
+
+
+@pytest.fixture(scope="module")
+def quick_news() -> Iterator[None]:
+    """Have the slow round over the waiting callers be a quick one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("progressor.worker.replies._SAFETY_SECONDS", 0.1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+    """Return a connection that no fault touches."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def proxy(database: str) -> Iterator[Proxy]:
+    """Return a way to the module's database that fails when told to."""
+    with running_proxy(database) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[Cluster]:
+    """Return a PostgreSQL that these tests may kill, wherever the others run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(DSN_VARIABLE, raising=False)
+        with open_cluster() as cluster:
+            yield cluster

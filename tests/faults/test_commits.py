@@ -1,0 +1,109 @@
+"""The commit fails after the rows have come: nothing was done, and the engine knows it.
+
+A deferred trigger does it, as a serialisation failure of a database that is serializable by default
+would: PostgreSQL sends the rows first and the error after them.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+from psycopg import sql
+
+from tests.support.faults_ground import QUICK, Ground, insisted, open_ground
+from tests.support.proxy import Proxy
+from tests.support.replica import answering, running_replica
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SERIALISATION_FAILURE, DISK_FULL = "40001", "53100"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ground(
+    proxy: Proxy,
+    eye: psycopg.Connection[Any],
+    quick_news: None,  # noqa: ARG001
+) -> AsyncIterator[Ground]:
+    async with (
+        running_replica(proxy.conninfo, QUICK) as replica,
+        open_ground(proxy, replica, eye) as ground,
+    ):
+        yield ground
+
+
+@contextlib.contextmanager
+def failing_commit(eye: psycopg.Connection[Any], table: str, code: str) -> Iterator[None]:
+    """Have the next commit fail that has inserted into a table."""
+    eye.execute("CREATE SEQUENCE public.commits")
+    eye.execute(
+        sql.SQL(
+            "CREATE FUNCTION public.fail_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF nextval('public.commits') = 1 THEN"
+            " RAISE EXCEPTION 'the commit fails' USING ERRCODE = {}; END IF;"
+            " RETURN NULL; END; $$"
+        ).format(sql.Literal(code))
+    )
+    eye.execute(
+        sql.SQL(
+            "CREATE CONSTRAINT TRIGGER fails_once AFTER INSERT ON {}"
+            " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.fail_once()"
+        ).format(sql.Identifier("progressor", table))
+    )
+    try:
+        yield
+    finally:
+        eye.execute("DROP FUNCTION public.fail_once CASCADE")
+        eye.execute("DROP SEQUENCE public.commits")
+
+
+@pytest.mark.parametrize("code", [SERIALISATION_FAILURE, DISK_FULL])
+async def test_a_settlement_whose_commit_failed_is_written_again(ground: Ground, code: str) -> None:
+    process_id = ground.fresh()
+    await ground.stage.running(process_id)
+    with failing_commit(ground.eye, "events", code):
+        answer = await ground.client.call(process_id, b"1")
+        events = ground.events(process_id)
+    await ground.at_rest()
+
+    assert (answer.response, events) == (b"1", [b"1"])
+    assert [it.task.attempt for it in ground.stage.asked_for(process_id)] == [1, 1]
+    ground.judge()
+
+
+@pytest.mark.parametrize("code", [SERIALISATION_FAILURE, DISK_FULL])
+async def test_an_admission_whose_commit_failed_is_not_acknowledged_before_it_is_there(
+    ground: Ground, code: str
+) -> None:
+    process_id = ground.fresh()
+    await ground.stage.running(process_id)
+    with failing_commit(ground.eye, "tasks", code):
+        accepted = await insisted(
+            lambda: ground.client.call(
+                process_id, b"1", idempotency_key="k", accept_only=True, timeout=1.9
+            )
+        )
+        tasks = ground.tasks(process_id)
+    await ground.at_rest()
+
+    assert [args for args, _ in tasks] == [b"1"]
+    assert ground.events(process_id) == [b"1"]
+    assert (await ground.client.await_task(process_id, task_id=accepted.task_id)).response == b"1"
+    ground.judge()
+
+
+@pytest.mark.parametrize("code", [SERIALISATION_FAILURE, DISK_FULL])
+async def test_a_claim_whose_commit_failed_leaves_the_timer_where_it_was(
+    ground: Ground, code: str
+) -> None:
+    process_id = ground.fresh()
+    await ground.stage.timed(process_id, answering(b"fired"), after=0.3)
+    with failing_commit(ground.eye, "running", code):
+        await ground.until(lambda: ground.events(process_id) == [b"fired"])
+    await ground.at_rest()
+
+    assert ground.events(process_id) == [b"fired"]
+    ground.judge()
