@@ -11,8 +11,8 @@ import datetime as dt
 import functools
 import logging
 import random
-from collections.abc import AsyncIterator
-from typing import Any, cast
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar, cast
 
 import progressor
 from progressor import errors
@@ -20,16 +20,18 @@ from progressor.api.binding import Tls
 from progressor.api.ports import Intake as IntakePort
 from progressor.api.ports import Namespaces as NamespacesPort
 from progressor.api.ports import Processes as ProcessesPort
+from progressor.api.ports import Roster as RosterPort
 from progressor.api.server import ApiServer, Listening
 from progressor.assembly import Assembly
 from progressor.clock import Clock, SystemClock
 from progressor.config import Config
 from progressor.settings.sections import Database
+from progressor.storage.backoff import Backoff
 from progressor.storage.capacity import room_for
 from progressor.storage.embedded import EmbeddedPostgres
 from progressor.storage.heartbeats import Heartbeats, Identity
 from progressor.storage.migrations import migrate
-from progressor.storage.pools import open_pools
+from progressor.storage.pools import connection_string, open_pools
 from progressor.storage.replicas import Replicas
 from progressor.telemetry.setup import set_up
 from progressor.worker.heartbeat import Heartbeat
@@ -38,7 +40,11 @@ from progressor.worker.observer import Observers
 
 _log = logging.getLogger(__name__)
 
-_RECONNECT_SECONDS = 1.0
+Answer = TypeVar("Answer")
+
+_REACH_SECONDS = 0.25
+_REACH_SECONDS_MAX = 2.0
+_KEEP_SECONDS = 1.0
 _FLUSH_TIMEOUT = dt.timedelta(seconds=5)
 _STARTING = "the engine has not reached PostgreSQL yet"
 
@@ -60,6 +66,7 @@ class Engine:
         self._config = config
         self._clock = clock
         self._stop = asyncio.Event()
+        self._entered = asyncio.Event()
         self._telemetry = set_up(
             otlp_endpoint=config.telemetry.otlp_endpoint,
             service_name=config.telemetry.service_name,
@@ -78,6 +85,7 @@ class Engine:
             intake=cast("IntakePort", self._doors.intake),
             processes=cast("ProcessesPort", self._doors.processes),
             namespaces=cast("NamespacesPort", self._doors.namespaces),
+            roster=cast("RosterPort", self._doors.roster),
             clock=clock,
             listening=Listening(
                 bind=config.server.bind,
@@ -134,43 +142,39 @@ class Engine:
         return None if reaching.cancelled() else reaching.result()
 
     async def _reach(self, dsn: str, stack: contextlib.AsyncExitStack) -> Assembly:
-        config = self._config
-        while True:
-            try:
-                for name in await asyncio.to_thread(migrate, dsn):
-                    _log.info("migration applied", extra={"migration": name})
-                break
-            except errors.StorageUnavailableError as error:
-                _log.warning("PostgreSQL is away", extra={"why": error.why})
-                await asyncio.sleep(_RECONNECT_SECONDS)
-        pools = await open_pools(config.database, dsn)
+        database = self._config.database
+        own = connection_string(database, dsn, application="progressor migrate")
+        for name in await _until_there(lambda: asyncio.to_thread(migrate, own)):
+            _log.info("migration applied", extra={"migration": name})
+        pools = await open_pools(database, dsn)
         stack.push_async_callback(pools.close)
         replicas = Replicas(pool=pools.scan, clock=self._clock)
-        while not self.replica_id:
-            try:
-                self.replica_id = await replicas.draw_id()
-            except errors.StorageUnavailableError as error:
-                _log.warning("PostgreSQL is away", extra={"why": error.why})
-        self.dsn = dsn
-        return Assembly(
-            config, dsn, pools, replicas, self.replica_id, clock=self._clock,
-            observers=self.observers,
-            telemetry=self._telemetry,
+        self.replica_id = await _until_there(replicas.draw_id)
+        opened = Assembly(
+            self._config, connection_string(database, dsn, application="progressor replies"),
+            pools, replicas, self.replica_id,
+            clock=self._clock, observers=self.observers, telemetry=self._telemetry,
         )  # fmt: skip
+        await _until_there(functools.partial(self._create_namespaces, opened))
+        self.dsn = dsn
+        return opened
 
-    async def _serve(self, opened: Assembly) -> None:
+    async def _create_namespaces(self, opened: Assembly) -> None:
         for namespace in self._config.namespaces:
             with contextlib.suppress(errors.NamespaceAlreadyExistsError):
                 await opened.namespaces.create(namespace)
+
+    async def _serve(self, opened: Assembly) -> None:
         heartbeat = self._heartbeat(opened)
         heartbeat.start()
         try:
             async with asyncio.TaskGroup() as group:
-                opened.start(group)
                 watching = [group.create_task(heartbeat.watch(), name="watch leases")]
-                self._doors.open(opened)
-                await self._stop.wait()
-                await self._drain(opened, heartbeat, group)
+                if await self._enter():
+                    opened.start(group)
+                    self._doors.open(opened)
+                    await self._stop.wait()
+                    await self._drain(opened, heartbeat, group)
                 for task in watching:
                     task.cancel()
         finally:
@@ -178,6 +182,19 @@ class Engine:
             await asyncio.to_thread(heartbeat.stop)
         with contextlib.suppress(errors.StorageError):
             await opened.replicas.retire(self.replica_id)
+
+    async def _enter(self) -> bool:
+        """Wait for the first heartbeat; False if the engine is stopped before it.
+
+        To the others, what a replica leases without one is a zombie at once.
+        """
+        async with asyncio.TaskGroup() as group:
+            beating = group.create_task(self._entered.wait(), name="first heartbeat")
+            stopping = group.create_task(self._stop.wait(), name="stop")
+            await asyncio.wait({beating, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            beating.cancel()
+            stopping.cancel()
+        return self._entered.is_set()
 
     def _heartbeat(self, opened: Assembly) -> Heartbeat:
         return Heartbeat(
@@ -195,17 +212,23 @@ class Engine:
             replica=self._config.replica,
             clock=self._clock,
             loop=asyncio.get_running_loop(),
+            load=opened.load,
             on_beat=functools.partial(self._beat, opened),
             on_miss=lambda: self._health.set(healthy=False),
             on_lost=functools.partial(self._lose_leases, opened),
         )
 
     def _beat(self, opened: Assembly) -> None:
-        opened.workers.suspended = False
+        if opened.workers.suspended:
+            opened.workers.suspended = opened.leases.lost = False
+            # What came due meanwhile found no place here.
+            opened.workers.room_made.set()
+        self._entered.set()
         self._health.set(healthy=True)
+        self.observers.tell("beat")
 
     def _lose_leases(self, opened: Assembly) -> None:
-        opened.workers.suspended = True
+        opened.workers.suspended = opened.leases.lost = True
         opened.leases.let_go(Ending.ABANDONED)
 
     async def _drain(
@@ -239,6 +262,21 @@ class Engine:
             await self._server.set_serving(serving=healthy)
             if healthy:
                 self.serving.set()
+
+
+async def _until_there(ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Return what PostgreSQL answers, however long it takes."""
+    backoff = Backoff(
+        first=_REACH_SECONDS,
+        longest=_REACH_SECONDS_MAX,
+        jitter=lambda: random.uniform(-1, 1),  # noqa: S311  jitter, not a secret
+    )
+    while True:
+        try:
+            return await ask()
+        except errors.StorageUnavailableError as error:
+            _log.warning("PostgreSQL is away", extra={"why": error.why})
+            await asyncio.sleep(backoff.pause())
 
 
 class _Health:
@@ -280,15 +318,17 @@ class _Doors:
     """What the server is given before there is anything behind it."""
 
     def __init__(self) -> None:
-        self.intake, self.processes, self.namespaces = _Door(), _Door(), _Door()
+        self.intake, self.processes = _Door(), _Door()
+        self.namespaces, self.roster = _Door(), _Door()
 
     def open(self, opened: Assembly) -> None:
         self.intake.lead_to(opened.intake)
         self.processes.lead_to(opened.processes)
         self.namespaces.lead_to(opened.namespaces)
+        self.roster.lead_to(opened.roster)
 
     def close(self) -> None:
-        for door in (self.intake, self.processes, self.namespaces):
+        for door in (self.intake, self.processes, self.namespaces, self.roster):
             door.lead_to(None)
 
 
@@ -320,9 +360,12 @@ async def embedded(database: Database, *, replicas: int = 1) -> AsyncIterator[st
 
 
 async def _keep(postgres: EmbeddedPostgres) -> None:
-    """Start our own PostgreSQL again when it has ended; ends only by cancellation."""
+    """Start our own PostgreSQL again when it has ended; ends only by cancellation.
+
+    It comes back where it was: whoever knew how to connect still does.
+    """
     while True:
-        await asyncio.sleep(_RECONNECT_SECONDS)
+        await asyncio.sleep(_KEEP_SECONDS)
         if not postgres.running:
             _log.error("the embedded PostgreSQL has ended; starting it again")
             try:

@@ -10,6 +10,7 @@ import random
 from progressor import errors
 from progressor.clock import Clock, SystemClock
 from progressor.config import Config
+from progressor.domain.replica import Load
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
 from progressor.scanner.backlog import Backlog
@@ -27,7 +28,7 @@ from progressor.storage.histories import Histories
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.pools import Pools
 from progressor.storage.processes import Processes
-from progressor.storage.replicas import Replicas
+from progressor.storage.replicas import Replicas, Roster
 from progressor.storage.results import Results
 from progressor.storage.retention import Retention
 from progressor.storage.settlements import Settlements
@@ -84,6 +85,9 @@ class Assembly:
     def _crowd(self) -> int:
         return self.workers.busy_total
 
+    def _jitter(self) -> float:
+        return self._spread.uniform(-1, 1)
+
     def _count_batch(self, name: str, size: int) -> None:
         self._observers.tell("batch", write=name, size=size)
 
@@ -92,6 +96,9 @@ class Assembly:
         clock, own_id = self._clock, self._replica_id
         timeout, grace = config.database.statement_timeout, config.replica.step_grace
         self.namespaces = Namespaces(pool=pools.front)
+        self.roster = Roster(
+            pool=pools.front, clock=clock, lease_timeout=config.replica.lease_timeout
+        )
         self.processes = Processes(
             pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
             histories=Histories(pool=pools.front), statement_timeout=timeout,
@@ -99,12 +106,12 @@ class Assembly:
         self._admissions = Admissions(
             pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
             commit=config.commit, statement_timeout=timeout, on_batch=self._count_batch,
-            crowd=self._crowd,
+            crowd=self._crowd, jitter=self._jitter,
         )  # fmt: skip
         self._settlements = Settlements(
             pool=pools.worker, functions=functions, clock=clock, replica_id=own_id,
             commit=config.commit, step_grace=grace, statement_timeout=timeout,
-            on_batch=self._count_batch, crowd=self._crowd,
+            on_batch=self._count_batch, crowd=self._crowd, jitter=self._jitter,
         )  # fmt: skip
         self._claims = Claims(
             functions=functions, clock=clock, replica_id=own_id, step_grace=grace,
@@ -125,6 +132,7 @@ class Assembly:
             carried=self.leases.carries,
             clock=clock,
             observers=observers,
+            jitter=self._jitter,
         )
         self._agenda = Agenda(clock=clock, horizon=config.scanner.horizon, size_max=_AGENDA_MAX)
         self._aftermath = Aftermath(replies=self.replies, agenda=self._agenda, replica_id=own_id)
@@ -158,6 +166,10 @@ class Assembly:
         )
         self._places = Places(workers=self.workers, step_grace=grace)
 
+    def load(self) -> Load:
+        """Return what is in hand at the moment; from any thread."""
+        return Load(step_count=self.workers.busy_total, caller_count=self.replies.waiting_count)
+
     def start(self, group: asyncio.TaskGroup) -> None:
         """Begin to write, carry, answer and scan."""
         self._writers = [
@@ -172,11 +184,12 @@ class Assembly:
         timers = Timers(
             agenda=self._agenda, claims=self._claims, namespaces=self.namespaces,
             places=self._places, pool=self._pools.worker, batch_max=scanner.batch_max,
-            observers=observers,
+            observers=observers, jitter=self._jitter,
         )  # fmt: skip
         backlog = Backlog(
             claims=self._claims, namespaces=self.namespaces, places=self._places,
             pool=self._pools.worker, batch_max=scanner.batch_max, observers=observers,
+            jitter=self._jitter,
         )  # fmt: skip
         due = DueScan(
             claims=self._claims, namespaces=self.namespaces, places=self._places,

@@ -332,10 +332,35 @@ class StorageConflictError(StorageUnavailableError):
     """PostgreSQL undid the write for the sake of another; it may be repeated at once."""
 
 
+class StorageReadOnlyError(StorageUnavailableError):
+    """PostgreSQL takes no writes: it was demoted, or is a standby. Its connections are dropped."""
+
+
+class StorageSchemaError(StorageUnavailableError):
+    """Functions or tables of this release are missing or forbidden: an operator has to mend it.
+
+    No request is at fault, so it is as if PostgreSQL were away: what is decided waits.
+    """
+
+
+class StorageOverloadedError(StorageUnavailableError):
+    """As many wait for a connection as may; nothing was done."""
+
+    reason = "OVERLOADED"
+
+
 class StorageRefusedError(StorageError):
-    """PostgreSQL took offence at a value: a bug of ours, isolated to one item of a batch."""
+    """PostgreSQL took offence at a value: a bug of ours, isolated to one item of a batch.
+
+    ``doubtful``: it may have been the moment and no value, so that it is worth another try.
+    """
 
     reason = "INTERNAL"
+
+    def __init__(self, why: str, *, doubtful: bool = False) -> None:
+        """Say what the driver said, for the log."""
+        self.doubtful = doubtful
+        super().__init__(why)
 
 
 class MigrationError(StorageError):

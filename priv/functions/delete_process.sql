@@ -1,8 +1,10 @@
--- Deletes a process with all its rows. p_except: a task that has an answer of its own.
+-- Deletes a process with all its rows. p_except: a task that has an answer of its own. Of those
+-- that have ended since p_since, the answers for callers in other replicas are kept in replies: the
+-- news of them may be late. Null: none are.
 -- Locks: none of its own; the caller has locked the process.
 -- Returns: its unfinished tasks as settle_tasks tells the cancelled ones; null if there are none.
 CREATE FUNCTION delete_process(
-    p_slot smallint, p_namespace text, p_process_id text, p_except bigint
+    p_since timestamptz, p_slot smallint, p_namespace text, p_process_id text, p_except bigint
 )
 RETURNS jsonb
 LANGUAGE plpgsql
@@ -21,6 +23,18 @@ BEGIN
     LEFT JOIN running r USING (slot, namespace, process_id, task_id)
     WHERE (t.slot, t.namespace, t.process_id) = (p_slot, p_namespace, p_process_id)
         AND t.status IN ('waiting', 'running', 'blocked')
+        AND t.task_id IS DISTINCT FROM p_except;
+
+    INSERT INTO replies (
+        task_id, task_type, status, response, error_code, error_reason, error_message,
+        error_rejected, error_metadata, created_at
+    )
+    SELECT t.task_id, t.task_type, t.status, t.response, t.error_code, t.error_reason,
+        t.error_message, t.error_rejected, t.error_metadata, t.finished_at
+    FROM tasks t
+    WHERE (t.slot, t.namespace, t.process_id) = (p_slot, p_namespace, p_process_id)
+        AND t.finished_at >= p_since
+        AND t.reply_to IS NOT NULL
         AND t.task_id IS DISTINCT FROM p_except;
 
     DELETE FROM running

@@ -1,7 +1,9 @@
 -- Removes a process in any status. A step in flight finds its lease gone.
 -- Locks: the process.
 -- Returns: whether it existed, and its unfinished tasks as settle_tasks tells the cancelled ones.
-CREATE FUNCTION remove_process(p_slot smallint, p_namespace text, p_process_id text)
+CREATE FUNCTION remove_process(
+    p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text
+)
 RETURNS TABLE (existed boolean, cancelled jsonb)
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -14,7 +16,9 @@ BEGIN
     FOR UPDATE;
     existed := FOUND;
     IF existed THEN
-        cancelled := delete_process(p_slot, p_namespace, p_process_id, NULL);
+        cancelled := delete_process(
+            coalesce(p_now, clock_timestamp()) - interval '1 minute',
+            p_slot, p_namespace, p_process_id, NULL);
     END IF;
     RETURN NEXT;
 END;

@@ -61,7 +61,8 @@ BEGIN
         item := v_item.item;
         reply_to := v_item.reply_to;
         cancelled := delete_process(
-            v_item.slot, v_item.namespace, v_item.process_id, v_item.task_id);
+            p_now - interval '1 minute', v_item.slot, v_item.namespace, v_item.process_id,
+            v_item.task_id);
         RETURN NEXT;
     END LOOP;
 END;

@@ -27,7 +27,7 @@ from progressor.api.malformed import Malformed, deserializer
 from progressor.api.ports import CallContext, RequestObserver
 from progressor.clock import Clock
 
-READS = frozenset({"Get", "Trace", "List", "GetNamespace", "ListNamespaces"})
+READS = frozenset({"Get", "Trace", "List", "GetNamespace", "ListNamespaces", "ListReplicas"})
 """Methods that are served while draining: they write nothing and wait for nobody."""
 
 RETRY_AFTER = dt.timedelta(milliseconds=200)

@@ -8,6 +8,7 @@ from progressor.domain.answer import Answer, Receipt
 from progressor.domain.event import HistoryRange
 from progressor.domain.namespace import Namespace
 from progressor.domain.process import Process, ProcessKey
+from progressor.domain.replica import ReplicaView
 from progressor.domain.view import HistoryPage, ProcessQuery, ProcessView, TaskTrace
 
 
@@ -118,6 +119,13 @@ class Namespaces(Protocol):
             NamespaceNotFoundError: There is none.
             NamespaceNotEmptyError: It has processes.
         """
+
+
+class Roster(Protocol):
+    """Knows the replicas; raises `errors.StorageUnavailableError`."""
+
+    async def list(self, *, after: int, limit: int) -> tuple[ReplicaView, ...]:
+        """Return at most `limit` replicas with ids above `after`, in the order of their ids."""
 
 
 class CallContext(Protocol):

@@ -13,18 +13,32 @@ from progressor import errors
 from progressor.api.binding import BIND_KEY, Tls, bind, check_free, credentials_of
 from progressor.api.interceptors import Interceptor
 from progressor.api.namespace_servicer import NamespaceServicer
-from progressor.api.ports import Intake, Namespaces, Processes, RequestObserver, Unobserved
+from progressor.api.ports import (
+    Intake,
+    Namespaces,
+    Processes,
+    RequestObserver,
+    Roster,
+    Unobserved,
+)
 from progressor.api.process_servicer import ProcessServicer
+from progressor.api.replica_servicer import ReplicaServicer
 from progressor.api.sessions import Sessions
 from progressor.clock import Clock
 from progressor.domain.namespace import PAYLOAD_BYTES_CEILING
-from progressor.v1 import namespace_service_pb2, process_service_pb2
+from progressor.v1 import namespace_service_pb2, process_service_pb2, replica_service_pb2
 
 PROCESS_SERVICE = process_service_pb2.DESCRIPTOR.services_by_name["ProcessService"]
 NAMESPACE_SERVICE = namespace_service_pb2.DESCRIPTOR.services_by_name["NamespaceService"]
+REPLICA_SERVICE = replica_service_pb2.DESCRIPTOR.services_by_name["ReplicaService"]
 
 _HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-_WATCHED = ("", PROCESS_SERVICE.full_name, NAMESPACE_SERVICE.full_name)
+_WATCHED = (
+    "",
+    PROCESS_SERVICE.full_name,
+    NAMESPACE_SERVICE.full_name,
+    REPLICA_SERVICE.full_name,
+)
 _NO_ADDRESS = "must name at least one address, not ''"
 _MESSAGE_KEY = "server.message_bytes_max"
 
@@ -71,12 +85,13 @@ class Listening:
 class ApiServer:
     """The services of progressor on a gRPC server; start it once, drain it once."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  the services' collaborators, keyword-only
         self,
         *,
         intake: Intake,
         processes: Processes,
         namespaces: Namespaces,
+        roster: Roster,
         clock: Clock,
         listening: Listening,
         observer: RequestObserver | None = None,
@@ -84,6 +99,7 @@ class ApiServer:
         """Take the collaborators; nothing is opened before `start`."""
         self._processes = ProcessServicer(intake=intake, processes=processes, namespaces=namespaces)
         self._namespaces = NamespaceServicer(namespaces=namespaces)
+        self._replicas = ReplicaServicer(roster=roster)
         self._clock = clock
         self._listening = listening
         self._interceptor = Interceptor(clock=clock, observer=observer or Unobserved())
@@ -115,6 +131,7 @@ class ApiServer:
                     PROCESS_SERVICE, self._processes.methods(), {"Session": self._sessions}
                 ),
                 self._interceptor.handler(NAMESPACE_SERVICE, self._namespaces.methods()),
+                self._interceptor.handler(REPLICA_SERVICE, self._replicas.methods()),
             )
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

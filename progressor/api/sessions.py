@@ -23,6 +23,9 @@ from progressor.api.session import Kind, Session
 from progressor.clock import Clock
 from progressor.v1 import frames_pb2
 
+SESSIONS_MAX = 10_000
+"""Sessions of one replica at a time."""
+
 _METHODS = {
     "start": "Start",
     "call": "Call",
@@ -68,10 +71,13 @@ class Sessions:
 
         Raises:
             InvalidRequestError: The client sent a frame that is none.
+            OverloadedError: SESSIONS_MAX others are open.
             ShuttingDownError: It came too late.
         """
         if self._ended:
             raise errors.ShuttingDownError(RETRY_AFTER)
+        if len(self._open) >= SESSIONS_MAX:
+            raise errors.OverloadedError(f"{SESSIONS_MAX} sessions are open", RETRY_AFTER)
         session = Session(
             context,
             self._kinds,

@@ -4,17 +4,20 @@ import asyncio
 import dataclasses
 import datetime as dt
 import logging
+from collections.abc import Callable
 
 from progressor import errors
 from progressor.domain.namespace import Namespace
 from progressor.scanner.places import Places
+from progressor.storage.backoff import Backoff, steady
 from progressor.storage.claims import Claims
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.pools import Pool
 from progressor.worker.observer import Observers
 
 _log = logging.getLogger(__name__)
-_BACKOFF_SECONDS = 0.5
+_BACKOFF_SECONDS = 0.25
+_BACKOFF_SECONDS_MAX = 2.0
 _NOT_AT_ALL = dt.timedelta()
 
 
@@ -28,10 +31,12 @@ class Backlog:
     pool: Pool
     batch_max: int
     observers: Observers
+    jitter: Callable[[], float] = steady
 
     async def run(self) -> None:
         """Claim whenever a namespace has both a backlog and room; ends only by cancellation."""
         workers = self.places.workers
+        backoff = Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self.jitter)
         while True:
             await workers.room_made.wait()
             workers.room_made.clear()
@@ -39,9 +44,10 @@ class Backlog:
                 try:
                     if not await self._claim(backlogs):
                         break
-                except errors.StorageUnavailableError as error:
-                    _log.warning("backlog not claimed", extra={"why": error.why})
-                    await asyncio.sleep(_BACKOFF_SECONDS)
+                    backoff.reset()
+                except errors.StorageError as error:
+                    _log.warning("backlog not claimed", extra={"why": str(error)})
+                    await asyncio.sleep(backoff.pause())
 
     async def _claim(self, backlogs: dict[str, int]) -> bool:
         """Claim once for all namespaces; False if no place could be had."""

@@ -51,9 +51,9 @@ class DueScan:
             self.called.clear()
             try:
                 await self._claim_overdue(dt.timedelta())
-            except errors.StorageUnavailableError as error:
+            except errors.StorageError as error:
                 # The scan finds them a little later.
-                _log.warning("due tasks not taken over", extra={"why": error.why})
+                _log.warning("due tasks not taken over", extra={"why": str(error)})
 
     async def scan(self) -> None:
         """Read the namespaces, look ahead, and claim what is overdue."""

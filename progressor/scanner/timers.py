@@ -5,10 +5,11 @@ import contextlib
 import dataclasses
 import datetime as dt
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from progressor import errors
 from progressor.scanner.places import Places
+from progressor.storage.backoff import Backoff, steady
 from progressor.storage.claims import Claims, Wanted
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.pools import Pool
@@ -17,7 +18,8 @@ from progressor.worker.agenda import Agenda
 from progressor.worker.observer import Observers
 
 _log = logging.getLogger(__name__)
-_BACKOFF_SECONDS = 0.5
+_BACKOFF_SECONDS = 0.25
+_BACKOFF_SECONDS_MAX = 2.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +33,11 @@ class Timers:
     pool: Pool
     batch_max: int
     observers: Observers
+    jitter: Callable[[], float] = steady
 
     async def run(self) -> None:
         """Claim what is due, when it is due; ends only by cancellation."""
+        backoff = Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self.jitter)
         while True:
             due = self.agenda.take_due(self.batch_max)
             if not due:
@@ -41,11 +45,16 @@ class Timers:
                 continue
             try:
                 await self._claim(due)
+                backoff.reset()
             except errors.StorageUnavailableError as error:
                 _log.warning("timers not claimed", extra={"why": error.why, "count": len(due)})
-                await asyncio.sleep(_BACKOFF_SECONDS)
+                await asyncio.sleep(backoff.pause())
                 for each in due:
                     self.agenda.add(each, told_at=each.due_at)
+            except errors.StorageRefusedError as error:
+                # What PostgreSQL has of one of them is broken: the scan tries the others again.
+                _log.error("timers not claimed", extra={"why": str(error), "count": len(due)})
+                await asyncio.sleep(backoff.pause())
 
     async def _next(self) -> None:
         self.agenda.changed.clear()

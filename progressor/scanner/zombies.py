@@ -6,6 +6,7 @@ first one wins and the others change nothing.
 
 import asyncio
 import dataclasses
+import logging
 import random
 from collections.abc import Callable, Sequence
 
@@ -19,6 +20,8 @@ from progressor.storage.settlements import Entry, Settlements, Written
 from progressor.worker.aftermath import Aftermath
 from progressor.worker.leases import Leases
 from progressor.worker.observer import Observers
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +92,13 @@ class ZombieScan:
             continues=False,
             expires_after=namespace.step_timeout,
         )
-        written = await self.settlements.submit(entry)
+        try:
+            written = await self.settlements.submit(entry)
+        except errors.StorageRefusedError as error:
+            # The next scan finds it again; the others must not wait for it.
+            extra = {"task_id": zombie.task_id, "why": str(error)}
+            _log.error("zombie not collected", extra=extra)
+            return
         if isinstance(written, Written):
             self.aftermath.of(entry, written)
             self.observers.tell(

@@ -27,6 +27,7 @@ from progressor.storage.arrays import (
     JsonColumn,
     TextColumn,
 )
+from progressor.storage.backoff import steady
 from progressor.storage.direct import Direct
 from progressor.storage.functions import Functions
 from progressor.storage.group_commit import GroupCommit, Insistence, Write
@@ -59,6 +60,7 @@ class Admissions:
         statement_timeout: dt.timedelta,
         on_batch: Callable[[str, int], None],
         crowd: Callable[[], int] = lambda: 0,
+        jitter: Callable[[], float] = steady,
     ) -> None:
         """Open nothing."""
         self._clock = clock
@@ -76,6 +78,7 @@ class Admissions:
                 write=write,
                 key=_key,
                 rival=rival,
+                size=_bytes_of,
                 pool=pool,
                 insistence=Insistence.GIVE_UP,
                 lane_count=commit.lane_count,
@@ -84,6 +87,7 @@ class Admissions:
                 statement_timeout=statement_timeout.total_seconds(),
                 gather_max=commit.gather.total_seconds(),
                 crowd=crowd,
+                jitter=jitter,
                 on_batch=on_batch,
             )
 
@@ -164,6 +168,10 @@ class Admissions:
 
 def _key(entry: Entry) -> ProcessKey:
     return entry.request.key
+
+
+def _bytes_of(entry: Entry) -> int:
+    return len(entry.request.args)
 
 
 def _equal_requests(entry: Entry) -> Hashable | None:

@@ -24,6 +24,7 @@ import pwd
 import re
 import secrets
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -86,6 +87,8 @@ class EmbeddedPostgres:
         self._lock: int | None = None
         self._guard: subprocess.Popen[str] | None = None
         self._socket_directory: Path | None = None
+        self._private: Path | None = None
+        """Where the socket goes if its path would be too long in the data directory."""
 
     def __enter__(self) -> Self:
         """Start with the default timeout."""
@@ -108,7 +111,7 @@ class EmbeddedPostgres:
 
     @property
     def conninfo(self) -> str:
-        """Where the running server listens on its unix socket; may differ after a restart.
+        """Where the running server listens on its unix socket; the same after each restart.
 
         Raises:
             EmbeddedPostgresError: It has not been started.
@@ -350,10 +353,24 @@ class EmbeddedPostgres:
         plain = re.fullmatch(r"[\w./@+=-]+", path)  # libpq splits hosts at commas
         if plain and len(os.fsencode(path)) <= _SOCKET_BYTES_MAX:
             return self._directory, ""
-        # Not TMPDIR, which may be as long.
-        private = Path(tempfile.mkdtemp(prefix="progressor-", dir="/tmp"))
+        private = self._make_private_directory()
         self._give_to_owner(private)
         return private, str(private)
+
+    def _make_private_directory(self) -> Path:
+        """Make the directory of the first start again: whoever connects knows that one."""
+        if self._private is None:
+            # Not TMPDIR, which may be as long.
+            self._private = Path(tempfile.mkdtemp(prefix="progressor-", dir="/tmp"))
+            return self._private
+        with contextlib.suppress(FileNotFoundError):
+            # A guard that was killed has left it. What somebody else has put there since is not
+            # ours to remove: mkdir fails.
+            status = self._private.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == self._directory.stat().st_uid:
+                shutil.rmtree(self._private)
+        self._private.mkdir(mode=0o700)
+        return self._private
 
     def _give_to_owner(self, path: Path) -> None:
         """Let the directory's owner, as whom root may run PostgreSQL, own `path` too."""

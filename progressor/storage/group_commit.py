@@ -13,26 +13,25 @@ What holds:
 - Every item gets its own result. An item that PostgreSQL refuses fails alone: a batch that fails as
   a whole is split until the culprit stands alone.
 - A batch whose fate is unknown (the connection broke) is given up or insisted on, as the kind of
-  write demands; see `Insistence`.
+  write demands; see `Insistence`. The next one is half as large, down to one item, since it may
+  have been too much at once: for the server's statement timeout, its memory, or the gigabyte of a
+  message. With each batch that is written the next may be twice as large again.
 """
 
 import asyncio
-import collections
-import dataclasses
 import datetime as dt
 import enum
 import itertools
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic
 
 from progressor import errors
 from progressor.domain.process import ProcessKey
+from progressor.storage.backoff import steady
+from progressor.storage.lane import Entry, Flight, Item, Lane, Result
 from progressor.storage.pools import Connection, Pool, connection_of, translated
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
@@ -53,9 +52,9 @@ IDLE_SECONDS = 0.02
 """How long a lane without work keeps its connection: the next item is about to come, or not."""
 
 RETRY_AFTER = dt.timedelta(seconds=1)
-_BACKOFF_FIRST = 0.05
-_BACKOFF_MAX = 1.0
-_WRITES_REMEMBERED = 8
+
+QUEUE_BYTES_MAX = 256 * 1024 * 1024
+"""What may wait in the lanes of one kind of write, over which requests are OVERLOADED."""
 
 
 class Insistence(enum.Enum):
@@ -65,16 +64,6 @@ class Insistence(enum.Enum):
     """Each item fails with StorageUnavailableError: the requester decides."""
     INSIST = enum.auto()
     """It is written again, with `again` set, until PostgreSQL answers: it is decided already."""
-
-
-@dataclasses.dataclass(slots=True)
-class _Entry(Generic[Item, Result]):
-    item: Item
-    key: ProcessKey
-    rival: Hashable | None
-    future: asyncio.Future[Result]
-    again: bool = False
-    done: bool = False
 
 
 Write = Callable[[Connection, Sequence[Item], bool], Awaitable[Sequence[Result]]]
@@ -101,8 +90,10 @@ class GroupCommit(Generic[Item, Result]):
         queue_max: int,
         statement_timeout: float,
         rival: Callable[[Item], Hashable | None] | None = None,
+        size: Callable[[Item], int] = lambda _: 0,
         gather_max: float = 0.0,
         crowd: Callable[[], int] = lambda: 0,
+        jitter: Callable[[], float] = steady,
         on_batch: Callable[[str, int], None] = lambda _name, _size: None,
     ) -> None:
         """Open nothing; `run` does the work.
@@ -119,14 +110,17 @@ class GroupCommit(Generic[Item, Result]):
             statement_timeout: Seconds for one batch.
             rival: Returns what no two items of a batch may have in common, None where there is no
                 such thing. By default it is the process.
+            size: Returns how many bytes an item takes, about.
             gather_max: Seconds by which a batch may be put off so that it fills; see `_gather`.
             crowd: Returns how many steps are in hand.
+            jitter: Spreads the pauses of an outage, from -1 to 1.
             on_batch: Told the name and the size of every batch written.
         """
         self.name = name
         self._write = write
         self._key = key
         self._rival = rival
+        self._size = size
         self._pool = pool
         self._insistence = insistence
         self._batch_max = batch_max
@@ -135,7 +129,7 @@ class GroupCommit(Generic[Item, Result]):
         self._gather_max = gather_max
         self._crowd = crowd
         self._on_batch = on_batch
-        self._lanes = [_Lane[Item, Result]() for _ in range(lane_count)]
+        self._lanes = [Lane[Item, Result](batch_max, jitter) for _ in range(lane_count)]
         self._group: asyncio.TaskGroup = asyncio.TaskGroup()
         self._closed = False
 
@@ -144,26 +138,37 @@ class GroupCommit(Generic[Item, Result]):
         """Items that wait to be written."""
         return sum(len(lane.entries) for lane in self._lanes)
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What they take."""
+        return sum(lane.bytes_waiting for lane in self._lanes)
+
     def submit(self, item: Item) -> asyncio.Future[Result]:
         """Put an item in line and return the future of its result.
 
         Cancelling the future gives up the result, not the write.
 
         Raises:
-            OverloadedError: As many items wait as may; nothing was put in line. Only with GIVE_UP:
-                what is decided already is never refused.
+            OverloadedError: As many items wait as may, or bytes; nothing was put in line. Only with
+                GIVE_UP: what is decided already is never refused.
             StorageUnavailableError: The engine is stopping.
         """
         if self._closed:
             raise errors.StorageUnavailableError("the engine is stopping")
-        if self._insistence is Insistence.GIVE_UP and self.waiting_count >= self._queue_max:
-            raise errors.OverloadedError(f"{self._queue_max} writes wait", RETRY_AFTER)
+        if self._insistence is Insistence.GIVE_UP:
+            self._refuse_too_many()
         key = self._key(item)
         lane = self._lanes[key.slot % len(self._lanes)]
         future = asyncio.get_running_loop().create_future()
         rival = key if self._rival is None else self._rival(item)
-        lane.add(_Entry(item, key, rival, future))
+        lane.add(Entry(item, key, rival, future, self._size(item)))
         return future
+
+    def _refuse_too_many(self) -> None:
+        if self.waiting_count >= self._queue_max:
+            raise errors.OverloadedError(f"{self._queue_max} writes wait", RETRY_AFTER)
+        if self.waiting_bytes >= QUEUE_BYTES_MAX:
+            raise errors.OverloadedError(f"writes of {QUEUE_BYTES_MAX} bytes wait", RETRY_AFTER)
 
     async def run(self) -> None:
         """Write until `close`, and then until every lane is empty.
@@ -180,7 +185,7 @@ class GroupCommit(Generic[Item, Result]):
         for lane in self._lanes:
             lane.filled.set()
 
-    async def _run_lane(self, lane: "_Lane[Item, Result]") -> None:
+    async def _run_lane(self, lane: Lane[Item, Result]) -> None:
         while True:
             await lane.filled.wait()
             if not lane.entries:
@@ -191,12 +196,13 @@ class GroupCommit(Generic[Item, Result]):
             try:
                 await self._empty(lane)
             except errors.StorageUnavailableError as error:
-                self._give_up(lane, error)
+                # Where only connections are short, nothing was sent, and all keep their places.
+                if not isinstance(error, errors.StorageOverloadedError):
+                    self._give_up(lane, error)
                 _log.warning("batch not written", extra={"write": self.name, "why": error.why})
-                await asyncio.sleep(lane.backoff)
-                lane.backoff = min(2 * lane.backoff, _BACKOFF_MAX)
+                await asyncio.sleep(lane.backoff.pause())
 
-    async def _empty(self, lane: "_Lane[Item, Result]") -> None:
+    async def _empty(self, lane: Lane[Item, Result]) -> None:
         """Write what is in line on one connection, and what comes soon after.
 
         To take it from the pool and to return it costs as much as a tenth of a small batch. A pool
@@ -225,24 +231,24 @@ class GroupCommit(Generic[Item, Result]):
         """Return how many items a batch waits for."""
         return min(self._crowd() // 2, GATHER_ENOUGH, self._batch_max)
 
-    def _launch(self, lane: "_Lane[Item, Result]", connection: Connection) -> None:
+    def _launch(self, lane: Lane[Item, Result], connection: Connection) -> None:
         """Send a batch on its way, if there is one that may go."""
-        batch = lane.take(self._share(len(lane.entries), self._wanted()))
+        batch = lane.take(min(lane.limit, self._share(len(lane.entries), self._wanted())))
         if batch:
             repeats = any(entry.again for entry in batch)
-            flight = _Flight(batch, asyncio.get_running_loop().time(), repeats)
+            flight = Flight(batch, asyncio.get_running_loop().time(), repeats)
             flying = self._fly(flight, connection)
             flight.task = self._group.create_task(flying, name=f"{self.name} batch")
             flight.task.add_done_callback(lambda _: lane.filled.set())
             lane.flights.append(flight)
 
-    async def _fly(self, flight: "_Flight[Item, Result]", connection: Connection) -> None:
+    async def _fly(self, flight: Flight[Item, Result], connection: Connection) -> None:
         try:
             await self._write_batch(connection, flight.batch)
         except errors.StorageUnavailableError as error:
             flight.error = error
 
-    async def _follow(self, lane: "_Lane[Item, Result]", connection: Connection) -> None:
+    async def _follow(self, lane: Lane[Item, Result], connection: Connection) -> None:
         """Send another batch after the one under way, if it becomes full before that is back.
 
         PostgreSQL goes on with it without waiting until this process has heard of the first.
@@ -253,7 +259,7 @@ class GroupCommit(Generic[Item, Result]):
             if not first.done():
                 self._launch(lane, connection)
 
-    async def _land(self, lane: "_Lane[Item, Result]") -> None:
+    async def _land(self, lane: Lane[Item, Result]) -> None:
         """Wait for the oldest batch under way.
 
         Raises:
@@ -265,6 +271,7 @@ class GroupCommit(Generic[Item, Result]):
             lane.landed(lane.flights.popleft())
             return
         await asyncio.wait([flight.task for flight in lane.flights])
+        lane.limit = max(1, len(lane.flights[0].batch) // 2)
         error, flights = lane.flights[0].error, list(lane.flights)
         lane.flights.clear()
         for flight in reversed(flights):
@@ -272,7 +279,7 @@ class GroupCommit(Generic[Item, Result]):
                 lane.put_back(flight.batch)
         raise error
 
-    async def _gather(self, lane: "_Lane[Item, Result]", wanted: int) -> None:
+    async def _gather(self, lane: Lane[Item, Result], wanted: int) -> None:
         """Let a batch fill where there is a crowd.
 
         A write of one costs PostgreSQL ten times as much per item as a batch of 32. So with n steps
@@ -306,20 +313,19 @@ class GroupCommit(Generic[Item, Result]):
             return self._batch_max
         return min(self._batch_max, max(wanted, waiting_count - wanted))
 
-    async def _write_batch(
-        self, connection: Connection, batch: "list[_Entry[Item, Result]]"
-    ) -> None:
-        fresh = [entry for entry in batch if not entry.again]
-        again = len(fresh) < len(batch)
-        for entry in fresh:
+    async def _write_batch(self, connection: Connection, batch: list[Entry[Item, Result]]) -> None:
+        sent_before = [entry.again for entry in batch]
+        again = any(sent_before)
+        for entry in batch:
             entry.again = True
         items = [entry.item for entry in batch]
         try:
             results = await self._write_unless_undone(connection, items, again=again)
         except errors.StorageRefusedError as error:
-            # Nothing was done, so those that had not been sent before still have not been.
-            for entry in fresh:
-                entry.again = False
+            # Nothing was done. Who is told otherwise looks for it, on a connection on which another
+            # batch may be under way.
+            for entry, was_sent in zip(batch, sent_before, strict=True):
+                entry.again = was_sent
             await self._split(connection, batch, error)
             return
         self._on_batch(self.name, len(batch))
@@ -343,12 +349,15 @@ class GroupCommit(Generic[Item, Result]):
             except errors.StorageConflictError:
                 if attempt == CONFLICT_ATTEMPTS_MAX:
                     raise
+            except errors.StorageRefusedError as error:
+                if not error.doubtful or attempt == CONFLICT_ATTEMPTS_MAX:
+                    raise
         raise AssertionError
 
     async def _split(
         self,
         connection: Connection,
-        batch: "list[_Entry[Item, Result]]",
+        batch: list[Entry[Item, Result]],
         error: errors.StorageRefusedError,
     ) -> None:
         """Write the halves of a batch that was refused as a whole; ends at the single culprit."""
@@ -362,116 +371,10 @@ class GroupCommit(Generic[Item, Result]):
         await self._write_batch(connection, batch[:middle])
         await self._write_batch(connection, batch[middle:])
 
-    def _give_up(self, lane: "_Lane[Item, Result]", error: errors.StorageUnavailableError) -> None:
+    def _give_up(self, lane: Lane[Item, Result], error: errors.StorageUnavailableError) -> None:
         """Fail what waits while PostgreSQL is away, unless it must be written come what may."""
         if self._insistence is Insistence.INSIST:
             return
-        while lane.entries:
-            entry = lane.entries.popleft()
+        for entry in lane.clear():
             if not entry.future.done():
                 entry.future.set_exception(error)
-
-
-@dataclasses.dataclass(slots=True)
-class _Flight(Generic[Item, Result]):
-    """A batch under way.
-
-    ``repeats`` says that some of it was sent before, ``error`` why it was not written.
-    """
-
-    batch: list[_Entry[Item, Result]]
-    started_at: float
-    repeats: bool
-    error: errors.StorageUnavailableError | None = None
-    task: asyncio.Task[None] = dataclasses.field(init=False)
-
-
-class _Lane(Generic[Item, Result]):
-    """Entries in the order in which they came."""
-
-    def __init__(self) -> None:
-        self.entries: collections.deque[_Entry[Item, Result]] = collections.deque()
-        self.filled = asyncio.Event()
-        self.last_started_at = 0.0
-        self.last_landed_at = 0.0
-        self.write_seconds = 0.0
-        """How long a write takes lately."""
-        self.backoff = _BACKOFF_FIRST
-        self.held_back = False
-        """Whether entries wait only because a rival went before them."""
-        self._wanted = 1
-        self.flights: collections.deque[_Flight[Item, Result]] = collections.deque()
-        """Batches under way, the oldest first: one that PostgreSQL writes, and one behind it."""
-
-    @property
-    def repeats(self) -> bool:
-        """Whether what was sent before is being sent again, or is about to be."""
-        flies = bool(self.flights) and self.flights[0].repeats
-        return flies or (bool(self.entries) and self.entries[0].again)
-
-    def add(self, entry: _Entry[Item, Result]) -> None:
-        """Put an entry at the end of the line."""
-        self.entries.append(entry)
-        if len(self.entries) >= self._wanted:
-            self.filled.set()
-
-    async def wait(self, seconds: float | None, wanted: int = 1) -> None:
-        """Return when so many are in line, after `seconds` at the latest."""
-        if len(self.entries) >= wanted:
-            return
-        self._wanted = wanted
-        self.filled.clear()
-        timer = None
-        if seconds is not None:
-            timer = asyncio.get_running_loop().call_later(seconds, self.filled.set)
-        try:
-            await self.filled.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._wanted = 1
-            if self.entries:
-                self.filled.set()
-
-    def take(self, limit: int) -> list[_Entry[Item, Result]]:
-        """Take entries from the front, no two rivals among them.
-
-        The others keep their order; nobody passes an entry of the same process.
-        """
-        batch: list[_Entry[Item, Result]] = []
-        passed: list[_Entry[Item, Result]] = []
-        rivals: set[Hashable] = set()
-        # Nobody may pass an item of a process that is under way: it may have to be written again.
-        waiting = {entry.key for flight in self.flights for entry in flight.batch}
-        # A crowd of rivals must not make every batch walk the whole line.
-        for _ in range(min(len(self.entries), 4 * limit)):
-            entry = self.entries.popleft()
-            if entry.rival in rivals or entry.key in waiting:
-                passed.append(entry)
-                waiting.add(entry.key)
-                continue
-            if entry.rival is not None:
-                rivals.add(entry.rival)
-            batch.append(entry)
-            if len(batch) == limit:
-                break
-        self.entries.extendleft(reversed(passed))
-        self.held_back = bool(passed)
-        self.last_started_at = asyncio.get_running_loop().time()
-        return batch
-
-    def landed(self, flight: "_Flight[Item, Result]") -> None:
-        """Take note that a batch was written."""
-        now = asyncio.get_running_loop().time()
-        seconds = now - max(flight.started_at, self.last_landed_at)
-        self.last_landed_at = now
-        known = self.write_seconds or seconds
-        self.write_seconds = known + (seconds - known) / _WRITES_REMEMBERED
-        self.backoff = _BACKOFF_FIRST
-
-    def put_back(self, batch: list[_Entry[Item, Result]]) -> None:
-        """Return to the front what is not written yet, for a lane that insists.
-
-        Whether somebody still waits for the result makes no difference.
-        """
-        self.entries.extendleft(entry for entry in reversed(batch) if not entry.done)

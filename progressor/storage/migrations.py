@@ -56,7 +56,11 @@ def migrate(dsn: str) -> list[str]:
         StorageUnavailableError: PostgreSQL cannot be reached.
     """
     functions = Functions()
-    with translated(), psycopg.connect(dsn, autocommit=True) as connection:
+    # Behind a transaction-mode pooler a statement prepared by name would meet others' of that name.
+    with (
+        translated(),
+        psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as connection,
+    ):
         _prepare(connection)
         applied = [each.name for each in migrations() if _apply(connection, each)]
         _refuse_newer(connection)

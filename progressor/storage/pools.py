@@ -3,11 +3,40 @@
 *front* serves requests (admissions, reads), *worker* settlements and claims, *scan* the scanners: a
 flood of requests cannot keep steps from settling. Everything runs in autocommit, one statement a
 transaction, and keeps no session state, so a transaction-mode pooler may stand in between.
+
+What becomes of an error, by its SQLSTATE. *Again* is within the same batch, up to
+CONFLICT_ATTEMPTS_MAX times at once; *later* is after a pause, see ``storage/__init__``.
+
+| SQLSTATE | such as | our error | request | settlement | claim, scan, beat |
+| --- | --- | --- | --- | --- | --- |
+| 40P01 40001 55P03 | deadlock | Conflict | again, then told | again, then later | later |
+| 08 40 53 55 57 58 | away, full | Unavailable | told | later | later |
+| 25P03 25P04 | session ended | Unavailable | told | later | later |
+| none | lost, timed out | Unavailable | told | later | later |
+| none | all too busy | Overloaded | told | later | later |
+| 25006 | demoted | ReadOnly | told | later, elsewhere | later, elsewhere |
+| 0A 28 3D 3F 42 | no function | Schema | told | later | later |
+| XX000 | who knows | Refused, doubtful | again, then refused | again, then refused | later |
+| 22 23 21 54 P0 XX001 | a value | Refused | fails alone | breaks its process | later |
+
+*Told* is STORAGE_UNAVAILABLE with RetryInfo, and OVERLOADED where all connections are too busy:
+whether the request was done is unknown, and its idempotency key tells. *Later* has no end: what is
+decided is written once PostgreSQL can be asked. Each time a lane is refused service it sends half
+as many items at once, so that what was too much for PostgreSQL gets through. A *refused* batch is
+split until the culprit stands alone.
+
+Classes 0A .. 42 are an operator's doing: functions or tables dropped, rights revoked. No request is
+at fault, and to refuse them one by one would break every process that has a step in hand.
+`progressor migrate`, or the start of any replica, brings the functions back.
 """
 
+import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Iterator
+import os
+import socket
+import weakref
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import psycopg
@@ -18,10 +47,16 @@ from progressor import errors
 from progressor.settings.sections import Database
 from progressor.storage import arrays
 
-RECONNECT_SECONDS = 5.0
+RECONNECT_SECONDS = 2.0
+"""For how long a pool tries to replace a lost connection; it begins anew while somebody waits."""
+
+WAITING_MAX = 5_000
+"""Who may wait for a connection of a pool."""
+
+HOLDS_MAX = 3
+"""Statement timeouts after which a connection that is still lent is taken for a stalled one."""
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
-Pool = psycopg_pool.AsyncConnectionPool[Connection]
 
 _UNDONE = (
     psycopg.errors.DeadlockDetected,
@@ -32,11 +67,15 @@ _UNDONE = (
 _TRANSIENT = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
-    psycopg.errors.ReadOnlySqlTransaction,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+    psycopg.errors.TransactionTimeout,
     psycopg_pool.PoolTimeout,
     psycopg_pool.PoolClosed,
-    psycopg_pool.TooManyRequests,
 )
+# The driver's base classes follow the SQLSTATE but for a few: these are about no value.
+_SCHEMA_CLASSES = frozenset({"0A", "28", "3D", "3F", "42"})
+_TOO_LARGE = "54"
+_INTERNAL = "XX000"
 
 
 @contextlib.contextmanager
@@ -47,19 +86,111 @@ def translated() -> Iterator[None]:
         StorageConflictError: PostgreSQL undid the transaction for the sake of another; it may be
             repeated at once.
         StorageUnavailableError: The connection, the server or the pool gave way; whether a write
-            in flight was done is unknown.
+            in flight was done is unknown. Of these, StorageReadOnlyError, StorageSchemaError and
+            StorageOverloadedError say more, and nothing was written.
         StorageRefusedError: PostgreSQL refused a value; nothing was written.
     """
     try:
         yield
-    except _UNDONE as error:
-        raise errors.StorageConflictError(str(error).strip()) from error
-    except _TRANSIENT as error:
-        raise errors.StorageUnavailableError(str(error).strip() or type(error).__name__) from error
     except TimeoutError as error:
         raise errors.StorageUnavailableError("the statement timed out") from error
     except psycopg.Error as error:
-        raise errors.StorageRefusedError(str(error).strip()) from error
+        raise _ours(error) from error
+
+
+def _ours(error: psycopg.Error) -> errors.StorageError:
+    why = str(error).strip() or type(error).__name__
+    state = error.sqlstate or ""
+    if isinstance(error, _UNDONE):
+        return errors.StorageConflictError(why)
+    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        return errors.StorageReadOnlyError(why)
+    if isinstance(error, psycopg_pool.TooManyRequests):
+        return errors.StorageOverloadedError(why)
+    if state[:2] in _SCHEMA_CLASSES:
+        return errors.StorageSchemaError(why)
+    if isinstance(error, _TRANSIENT) and state[:2] != _TOO_LARGE:
+        return errors.StorageUnavailableError(why)
+    return errors.StorageRefusedError(why, doubtful=state == _INTERNAL)
+
+
+class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
+    """A pool that learns from one lost connection about the others.
+
+    Where PostgreSQL has gone, or was demoted, every connection of the pool leads nowhere, and each
+    would cost whoever takes it next an error and a pause. So the first that comes back closed makes
+    the pool replace all that are as old as it.
+    """
+
+    def __init__(self, conninfo: str, *, patience: float, writes: bool, **options: Any) -> None:  # noqa: ANN401  they are the driver's
+        """Open nothing.
+
+        Args:
+            conninfo: How to connect.
+            patience: Seconds after which the socket of a connection that is still lent is closed:
+                what stands still on the way to PostgreSQL may otherwise stand still for ever.
+            writes: Whether to refuse a new connection to a server that takes no writes. libpq goes
+                by what the server tells it at the beginning; a pooler tells what was so at its own
+                (PgBouncer issue 859), so that one has to ask.
+            options: Those of the driver's pool.
+        """
+        self._patience = patience
+        self._writes = writes
+        self._generation = 0
+        self._generations: weakref.WeakKeyDictionary[Connection, int] = weakref.WeakKeyDictionary()
+        super().__init__(
+            conninfo, connection_class=psycopg.AsyncConnection[tuple[Any, ...]],
+            configure=self._prepare, reconnect_failed=_try_again, open=False, **options,
+        )  # fmt: skip
+
+    @contextlib.asynccontextmanager
+    async def connection(self, timeout: float | None = None) -> AsyncIterator[Connection]:
+        """Lend a connection, for as long as its `patience`."""
+        async with super().connection(timeout) as connection:
+            loop = asyncio.get_running_loop()
+            watch = loop.call_later(self._patience, _hang_up, connection)
+            try:
+                yield connection
+            finally:
+                watch.cancel()
+
+    async def putconn(self, conn: Connection) -> None:
+        """Take a connection back, and drop the others if it is closed."""
+        if conn.closed and self._generations.get(conn) == self._generation:
+            self._generation += 1
+            await self.drain()
+        await super().putconn(conn)
+
+    async def _prepare(self, connection: Connection) -> None:
+        if self._writes:
+            await self._refuse_read_only(connection)
+        self._generations[connection] = self._generation
+        arrays.register(connection)
+        # A pooler may lend us the session of somebody who listens; what it hears would pile up.
+        connection.add_notify_handler(lambda _: None)
+
+    @staticmethod
+    async def _refuse_read_only(connection: Connection) -> None:
+        row = await (await connection.execute("SHOW transaction_read_only")).fetchone()
+        if row == ("on",):
+            await connection.close()
+            raise psycopg.errors.ReadOnlySqlTransaction("the server takes no writes")
+
+
+async def _try_again(pool: psycopg_pool.AsyncConnectionPool[Any]) -> None:
+    """Go on where a pool has given up and somebody waits: nobody else would begin anew."""
+    if pool.get_stats().get("requests_waiting", 0):
+        await pool.check()
+
+
+def _hang_up(connection: Connection) -> None:
+    """Have whoever waits for an answer on a connection learn that none will come."""
+    # By a duplicate: libpq's own descriptor stays its own.
+    with (
+        contextlib.suppress(OSError, psycopg.Error),
+        socket.socket(fileno=os.dup(connection.fileno())) as ours,
+    ):
+        ours.shutdown(socket.SHUT_RDWR)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +208,10 @@ class Pools:
 
 
 def connection_string(config: Database, dsn: str, *, application: str) -> str:
-    """Return `dsn` with our timeouts and name; what the operator wrote there wins."""
+    """Return `dsn` with our timeouts and name; what the operator wrote there wins.
+
+    Of several hosts a new connection leads to the one that takes writes, also after a failover.
+    """
     given = conninfo.conninfo_to_dict(dsn)
     ours: dict[str, Any] = {
         "application_name": application,
@@ -87,31 +221,40 @@ def connection_string(config: Database, dsn: str, *, application: str) -> str:
         "keepalives_count": 3,
         "tcp_user_timeout": 20_000,
     }
-    return conninfo.make_conninfo(**(ours | given))
+    return conninfo.make_conninfo(**(ours | to_the_writer(given) | given))
+
+
+def to_the_writer(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what makes a connection string with several hosts lead to the one that takes writes.
+
+    Nothing where there is one host, or where the operator has said what to look for.
+    """
+    several = "," in str(given.get("host") or given.get("hostaddr") or "")
+    if not several or "target_session_attrs" in given:
+        return {}
+    return {"target_session_attrs": "read-write"}
 
 
 async def open_pools(config: Database, dsn: str) -> Pools:
     """Return pools that connect in the background, so that PostgreSQL may still be away."""
-
-    async def prepare(connection: Connection) -> None:
-        arrays.register(connection)
+    # An operator who says to which servers to connect knows what may be there.
+    writes = "target_session_attrs" not in conninfo.conninfo_to_dict(dsn)
 
     def pool(name: str, size: int) -> Pool:
-        return psycopg_pool.AsyncConnectionPool(
+        return Pool(
             connection_string(config, dsn, application=f"progressor {name}"),
-            connection_class=psycopg.AsyncConnection[tuple[Any, ...]],
+            writes=writes,
+            patience=HOLDS_MAX * config.statement_timeout.total_seconds(),
             # Statements are calls of functions whose plans live in PL/pgSQL; preparing them by name
             # would be session state, which a pooler takes away. (`direct` prepares, and does
             # without where that happens.)
             kwargs={"autocommit": True, "prepare_threshold": None},
             min_size=min(1, size),
             max_size=size,
+            max_waiting=WAITING_MAX,
             name=name,
-            open=False,
-            configure=prepare,
             timeout=config.connect_timeout.total_seconds(),
-            # The pool doubles the pause between its attempts without end. When it gives up after
-            # these seconds, whoever asks next makes it begin anew.
+            # The pool doubles the pause between its attempts without end.
             reconnect_timeout=RECONNECT_SECONDS,
         )
 
@@ -130,4 +273,22 @@ async def connection_of(pool: Pool) -> AsyncIterator[Connection]:
     """Lend a connection for one statement, with the driver's errors translated."""
     with translated():
         async with pool.connection() as connection:
-            yield connection
+            heed_cancellation()
+            try:
+                yield connection
+            except (errors.StorageReadOnlyError, psycopg.errors.ReadOnlySqlTransaction):
+                # It leads to a server that was demoted; another may be the primary by now.
+                await connection.close()
+                raise
+    heed_cancellation()
+
+
+def heed_cancellation() -> None:
+    """Raise CancelledError where the driver has swallowed it.
+
+    It waits by asyncio.wait_for, which in Python 3.11 forgets a cancellation that comes together
+    with the answer: a loop that was to end would go on for ever.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

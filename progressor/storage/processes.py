@@ -96,7 +96,7 @@ class Processes:
         )
         self._read_processes = functions.call("read_processes", arguments=11)
         self._put_process = functions.call("put_process", arguments=28)
-        self._remove_process = functions.call("remove_process", arguments=3)
+        self._remove_process = functions.call("remove_process", arguments=4)
         self._simple_repair = functions.call("simple_repair", arguments=5)
 
     async def run(self) -> None:
@@ -231,6 +231,9 @@ class Processes:
                     raise errors.ProcessNotFoundError(key.namespace, key.process_id)
             own = [(row[17], min(row[18], TRACE_EVENTS_MAX)) for row in tasks if row[18]]
             events = await self._trace_events(connection, key, own) if own else {}
+        if sum(len(events.get(row[0], ())) for row in tasks) < sum(count for _, count in own):
+            # Removed since its tasks were read.
+            raise errors.ProcessNotFoundError(key.namespace, key.process_id)
         return tuple(_trace(row, tuple(events.get(row[0], ()))) for row in tasks)
 
     async def _trace_events(
@@ -275,7 +278,9 @@ class Processes:
             asyncio.timeout(self._statement_timeout),
         ):
             cursor = await connection.execute(
-                self._remove_process, [key.slot, key.namespace, key.process_id], binary=True
+                self._remove_process,
+                [self._clock.pinned(), key.slot, key.namespace, key.process_id],
+                binary=True,
             )
             row = await cursor.fetchone()
         assert row is not None, "remove_process returns a row"

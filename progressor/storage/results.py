@@ -1,5 +1,6 @@
 """Results: how tasks ended, for callers who wait in a replica that did not carry them."""
 
+import asyncio
 import dataclasses
 import datetime as dt
 import logging
@@ -13,7 +14,7 @@ from progressor.domain.process import ProcessKey
 from progressor.domain.task import TaskResult, TaskStatus, TaskType
 from progressor.storage import arrays, rows, statements
 from progressor.storage.functions import Functions
-from progressor.storage.pools import Pool, connection_of, translated
+from progressor.storage.pools import Pool, connection_of, heed_cancellation, translated
 
 _SQL = statements.load("results")
 
@@ -21,6 +22,10 @@ _log = logging.getLogger(__name__)
 
 _DUE = "due"
 _DIGITS_MAX = 19
+PROBE_SECONDS = 15.0
+"""After which a connection that listens and hears nothing is asked whether it is there."""
+
+PROBE_TIMEOUT_SECONDS = 10.0
 NOTIFY_IDS_MAX = 350
 """Task ids of one notification: a payload holds 8,000 bytes, an id at most 20 and a comma."""
 
@@ -128,20 +133,32 @@ class Word:
 async def listen(dsn: str, replica_id: int) -> AsyncIterator[Word]:
     """Yield each notification, on a connection of its own, until it breaks; an empty word first.
 
+    Where a transaction-mode pooler stands in between, none ever comes: the slow round of
+    ``worker/replies`` finds all answers, up to a second later.
+
     Raises:
         StorageUnavailableError: The connection broke, or there was none.
     """
     with translated():
-        connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
+        connection = await psycopg.AsyncConnection.connect(
+            dsn, autocommit=True, prepare_threshold=None
+        )
         async with connection:
             await connection.execute(f"LISTEN progressor_{int(replica_id)}".encode())
             yield Word()
-            async for notice in connection.notifies():
-                word = _word(notice.payload)
-                if word is None:
-                    _log.warning("not a word of a replica", extra={"payload": notice.payload[:100]})
-                else:
-                    yield word
+            while True:
+                async for notice in connection.notifies(timeout=PROBE_SECONDS):
+                    heed_cancellation()
+                    word = _word(notice.payload)
+                    if word is None:
+                        extra = {"payload": notice.payload[:100]}
+                        _log.warning("not a word of a replica", extra=extra)
+                    else:
+                        yield word
+                # Who only listens does not notice that nobody is there any more.
+                async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+                    await connection.execute("")
+                heed_cancellation()
 
 
 def _word(payload: str) -> Word | None:

@@ -29,6 +29,7 @@ from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Set
 from progressor.domain.task import RunningTask, TaskError, TaskType
 from progressor.settings.sections import Commit
 from progressor.storage import arrays, rows, statements
+from progressor.storage.backoff import steady
 from progressor.storage.direct import Direct
 from progressor.storage.functions import Functions
 from progressor.storage.group_commit import GroupCommit, Insistence
@@ -116,6 +117,7 @@ class Settlements:
         statement_timeout: dt.timedelta,
         on_batch: Callable[[str, int], None],
         crowd: Callable[[], int] = lambda: 0,
+        jitter: Callable[[], float] = steady,
     ) -> None:
         """Open nothing."""
         self._clock = clock
@@ -126,6 +128,7 @@ class Settlements:
             name="settle_tasks",
             write=self._write,
             key=lambda entry: entry.key,
+            size=_bytes_of,
             pool=pool,
             insistence=Insistence.INSIST,
             lane_count=commit.lane_count,
@@ -134,6 +137,7 @@ class Settlements:
             statement_timeout=statement_timeout.total_seconds(),
             gather_max=commit.gather.total_seconds(),
             crowd=crowd,
+            jitter=jitter,
             on_batch=on_batch,
         )
 
@@ -183,6 +187,17 @@ class Settlements:
             row = await cursor.fetchone()
             if row is not None:
                 results[position] = _recalled(entry, row)
+
+
+def _bytes_of(entry: Entry) -> int:
+    settlement = entry.settlement
+    if not isinstance(settlement, Finish):
+        return 0
+    intent = settlement.intent
+    size = len(intent.response or b"") + len(intent.aux_state or b"")
+    for event in intent.events:
+        size += len(event.payload)
+    return size
 
 
 def _written(entry: Entry, row: rows.Row) -> Written:

@@ -135,24 +135,29 @@ class Intake:
         loop = asyncio.get_running_loop()
         begun_at = loop.time()
         namespace = await self.namespaces.lookup(key.namespace)
-        found = await self.results.await_task(key, task)
-        if isinstance(found, TaskResult):
-            return _answer(key, found, deduplicated=True)
         self._enter(namespace)
-        waiting = _Waiting(loop.create_future(), found)
-        # What it took to find the task counts, or the caller would be gone before it is told.
-        left = None if timeout is None else timeout - (loop.time() - begun_at)
-        deadline = _expire_after(left, waiting)
         try:
-            self.replies.expect(found, key, waiting.result)
-            self.observers.tell("awaited", task_id=found, key=key)
-            result = await waiting.result
+            found = await self.results.await_task(key, task)
+            if isinstance(found, TaskResult):
+                return _answer(key, found, deduplicated=True)
+            # What it took to find the task counts, or the caller would be gone before it is told.
+            left = None if timeout is None else timeout - (loop.time() - begun_at)
+            result = await self._result_of(key, found, left)
+        finally:
+            self._callers[namespace.name] -= 1
+        return _answer(key, result, deduplicated=True)
+
+    async def _result_of(self, key: ProcessKey, task_id: int, timeout: float | None) -> TaskResult:
+        waiting = _Waiting(asyncio.get_running_loop().create_future(), task_id)
+        deadline = _expire_after(timeout, waiting)
+        try:
+            self.replies.expect(task_id, key, waiting.result)
+            self.observers.tell("awaited", task_id=task_id, key=key)
+            return await waiting.result
         finally:
             if deadline is not None:
                 deadline.cancel()
-            self.replies.forget(found, waiting.result)
-            self._callers[namespace.name] -= 1
-        return _answer(key, result, deduplicated=True)
+            self.replies.forget(task_id, waiting.result)
 
     async def simple_repair(self, key: ProcessKey) -> int | None:
         """Bring a broken process back; return the timer that runs again, if any."""

@@ -16,6 +16,7 @@ from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import TaskResult
+from progressor.storage.backoff import Backoff, steady
 from progressor.storage.results import Word
 from progressor.worker.observer import Observers
 
@@ -25,6 +26,10 @@ EARLY_MAX = 10_000
 FETCH_MAX = 500
 _SAFETY_SECONDS = 1.0
 _BACKOFF_SECONDS = 0.5
+_BACKOFF_SECONDS_MAX = 4.0
+
+OUTGOING_MAX = 100_000
+"""Tasks of which other replicas are still to be told; what is more they find out by themselves."""
 
 
 class Results(Protocol):
@@ -47,7 +52,7 @@ class _Expected:
 class Replies:
     """The callers who wait here."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  a composition root's business
         self,
         *,
         results: Results,
@@ -56,6 +61,7 @@ class Replies:
         carried: Callable[[int], bool],
         clock: Clock,
         observers: Observers,
+        jitter: Callable[[], float] = steady,
     ) -> None:
         """Open nothing.
 
@@ -66,6 +72,7 @@ class Replies:
             carried: Whether this replica carries a task at the moment.
             clock: For the age of expectations.
             observers: Told of what only the slow round has found.
+            jitter: Spreads the pauses of an outage, from -1 to 1.
         """
         self._results = results
         self._listen = listen
@@ -73,12 +80,14 @@ class Replies:
         self._carried = carried
         self._clock = clock
         self._observers = observers
+        self._jitter = jitter
         self._expected: dict[int, _Expected] = {}
         # Tasks that have ended lately. An admission and a settlement answer over different
         # connections: a caller who joined a task in time may be told so after its end was.
         self._early: collections.OrderedDict[int, None] = collections.OrderedDict()
         self._wanted: dict[int, None] = {}
         self._outgoing: dict[int, list[int]] = {}
+        self._outgoing_count = 0
         self._fetch_wanted = asyncio.Event()
         self._send_wanted = asyncio.Event()
 
@@ -115,8 +124,7 @@ class Replies:
                     waiter.set_result(result)
         for replica_id in reply_to:
             if replica_id != own:
-                self._outgoing.setdefault(replica_id, []).append(result.task_id)
-                self._send_wanted.set()
+                self._tell(replica_id, result.task_id)
 
     async def run(self) -> None:
         """Listen, fetch, send and look after, until cancelled."""
@@ -126,17 +134,30 @@ class Replies:
             group.create_task(self._run_sender(), name="replies sender")
             group.create_task(self._run_safety_net(), name="replies safety net")
 
+    def _tell(self, replica_id: int, task_id: int) -> None:
+        if self._outgoing_count >= OUTGOING_MAX:
+            self._observers.tell("notification_lost", replicas=1)
+            return
+        self._outgoing.setdefault(replica_id, []).append(task_id)
+        self._outgoing_count += 1
+        self._send_wanted.set()
+
+    def _backoff(self) -> Backoff:
+        return Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self._jitter)
+
     def _want(self, task_ids: Iterable[int]) -> None:
         self._wanted.update(dict.fromkeys(task_ids))
         self._fetch_wanted.set()
 
     async def _run_listener(self) -> None:
+        backoff = self._backoff()
         while True:
             try:
                 async for word in self._listen():
+                    backoff.reset()
                     self._heard(word)
-            except errors.StorageUnavailableError:
-                await asyncio.sleep(_BACKOFF_SECONDS)
+            except errors.StorageError:
+                await asyncio.sleep(backoff.pause())
 
     def _heard(self, word: Word) -> None:
         if word.work_is_due:
@@ -156,6 +177,7 @@ class Replies:
             self._early.popitem(last=False)
 
     async def _run_fetcher(self) -> None:
+        backoff = self._backoff()
         while True:
             await self._fetch_wanted.wait()
             self._fetch_wanted.clear()
@@ -170,9 +192,10 @@ class Replies:
                     del self._wanted[task_id]
                 try:
                     found = await self._results.fetch(asked) if asked else []
-                except errors.StorageUnavailableError:
+                    backoff.reset()
+                except errors.StorageError:
                     # The safety net asks again.
-                    await asyncio.sleep(_BACKOFF_SECONDS)
+                    await asyncio.sleep(backoff.pause())
                     break
                 for result in found:
                     self.deliver(result)
@@ -183,9 +206,10 @@ class Replies:
             await self._send_wanted.wait()
             self._send_wanted.clear()
             outgoing, self._outgoing = self._outgoing, {}
+            self._outgoing_count = 0
             try:
                 await self._results.notify(outgoing)
-            except errors.StorageUnavailableError:
+            except errors.StorageError:
                 # The callers' replicas find the results by themselves, a little later.
                 self._observers.tell("notification_lost", replicas=len(outgoing))
 

@@ -9,6 +9,7 @@ or a timer that is due), knowing already what the process looks like: no claim, 
 import asyncio
 import dataclasses
 import datetime as dt
+import logging
 import random
 from collections.abc import Awaitable
 from typing import Protocol, assert_never
@@ -30,6 +31,8 @@ from progressor.worker.observer import Observers
 from progressor.worker.snapshots import Snapshots
 from progressor.worker.workers import Workers
 
+_log = logging.getLogger(__name__)
+
 HISTORY_BYTES_MAX = 48 * 1024 * 1024
 """What may go with one task; a message of 64 MiB holds it, and the process, and its task."""
 
@@ -43,6 +46,21 @@ _UNSTORABLE = Failed(
     reason="INVALID_ANSWER",
     message="PostgreSQL refuses to store a value of the answer; the engine's log has its words",
     retryable=False,
+)
+
+
+_UNREADABLE = Failed(
+    code=_INTERNAL,
+    reason="HISTORY_UNREADABLE",
+    message="PostgreSQL cannot read the history; its log has the reason",
+    retryable=False,
+)
+
+_INCOMPLETE = Failed(
+    code=_INTERNAL,
+    reason="HISTORY_INCOMPLETE",
+    message="the history ends before the process's last event",
+    retryable=True,
 )
 
 
@@ -132,6 +150,11 @@ class Steps:
             expires_after=namespace.step_timeout + self.step_grace,
             trace_context=task.trace_context,
         )
+        return await self._settle(entry, task, namespace)
+
+    async def _settle(
+        self, entry: Entry, task: RunningTask, namespace: Namespace
+    ) -> RunningTask | None:
         # In line from here on: written whatever becomes of this worker.
         try:
             written = await self.settlements.submit(entry)
@@ -141,7 +164,14 @@ class Steps:
             entry = dataclasses.replace(
                 entry, settlement=self._decide(task, _UNSTORABLE, namespace)
             )
-            written = await self.settlements.submit(entry)
+            try:
+                written = await self.settlements.submit(entry)
+            except errors.StorageRefusedError as error:
+                # So it is what PostgreSQL has of the process: nothing can be written about it. Its
+                # lease is left to the zombies' scan, which asks again at its own pace.
+                _log.error("not settled", extra={"task_id": task.task_id, "why": str(error)})
+                self.observers.tell("abandoned", task_id=task.task_id, key=task.key)
+                return None
         return self._conclude(entry, task, written, namespace)
 
     def _decide(self, task: RunningTask, outcome: Outcome, namespace: Namespace) -> Settlement:
@@ -226,6 +256,8 @@ class Steps:
             # Without its history the step cannot be asked for. The settlement waits for PostgreSQL
             # and hands the task on, this attempt not counted.
             return Released()
+        except errors.StorageRefusedError:
+            return _UNREADABLE
         if isinstance(history, Failed):
             return history
         timeout = task.step_timeout or namespace.step_timeout
@@ -254,6 +286,10 @@ class Steps:
                 "let the namespace send the last events, or none",
                 retryable=False,
             )
+        if len(page.events) < _count_of(wanted, last):
+            # Removed since it was claimed, and the lease with it: nothing of this will be written.
+            # The processor would see a state that is not of its history.
+            return _INCOMPLETE
         if wanted.direction is Direction.FORWARD and wanted.limit is None:
             self.snapshots.remember(process, page.events)
         elif wanted.direction is Direction.BACKWARD and wanted.after == 0:
@@ -268,6 +304,15 @@ class Steps:
         count = before - 1 if wanted.limit is None else min(wanted.limit, before - 1)
         known = self.snapshots.recall(process, after=before - 1 - count)
         return known if known is None else known[:count][::-1]
+
+
+def _count_of(wanted: HistoryRange, last: int) -> int:
+    """Return how many events a range has in a history that ends with `last`."""
+    if wanted.direction is Direction.FORWARD:
+        found = last - wanted.after
+    else:
+        found = wanted.after - 1 if wanted.after else last
+    return found if wanted.limit is None else min(found, wanted.limit)
 
 
 def _kept(task: RunningTask, namespace: Namespace) -> int | None:

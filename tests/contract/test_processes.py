@@ -416,6 +416,22 @@ class TestTrace:
         with pytest.raises(errors.ProcessNotFoundError):
             await desk.processes.trace(fresh_key(), after=0, limit=1)
 
+    async def test_is_refused_where_the_process_goes_meanwhile(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        key = fresh_key()
+        await desk.started(key, success(events=2))
+        read_events = desk.processes._trace_events
+
+        async def too_late(*arguments: Any) -> Any:
+            await desk.processes.remove(key)
+            return await read_events(*arguments)
+
+        monkeypatch.setattr(desk.processes, "_trace_events", too_late)
+
+        with pytest.raises(errors.ProcessNotFoundError):
+            await desk.processes.trace(key, after=0, limit=10)
+
 
 class TestList:
     async def test_pages_from_the_newest_without_gap_or_repetition(

@@ -11,6 +11,7 @@ from progressor import errors
 from progressor.domain.intent import Complete, RemoveProcess, SetTimer
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import TaskResult, TaskStatus, TaskType
+from progressor.storage.replicas import Roster
 from progressor.storage.results import NOTIFY_IDS_MAX, listen
 from tests.support.clock import ManualClock
 from tests.support.laws import broken_laws
@@ -102,6 +103,23 @@ class TestFetch:
         assert results[removed.task_id].removed
         assert results[answered.task_id].response == b"bye"
 
+    @pytest.mark.parametrize("by_settlement", [True, False])
+    async def test_finds_the_answer_of_a_task_whose_process_went_before_it_was_fetched(
+        self, desk: Desk, other: Desk, by_settlement: bool
+    ) -> None:
+        key = fresh_key()
+        init = await desk.start(key)
+        await other.results.await_task(key, init.task_id)
+        await desk.settled(init, success(response=b"r"))
+
+        if by_settlement:
+            await desk.settled(await desk.run_task(a_request(key)), success(RemoveProcess()))
+        else:
+            await desk.processes.remove(key)
+
+        (result,) = await other.results.fetch({init.task_id: key})
+        assert (result.removed, result.response) == (False, b"r")
+
 
 async def test_replies_are_kept_for_a_while(
     desk: Desk, clock: ManualClock, eye: psycopg.Connection[Any]
@@ -157,13 +175,14 @@ class TestReplicas:
         await other.beat()
         clock.advance(HOUR)
         await desk.beat()
-        assert [each.replica_id for each in await desk.replicas.list(limit=9)] == [1, 2]
+        roster = Roster(pool=desk.pool, clock=clock, lease_timeout=LEASE_TIMEOUT)
+        assert [each.replica_id for each in await roster.list(after=0, limit=9)] == [1, 2]
 
         assert await desk.replicas.delete_dead(retention=HOUR / 2) == 1
-        assert [each.replica_id for each in await desk.replicas.list(limit=9)] == [1]
+        assert [each.replica_id for each in await roster.list(after=0, limit=9)] == [1]
         await desk.replicas.retire(1)
 
-        assert await desk.replicas.list(limit=9) == ()
+        assert await roster.list(after=0, limit=9) == ()
         await desk.beat()
         await other.beat()
 

@@ -7,16 +7,15 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 import psycopg
-import psycopg_pool
 import pytest
 import uvloop
 from psycopg.pq import TransactionStatus
 
 from progressor import errors
-from progressor.storage import arrays, direct
+from progressor.storage import direct
 from progressor.storage.arrays import ByteaColumn, InstantColumn, Int8Column, TextColumn
 from progressor.storage.direct import Direct
-from progressor.storage.pools import Connection, connection_of, translated
+from progressor.storage.pools import Connection, Pool, connection_of, translated
 from tests.support.storage import connect
 from tests.support.storage_locks import until_blocked
 
@@ -244,22 +243,18 @@ def test_a_pool_lends_no_connection_in_the_middle_of_an_answer(
 ) -> None:
     statement = Direct(b"SELECT %b::bigint")
 
-    async def prepare(connection: Connection) -> None:
-        arrays.register(connection)
-
-    async def lend(pool: psycopg_pool.AsyncConnectionPool[Connection]) -> None:
+    async def lend(pool: Pool) -> None:
         async with connection_of(pool) as connection:
             await given_up(connection, eye)
 
     async def work() -> list[tuple[Any, ...]]:
-        async with psycopg_pool.AsyncConnectionPool(
+        async with Pool(
             database,
-            connection_class=psycopg.AsyncConnection[tuple[Any, ...]],
+            patience=60.0,
+            writes=True,
             kwargs={"autocommit": True},
             min_size=1,
             max_size=1,
-            configure=prepare,
-            open=False,
         ) as pool:
             await lend(pool)
             async with connection_of(pool) as connection:

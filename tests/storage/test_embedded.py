@@ -501,3 +501,38 @@ def runs_as_nobody(command: list[str]) -> bool:
     except (OSError, subprocess.CalledProcessError):
         return False
     return True
+
+
+def test_a_server_whose_socket_had_to_go_elsewhere_is_found_there_again(home: Path) -> None:
+    server = EmbeddedPostgres(data_directory=home / ("long" * 25))
+    try:
+        first = server.start()
+        server.stop()
+        second = server.start()
+        ours, guard = pids(home / ("long" * 25))
+        os.kill(guard, signal.SIGKILL)
+        wait_until_no_server(home / ("long" * 25))
+        third = server.start()
+        with psycopg.connect(third) as connection:
+            row = connection.execute("SELECT 1").fetchone()
+    finally:
+        server.stop()
+
+    assert ours
+    assert first == second == third
+    assert socket_directory(first) != home / ("long" * 25)
+    assert row == (1,)
+
+
+def test_a_socket_directory_that_somebody_else_has_taken_is_left_alone(home: Path) -> None:
+    directory = home / ("long" * 25)
+    server = EmbeddedPostgres(data_directory=directory)
+    with server:
+        taken = socket_directory(server.conninfo)
+    taken.write_text("somebody's")
+    try:
+        with pytest.raises(errors.EmbeddedPostgresError, match="cannot be started"):
+            server.start()
+        assert taken.read_text() == "somebody's"
+    finally:
+        taken.unlink()

@@ -34,8 +34,9 @@ from tests.support.storage_reads import reads_of, scheduled_task, seed, seeded_k
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WAITING, RUNNING, TASKS = 2_000, 500, 10_000
-PER_ITEM = 12
-"""Rows that may be read per table for one item: its own, by several statements, and neighbours."""
+PER_ITEM = 16
+"""Rows that may be read per table for one item: its own, by several statements (a removal reads
+all tasks of its process four times), and neighbours."""
 
 HOUR = dt.timedelta(hours=1)
 OUTCOMES: tuple[Outcome, ...] = (

@@ -8,6 +8,7 @@ from progressor.domain.event import Event, NewEvent
 from progressor.domain.intent import Action, Failed, Intent, KeepTimer, Succeeded
 from progressor.domain.namespace import Namespace
 from progressor.domain.process import Process, ProcessKey, ProcessStatus, process_key
+from progressor.domain.replica import ReplicaView
 from progressor.domain.settlement import Finish
 from progressor.domain.task import RunningTask, TaskError, TaskResult, TaskStatus, TaskType
 from progressor.storage.claims import Claimed
@@ -201,3 +202,23 @@ def make_zombie(**fields: Any) -> Zombie:
         "cause": ZombieCause.SILENT,
     }
     return Zombie(**defaults | fields)
+
+
+def make_replica_view(**fields: Any) -> ReplicaView:
+    """Return an idle replica that has just beaten."""
+    defaults: Fields = {
+        "replica_id": 1,
+        "name": "host-1",
+        "version": "1.2.3",
+        "functions": "progressor_1",
+        "started_at": START,
+        "heartbeat_at": START,
+        "heartbeat_age": seconds(0),
+        "lease_timeout": seconds(5),
+        "draining": False,
+        "step_count": 0,
+        "caller_count": 0,
+        "clock_offset": seconds(0),
+        "lease_count": 0,
+    }
+    return ReplicaView(**defaults | fields)

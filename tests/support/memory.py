@@ -136,6 +136,8 @@ class MemoryHistories:
         self.outage = Outage()
         self.cut = False
         """Whether a read tells that there is more than fits."""
+        self.refuses = False
+        """Whether PostgreSQL cannot read what it has."""
 
     async def read(
         self, key: ProcessKey, wanted: HistoryRange, *, last_event_id: int, bytes_max: int
@@ -143,6 +145,8 @@ class MemoryHistories:
         assert bytes_max > 0
         assert key.process_id
         self.outage.strike()
+        if self.refuses:
+            raise errors.StorageRefusedError("a page is broken")
         self.reads.append(wanted)
         events = expected_history(self.events[:last_event_id], wanted)
         if self.cut:
@@ -419,6 +423,7 @@ class MemoryPool:
 
     def __init__(self) -> None:
         self.outages = 0
+        self.outage: type[psycopg.Error] = psycopg.OperationalError
         self.lent = 0
 
     @contextlib.asynccontextmanager
@@ -426,6 +431,6 @@ class MemoryPool:
         """Lend the connection."""
         if self.outages:
             self.outages -= 1
-            raise psycopg.OperationalError(AWAY)
+            raise self.outage(AWAY)
         self.lent += 1
         yield cast("Connection", object())

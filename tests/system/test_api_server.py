@@ -30,17 +30,26 @@ from progressor.domain.answer import Answer, Receipt
 from progressor.domain.event import Event, HistoryRange
 from progressor.domain.namespace import Namespace
 from progressor.domain.process import Process, ProcessKey, ProcessStatus, process_key
+from progressor.domain.replica import ReplicaView
 from progressor.domain.task import TaskStatus, TaskType
 from progressor.domain.view import HistoryPage, ProcessQuery, ProcessView, TaskTrace
-from progressor.v1 import namespace_service_pb2, process_service_pb2, types_pb2
+from progressor.v1 import (
+    namespace_service_pb2,
+    process_service_pb2,
+    replica_service_pb2,
+    types_pb2,
+)
 from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceStub
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
+from progressor.v1.replica_service_pb2_grpc import ReplicaServiceStub
+from tests.support.builders import make_replica_view
 from tests.support.sessions import SessionStub
 
 if TYPE_CHECKING:
     # The generated module has them in its stub alone.
     from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceAsyncStub
     from progressor.v1.process_service_pb2_grpc import ProcessServiceAsyncStub
+    from progressor.v1.replica_service_pb2_grpc import ReplicaServiceAsyncStub
 
 pb = process_service_pb2
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -48,7 +57,12 @@ SECOND = dt.timedelta(seconds=1)
 PAYLOAD_MAX = 2 * 1024 * 1024
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-SERVICES = ("", "progressor.v1.ProcessService", "progressor.v1.NamespaceService")
+SERVICES = (
+    "",
+    "progressor.v1.ProcessService",
+    "progressor.v1.NamespaceService",
+    "progressor.v1.ReplicaService",
+)
 
 
 class MemoryIntake:
@@ -206,6 +220,24 @@ class MemoryNamespaces:
         del self.stored[name]
 
 
+class MemoryRoster:
+    """Three replicas; the first one is silent."""
+
+    def __init__(self) -> None:
+        """Begin with nothing asked."""
+        self.raises: Exception | None = None
+
+    async def list(self, *, after: int, limit: int) -> tuple[ReplicaView, ...]:
+        """Return some in order."""
+        if self.raises is not None:
+            raise self.raises
+        views = (
+            make_replica_view(replica_id=number, heartbeat_age=9 * SECOND / number)
+            for number in (1, 2, 3)
+        )
+        return tuple(view for view in views if view.replica_id > after)[:limit]
+
+
 @dataclasses.dataclass
 class Engine:
     """A server, what stands behind it, and a channel to it."""
@@ -214,6 +246,7 @@ class Engine:
     intake: MemoryIntake
     processes: MemoryProcesses
     namespaces: MemoryNamespaces
+    roster: MemoryRoster
     address: str
     channel: grpc.aio.Channel
     in_sessions: bool
@@ -228,6 +261,11 @@ class Engine:
     def namespace_service(self) -> "NamespaceServiceAsyncStub":
         """Return a stub."""
         return NamespaceServiceStub(self.channel)
+
+    @property
+    def replica_service(self) -> "ReplicaServiceAsyncStub":
+        """Return a stub."""
+        return ReplicaServiceStub(self.channel)
 
     async def health(self, service: str = "") -> int:
         """Return what a health check says."""
@@ -291,26 +329,28 @@ def trace(task_id: int) -> TaskTrace:
 
 def build(
     listening: Listening,
-) -> tuple[ApiServer, MemoryIntake, MemoryProcesses, MemoryNamespaces]:
+) -> tuple[ApiServer, MemoryIntake, MemoryProcesses, MemoryNamespaces, MemoryRoster]:
     intake, processes, namespaces = MemoryIntake(), MemoryProcesses(), MemoryNamespaces()
+    roster = MemoryRoster()
     server = ApiServer(
         intake=intake,
         processes=processes,
         namespaces=namespaces,
+        roster=roster,
         clock=SystemClock(),
         listening=listening,
     )
-    return server, intake, processes, namespaces
+    return server, intake, processes, namespaces, roster
 
 
 @pytest.fixture(params=["unary", "session"])
 async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
-    server, intake, processes, namespaces = build(Listening(bind=("127.0.0.1:0",)))
+    server, intake, processes, namespaces, roster = build(Listening(bind=("127.0.0.1:0",)))
     (address,) = await server.start()
     await server.set_serving(serving=True)
     async with grpc.aio.insecure_channel(address) as channel:
         in_sessions = request.param == "session"
-        yield Engine(server, intake, processes, namespaces, address, channel, in_sessions)
+        yield Engine(server, intake, processes, namespaces, roster, address, channel, in_sessions)
         await server.drain(dt.timedelta(0))
 
 
@@ -660,10 +700,34 @@ async def test_a_list_comes_in_pages_without_states(engine: Engine) -> None:
     assert seen == ["0", "1", "2", "3", "4"]
 
 
+async def test_replicas_are_listed_page_by_page(engine: Engine) -> None:
+    wire = replica_service_pb2
+    request = wire.ListReplicasRequest(page_size=2)
+
+    first = await engine.replica_service.ListReplicas(request)
+    request.page_token = first.next_page_token
+    second = await engine.replica_service.ListReplicas(request)
+
+    assert [(it.replica_id, it.state) for it in first.replicas] == [
+        (1, wire.REPLICA_STATE_SILENT),
+        (2, wire.REPLICA_STATE_SERVING),
+    ]
+    assert ([it.replica_id for it in second.replicas], second.next_page_token) == ([3], "")
+
+
+async def test_replicas_that_cannot_be_read_are_unavailable_storage(engine: Engine) -> None:
+    engine.roster.raises = errors.StorageUnavailableError("away")
+
+    request = replica_service_pb2.ListReplicasRequest()
+    code, info = await end_of(engine.replica_service.ListReplicas(request))
+
+    assert (code, info.reason) == (grpc.StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
+
+
 async def test_health_tells_of_each_service(engine: Engine) -> None:
-    assert [await engine.health(name) for name in SERVICES] == [SERVING] * 3
+    assert [await engine.health(name) for name in SERVICES] == [SERVING] * 4
     await engine.server.set_serving(serving=False)
-    assert [await engine.health(name) for name in SERVICES] == [NOT_SERVING] * 3
+    assert [await engine.health(name) for name in SERVICES] == [NOT_SERVING] * 4
     stub: Any = health_pb2_grpc.HealthStub(engine.channel)
     unknown = await failure(stub.Check(health_pb2.HealthCheckRequest(service="other")))
     assert unknown.code() is grpc.StatusCode.NOT_FOUND
@@ -681,6 +745,7 @@ async def test_reflection_lists_and_describes_every_service(engine: Engine) -> N
     assert set(services) == {
         "progressor.v1.ProcessService",
         "progressor.v1.NamespaceService",
+        "progressor.v1.ReplicaService",
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
     }

@@ -56,6 +56,9 @@ TOLD: list[errors.ProgressorError] = [
     errors.DeadlineExceededError(77),
     errors.StorageUnavailableError("host=db"),
     errors.StorageConflictError("deadlock"),
+    errors.StorageReadOnlyError("it stands by"),
+    errors.StorageSchemaError("no such function"),
+    errors.StorageOverloadedError("5,000 wait"),
 ]
 
 

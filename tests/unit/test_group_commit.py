@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
 import psycopg
+import psycopg_pool
 import pytest
 
 from progressor import errors
@@ -20,9 +21,11 @@ from progressor.storage.group_commit import (
     GATHER_WRITES,
     HOLD_SECONDS,
     IDLE_SECONDS,
+    QUEUE_BYTES_MAX,
     GroupCommit,
     Insistence,
 )
+from progressor.storage.lane import BATCH_BYTES_MAX
 from progressor.storage.pools import Connection, Pool
 from tests.support.builders import make_key
 from tests.support.memory import MemoryPool
@@ -313,8 +316,8 @@ async def test_what_is_decided_is_written_again_until_postgresql_answers() -> No
         await asyncio.wait(futures)
 
     assert [future.result() for future in futures] == [10, 20]
-    assert bench.batches == [(1, 2)] * 3
-    assert bench.again == [False, True, True]
+    assert bench.batches == [(1, 2), (1,), (1,), (2,)]
+    assert bench.again == [False, True, True, True]
 
 
 @in_virtual_time
@@ -329,7 +332,7 @@ async def test_an_outage_keeps_the_order_within_a_process() -> None:
         bench.open.set()
         await asyncio.wait(futures)
 
-    assert bench.batches == [(1, 2), (1, 2), (3, 4)]
+    assert bench.batches == [(1, 2), (1,), (2, 3), (4,)]
 
 
 @in_virtual_time
@@ -360,6 +363,102 @@ async def test_the_pauses_of_an_outage_grow_up_to_a_second_and_then_start_over()
 
     pauses = [later - earlier for earlier, later in itertools.pairwise(bench.times)]
     assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.0, 0.05])
+
+
+@in_virtual_time
+async def test_the_pauses_of_an_outage_are_spread() -> None:
+    bench = Bench(Insistence.INSIST, jitter=lambda: 1.0)
+    bench.script.extend([AWAY] * 3)
+    async with bench.running():
+        (future,) = bench.submit(*crowd(1))
+        await asyncio.wait({future})
+
+    pauses = [later - earlier for earlier, later in itertools.pairwise(bench.times)]
+    assert pauses == pytest.approx([0.05 * 1.25, 0.1 * 1.25, 0.2 * 1.25])
+
+
+@in_virtual_time
+async def test_what_was_not_written_is_written_again_in_smaller_and_then_in_larger_batches() -> (
+    None
+):
+    bench = Bench(Insistence.INSIST, batch_max=8)
+    bench.script.extend([AWAY] * 2)
+    async with bench.running():
+        futures = bench.submit(*crowd(*range(16)))
+        await asyncio.wait(futures)
+
+    assert [len(batch) for batch in bench.batches] == [8, 4, 2, 4, 8, 2]
+    assert [future.result() for future in futures] == [10 * number for number in range(16)]
+
+
+@in_virtual_time
+async def test_a_batch_holds_no_more_bytes_than_it_may() -> None:
+    bench = Bench(size=lambda item: BATCH_BYTES_MAX // 2 if item.number else BATCH_BYTES_MAX + 1)
+    async with bench.running():
+        await asyncio.wait(bench.submit(*crowd(1, 2, 3, 0, 4)))
+
+    assert bench.batches == [(1, 2), (3,), (0,), (4,)]
+    assert bench.commit.waiting_bytes == 0
+
+
+@in_virtual_time
+async def test_a_line_that_is_full_of_bytes_refuses_requests_until_there_is_room() -> None:
+    bench = Bench(size=lambda _: QUEUE_BYTES_MAX // 2)
+    bench.submit(*crowd(1, 2))
+
+    with pytest.raises(errors.OverloadedError, match="bytes"):
+        bench.submit(*crowd(3))
+
+    async with bench.running():
+        await settled()
+        (late,) = bench.submit(*crowd(3))
+
+        assert await late == 30
+
+
+@in_virtual_time
+@pytest.mark.parametrize("insistence", Insistence)
+async def test_a_line_that_was_given_up_or_put_back_knows_its_bytes(insistence: Insistence) -> None:
+    bench = Bench(insistence, size=lambda _: 7)
+    bench.script.append(AWAY)
+    async with bench.running():
+        await asyncio.wait(bench.submit(*crowd(1, 2, 3, 4, 5, 6)))
+
+    assert bench.commit.waiting_bytes == 0
+
+
+@in_virtual_time
+async def test_who_waits_keeps_its_place_where_only_connections_are_short() -> None:
+    bench = Bench()
+    bench.pool.outages = 2
+    bench.pool.outage = psycopg_pool.TooManyRequests
+    async with bench.running():
+        (future,) = bench.submit(*crowd(1))
+
+        assert await future == 10
+
+
+@in_virtual_time
+async def test_an_error_that_may_be_the_moment_s_is_repeated_before_it_counts_as_a_refusal() -> (
+    None
+):
+    bench = Bench()
+    bench.script.extend([psycopg.errors.InternalError_] * (CONFLICT_ATTEMPTS_MAX - 1))
+    async with bench.running():
+        (future,) = bench.submit(*crowd(1))
+
+        assert await future == 10
+
+
+@in_virtual_time
+async def test_an_error_that_stays_is_a_refusal() -> None:
+    bench = Bench()
+    bench.script.extend([psycopg.errors.InternalError_] * CONFLICT_ATTEMPTS_MAX)
+    async with bench.running():
+        (future,) = bench.submit(*crowd(1))
+        await asyncio.wait({future})
+
+    assert isinstance(future.exception(), errors.StorageRefusedError)
 
 
 @in_virtual_time
@@ -646,9 +745,10 @@ async def test_batches_that_broke_together_are_written_again_one_after_the_other
         await asyncio.wait(futures)
 
     one, two = (tuple(item.number for item in items) for items in (first, second))
-    assert bench.batches == [one, two, one, two]
-    assert bench.again == [False, False, True, True]
-    assert bench.under_way_max == [1, 2, 1, 1]
+    halves = [one[:4], one[4:] + two[:4], two[4:]]
+    assert bench.batches == [one, two, *halves]
+    assert bench.again == [False, False, True, True, True]
+    assert bench.under_way_max == [1, 2, 1, 1, 1]
 
 
 def by_rival(item: Item) -> str | None:

@@ -212,3 +212,15 @@ async def test_a_zombie_that_cannot_be_settled_ends_the_scan_loudly() -> None:
         await bench.scanning.scan()
 
     assert caught.group_contains(errors.StorageUnavailableError)
+
+
+@in_virtual_time
+async def test_one_that_cannot_be_settled_does_not_hold_up_the_others() -> None:
+    bench = Bench()
+    bench.replicas.zombies = (make_zombie(task_id=1), make_zombie(task_id=2))
+    bench.settlements.script.append(errors.StorageRefusedError("its page is broken"))
+
+    await bench.scanning.scan()
+
+    assert [entry.task_id for entry in bench.settlements.entries] == [1, 2]
+    assert bench.observers.counts == {"zombie_collected": 1}

@@ -330,3 +330,18 @@ async def test_an_answer_is_given_once() -> None:
     bench.replies.deliver(second)
 
     assert waiter.result().response == b"first"
+
+
+@in_virtual_time
+async def test_more_than_can_be_told_is_left_to_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OUTGOING_MAX", 2)
+    bench = Bench()
+    for task_id in range(1, 5):
+        bench.replies.deliver(make_result(task_id), reply_to=(2,), own=1)
+    async with bench.running():
+        await settled()
+        bench.replies.deliver(make_result(5), reply_to=(2,), own=1)
+        await settled()
+
+    assert bench.results.notified == [{2: [1, 2]}, {2: [5]}]
+    assert bench.observers.counts["notification_lost"] == 2

@@ -399,6 +399,18 @@ async def test_a_history_that_was_read_whole_is_not_read_again() -> None:
     assert bench.history_sent() == (1, 2, 3)
 
 
+@in_virtual_time
+async def test_no_processor_is_asked_about_a_process_that_went_while_its_history_was_read() -> None:
+    bench = Bench()
+    bench.histories.events = ()
+
+    await bench.carry(task_with_history(3))
+
+    assert bench.processor.asked == []
+    (entry,) = bench.settlements.entries
+    assert isinstance(entry.settlement, Retry)
+
+
 LAST_TWO = HistoryRange(direction=Direction.BACKWARD, limit=2)
 
 
@@ -486,3 +498,28 @@ async def test_an_outcome_of_the_processor_is_settled_by_the_rules() -> None:
     assert bench.settlements.entries[0].settlement == Retry(
         delay=seconds(0), attempt_count=2, error=None
     )
+
+
+@in_virtual_time
+async def test_a_process_about_which_nothing_can_be_written_is_left_to_the_zombies_scan() -> None:
+    bench = Bench()
+    bench.settlements.script.extend([errors.StorageRefusedError("its page is broken")] * 2)
+
+    await bench.carry()
+
+    assert len(bench.settlements.entries) == 2
+    assert bench.points["abandoned"] == 1
+    assert bench.leases.tokens() == []
+
+
+@in_virtual_time
+async def test_a_history_that_postgresql_cannot_read_breaks_its_process() -> None:
+    bench = Bench()
+    bench.histories.refuses = True
+
+    await bench.carry(task_with_history(3))
+
+    (entry,) = bench.settlements.entries
+    assert isinstance(entry.settlement, Break)
+    assert entry.settlement.error.reason == "HISTORY_UNREADABLE"
+    assert bench.processor.asked == []

@@ -1,0 +1,36 @@
+"""Backoff: the pauses between tries at something that is away.
+
+They grow, so that what comes back is not knocked over at once, and they are spread, so that those
+who lost it together do not return together.
+"""
+
+from collections.abc import Callable
+
+SPREAD = 0.25
+"""By which share of itself a pause may be longer or shorter."""
+
+
+def steady() -> float:
+    """Return no jitter at all."""
+    return 0.0
+
+
+class Backoff:
+    """Pauses that double from `first` to `longest` seconds, and begin anew after a success."""
+
+    def __init__(
+        self, *, first: float, longest: float, jitter: Callable[[], float] = steady
+    ) -> None:
+        """Take the bounds, in seconds, and what draws from -1 .. 1."""
+        assert 0 < first <= longest, f"pauses from {first} to {longest} do not grow"
+        self._first, self._longest, self._jitter = first, longest, jitter
+        self._next = first
+
+    def pause(self) -> float:
+        """Return the seconds to wait before the next try; at most `longest` and its spread."""
+        pause, self._next = self._next, min(2 * self._next, self._longest)
+        return pause * (1 + SPREAD * self._jitter())
+
+    def reset(self) -> None:
+        """Begin anew: it was there."""
+        self._next = self._first

@@ -1,0 +1,441 @@
+"""What PostgreSQL's errors become, and what admission, settlement and claim make of them.
+
+The table is in ``progressor/storage/pools.py``. A trigger raises the errors inside the functions of
+the hot path, as often as a test says; those that can be had for real are.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+import pytest_asyncio
+from psycopg import sql
+
+from progressor import errors
+from progressor.domain.task import TaskType
+from progressor.settings.sections import Database
+from progressor.storage.direct import Direct
+from progressor.storage.functions import Functions
+from progressor.storage.group_commit import CONFLICT_ATTEMPTS_MAX
+from progressor.storage.migrations import migrate
+from progressor.storage.pools import Connection, connection_of, open_pools
+from progressor.storage.settlements import Written
+from tests.support.clock import ManualClock
+from tests.support.storage import (
+    Desk,
+    a_request,
+    create_namespace,
+    empty,
+    fresh_key,
+    running_desks,
+    success,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+POISON = "poison"
+FAULTS = """
+    CREATE TABLE public.faults (state text NOT NULL, times integer NOT NULL);
+    -- What a sequence has counted, no rollback takes back.
+    CREATE SEQUENCE public.strikes;
+    CREATE FUNCTION public.strike() RETURNS trigger LANGUAGE plpgsql AS $$
+    DECLARE
+        fault public.faults;
+    BEGIN
+        SELECT * INTO fault FROM public.faults;
+        IF FOUND AND nextval('public.strikes') <= fault.times THEN
+            RAISE EXCEPTION 'struck' USING ERRCODE = fault.state;
+        END IF;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER strike BEFORE INSERT OR UPDATE ON progressor.tasks
+        FOR EACH STATEMENT EXECUTE FUNCTION public.strike();
+    CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        RAISE EXCEPTION 'refused' USING ERRCODE = (SELECT state FROM public.faults);
+    END $$;
+    CREATE TRIGGER refuse BEFORE UPDATE ON progressor.tasks
+        FOR EACH ROW WHEN (NEW.process_id LIKE 'poison%') EXECUTE FUNCTION public.refuse();
+"""
+
+CONFLICTS = ("40P01", "40001", "55P03")
+AWAY = (
+    "08006", "25P03", "25P04", "40003", "53000", "53100", "53200", "53300", "55006", "57014",
+    "57P01", "57P02", "57P03", "57P05", "58030",
+)  # fmt: skip
+READ_ONLY = ("25006",)
+SCHEMA = ("0A000", "28000", "3D000", "3F000", "42501", "42883", "42P01", "42703")
+VALUES = ("22001", "22003", "22021", "22P02", "23502", "23505", "23514", "21000", "54000", "P0001")
+CORRUPT = ("XX001", "XX002")
+DOUBTFUL = ("XX000",)
+
+CLASSES: dict[str, type[errors.StorageError]] = {
+    **dict.fromkeys(CONFLICTS, errors.StorageConflictError),
+    **dict.fromkeys(AWAY, errors.StorageUnavailableError),
+    **dict.fromkeys(READ_ONLY, errors.StorageReadOnlyError),
+    **dict.fromkeys(SCHEMA, errors.StorageSchemaError),
+    **dict.fromkeys((*VALUES, *CORRUPT, *DOUBTFUL), errors.StorageRefusedError),
+}
+TRANSIENT = (*CONFLICTS, *AWAY, *READ_ONLY, *SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def desk(database: str, clock: ManualClock) -> AsyncIterator[Desk]:
+    create_namespace(database)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(FAULTS)
+    async with running_desks(database, clock=clock) as (desk,):
+        await desk.beat()
+        yield desk
+
+
+@pytest.fixture(scope="module")
+def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+Strike = Callable[..., None]
+
+
+@pytest.fixture
+def strike(desk: Desk, eye: psycopg.Connection[Any]) -> Iterator[Strike]:
+    """Return what makes the next `times` writes fail with an SQLSTATE."""
+    assert desk is not None, "the triggers are there"
+
+    def begin(state: str, *, times: int = 1) -> None:
+        eye.execute("DELETE FROM public.faults")
+        eye.execute("ALTER SEQUENCE public.strikes RESTART")
+        eye.execute("INSERT INTO public.faults VALUES (%s, %s)", [state, times])
+
+    yield begin
+    eye.execute("DELETE FROM public.faults")
+    empty(eye, keep=("namespaces", "replicas"))
+
+
+def struck(eye: psycopg.Connection[Any]) -> int:
+    """Return how many writes were tried since the last `strike`, those that succeeded included."""
+    row = eye.execute("SELECT last_value FROM public.strikes").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def raising(state: str) -> bytes:
+    return f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END $$".encode()
+
+
+async def by_cursor(connection: Connection, statement: bytes) -> None:
+    await connection.execute(statement)
+
+
+async def past_the_cursor(connection: Connection, statement: bytes) -> None:
+    await Direct(statement).execute(connection, [])
+
+
+async def limited(desk: Desk, limit: LiteralString, statement: LiteralString) -> None:
+    """Execute a statement that the server itself gives 10 ms."""
+    async with connection_of(desk.pool) as connection, connection.transaction():
+        await connection.execute(f"SET LOCAL {limit} = '10ms'")
+        await connection.execute(statement)
+
+
+class TestAnErrorOfPostgresql:
+    @pytest.mark.parametrize("send", [by_cursor, past_the_cursor])
+    @pytest.mark.parametrize(("state", "expected"), CLASSES.items())
+    async def test_has_the_class_that_the_table_says(
+        self,
+        desk: Desk,
+        state: str,
+        expected: type[errors.StorageError],
+        send: Callable[[Connection, bytes], Awaitable[None]],
+    ) -> None:
+        with pytest.raises(errors.StorageError) as raised:
+            async with connection_of(desk.pool) as connection:
+                await send(connection, raising(state))
+
+        assert type(raised.value) is expected
+        assert getattr(raised.value, "doubtful", False) is (state in DOUBTFUL)
+
+    async def test_that_comes_of_a_statement_timeout_of_the_server_is_no_refusal(
+        self, desk: Desk
+    ) -> None:
+        with pytest.raises(errors.StorageUnavailableError, match="statement timeout"):
+            await limited(desk, "statement_timeout", "SELECT pg_sleep(10)")
+
+    async def test_that_comes_of_a_lock_timeout_is_a_conflict(
+        self, desk: Desk, eye: psycopg.Connection[Any]
+    ) -> None:
+        with eye.transaction():
+            eye.execute("LOCK TABLE progressor.namespaces")
+            with pytest.raises(errors.StorageConflictError):
+                await limited(desk, "lock_timeout", "LOCK TABLE progressor.namespaces")
+
+    async def test_that_ends_the_session_is_no_refusal(
+        self, desk: Desk, eye: psycopg.Connection[Any]
+    ) -> None:
+        async def killed() -> None:
+            async with connection_of(desk.pool) as connection:
+                eye.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
+                await connection.execute("SELECT 1")
+
+        with pytest.raises(errors.StorageUnavailableError):
+            await killed()
+
+
+class TestASettlement:
+    @pytest.mark.parametrize("state", TRANSIENT)
+    async def test_is_written_once_whatever_was_wrong_for_a_while(
+        self, desk: Desk, strike: Strike, state: str
+    ) -> None:
+        init = await desk.start(fresh_key())
+        strike(state, times=2)
+
+        written = await desk.settled(init, success(events=1))
+
+        assert written.process is not None
+        assert written.process.last_event_id == 1
+
+    @pytest.mark.parametrize("state", CONFLICTS)
+    async def test_that_is_undone_more_often_than_is_tried_at_once_is_written_later(
+        self, desk: Desk, strike: Strike, state: str
+    ) -> None:
+        init = await desk.start(fresh_key())
+        strike(state, times=CONFLICT_ATTEMPTS_MAX + 1)
+
+        written = await desk.settled(init)
+
+        assert written.process is not None
+
+    async def test_is_written_in_spite_of_internal_errors_that_pass(
+        self, desk: Desk, strike: Strike
+    ) -> None:
+        init = await desk.start(fresh_key())
+        strike("XX000", times=CONFLICT_ATTEMPTS_MAX - 1)
+
+        written = await desk.settled(init)
+
+        assert written.process is not None
+
+    @pytest.mark.parametrize("state", [*VALUES, *CORRUPT, *DOUBTFUL])
+    async def test_that_is_refused_for_good_leaves_its_neighbours_alone(
+        self, desk: Desk, strike: Strike, state: str
+    ) -> None:
+        inits = [await desk.start(fresh_key()) for _ in range(3)]
+        key = dataclasses.replace(fresh_key(), process_id=f"{POISON}-{state}")
+        poisoned = await desk.start(key)
+        strike(state, times=0)
+        entries = [desk.entry(each) for each in (*inits[:2], poisoned, inits[2])]
+        ends = await asyncio.gather(
+            *(desk.settlements.submit(entry) for entry in entries), return_exceptions=True
+        )
+
+        refused = ends.pop(2)
+        assert isinstance(refused, errors.StorageRefusedError)
+        assert all(isinstance(each, Written) for each in ends)
+
+
+class TestAnAdmission:
+    @pytest.mark.parametrize("state", [*AWAY, *READ_ONLY, *SCHEMA])
+    async def test_that_cannot_be_written_is_told_so_and_may_be_repeated(
+        self, desk: Desk, strike: Strike, state: str
+    ) -> None:
+        asked = a_request(fresh_key(), TaskType.INIT, idempotency_key="once")
+        strike(state)
+        with pytest.raises(errors.StorageUnavailableError) as raised:
+            await desk.admit(asked)
+        admission = await desk.admit(asked)
+
+        assert type(raised.value) is CLASSES[state]
+        assert raised.value.retry_after > dt.timedelta()
+        assert admission.running is not None
+
+    @pytest.mark.parametrize("state", CONFLICTS)
+    async def test_that_was_undone_for_another_is_repeated_unseen(
+        self, desk: Desk, strike: Strike, state: str
+    ) -> None:
+        strike(state, times=CONFLICT_ATTEMPTS_MAX - 1)
+
+        task = await desk.start(fresh_key())
+
+        assert task.attempt == 1
+
+    @pytest.mark.parametrize("state", VALUES)
+    async def test_with_a_value_that_is_refused_fails_alone(
+        self, desk: Desk, strike: Strike, state: str
+    ) -> None:
+        strike(state)
+        with pytest.raises(errors.StorageRefusedError):
+            await desk.start(fresh_key())
+
+        later = await desk.start(fresh_key())
+
+        assert later.attempt == 1
+
+
+class TestAClaim:
+    @pytest.mark.parametrize("state", TRANSIENT)
+    async def test_that_fails_leaves_the_task_to_be_claimed_again(
+        self, desk: Desk, clock: ManualClock, strike: Strike, state: str
+    ) -> None:
+        key, timer = await desk.timed(dt.timedelta(seconds=1))
+        clock.advance(dt.timedelta(seconds=2))
+        await desk.beat()
+        strike(state)
+        with pytest.raises(errors.StorageUnavailableError):
+            await desk.claim(key, timer)
+
+        [claimed] = await desk.claim(key, timer)
+        assert (claimed.task.task_id, claimed.task.attempt) == (timer, 1)
+
+
+class TestWithoutTheFunctions:
+    """An operator has dropped them."""
+
+    @pytest_asyncio.fixture(loop_scope="module")
+    async def running(self, own_database: str) -> AsyncIterator[Desk]:
+        create_namespace(own_database)
+        async with running_desks(own_database, clock=ManualClock()) as (desk,):
+            yield desk
+
+    async def test_requests_are_told_and_settlements_wait_until_they_are_back(
+        self, running: Desk, own_database: str
+    ) -> None:
+        init = await running.start(fresh_key())
+        drop = sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(Functions().schema))
+        with psycopg.connect(own_database, autocommit=True) as connection:
+            connection.execute("SET client_min_messages = error")
+            connection.execute(drop)
+        with pytest.raises(errors.StorageSchemaError):
+            await running.start(fresh_key())
+        settling = running.settlements.submit(running.entry(init))
+        with pytest.raises(errors.StorageSchemaError):
+            await running.start(fresh_key())
+        pending = not settling.done()
+        await asyncio.to_thread(migrate, own_database)
+        written = await settling
+
+        assert pending
+        assert isinstance(written, Written)
+        await running.start(fresh_key())
+
+
+@pytest.fixture
+def demoted(own_database: str) -> Iterator[Callable[[], None]]:
+    """Return what makes a database refuse writes; it takes them again at the end."""
+    name = sql.Identifier(str(psycopg.conninfo.conninfo_to_dict(own_database)["dbname"]))
+    change = sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = {}")
+
+    def demote() -> None:
+        with psycopg.connect(own_database, autocommit=True) as connection:
+            connection.execute(change.format(name, sql.SQL("on")))
+
+    yield demote
+    with psycopg.connect(own_database, autocommit=True) as connection:
+        connection.execute("SET default_transaction_read_only = off")
+        connection.execute(change.format(name, sql.SQL("off")))
+
+
+class TestAServerThatTakesNoWrites:
+    async def test_is_away_to_a_pool_which_drops_its_connections_to_it(
+        self, own_database: str
+    ) -> None:
+        pools = await open_pools(Database(dsn=own_database), own_database)
+        try:
+            async with connection_of(pools.front) as one, connection_of(pools.front) as two:
+                seen = {one.info.backend_pid, two.info.backend_pid}
+            with pytest.raises(errors.StorageReadOnlyError):
+                async with connection_of(pools.front) as connection:
+                    await connection.execute(raising("25006"))
+            async with connection_of(pools.front) as one, connection_of(pools.front) as two:
+                later = {one.info.backend_pid, two.info.backend_pid}
+        finally:
+            await pools.close()
+
+        assert not seen & later
+
+    async def test_gets_no_new_connection(
+        self, own_database: str, demoted: Callable[[], None]
+    ) -> None:
+        demoted()
+        config = Database(dsn=own_database, connect_timeout=dt.timedelta(seconds=0.5))
+        pools = await open_pools(config, own_database)
+        try:
+            with pytest.raises(errors.StorageUnavailableError):
+                async with connection_of(pools.front):
+                    pass
+        finally:
+            await pools.close()
+
+    async def test_gets_connections_where_the_operator_wants_it_so(
+        self, own_database: str, demoted: Callable[[], None]
+    ) -> None:
+        demoted()
+        dsn = psycopg.conninfo.make_conninfo(own_database, target_session_attrs="any")
+        pools = await open_pools(Database(dsn=dsn), dsn)
+        try:
+            async with connection_of(pools.front) as connection:
+                found = await (await connection.execute("SELECT 1")).fetchone()
+        finally:
+            await pools.close()
+
+        assert found == (1,)
+
+
+class TestOneLostConnection:
+    async def test_has_all_that_are_as_old_replaced(self, own_database: str) -> None:
+        pools = await open_pools(Database(dsn=own_database), own_database)
+        try:
+            async with connection_of(pools.front) as one, connection_of(pools.front) as two:
+                seen = [one.info.backend_pid, two.info.backend_pid]
+            with psycopg.connect(own_database, autocommit=True) as eye:
+                for backend in seen:
+                    eye.execute("SELECT pg_terminate_backend(%s, 5000)", [backend])
+            with pytest.raises(errors.StorageUnavailableError):
+                async with connection_of(pools.front) as connection:
+                    await connection.execute("SELECT 1")
+            for _ in range(3):
+                async with connection_of(pools.front) as connection:
+                    await connection.execute("SELECT 1")
+        finally:
+            await pools.close()
+
+    async def test_that_stands_still_is_given_up_by_the_pool(self, own_database: str) -> None:
+        config = Database(dsn=own_database, statement_timeout=dt.timedelta(seconds=0.1))
+        pools = await open_pools(config, own_database)
+        try:
+            with pytest.raises(errors.StorageUnavailableError):
+                async with connection_of(pools.front) as connection:
+                    await connection.execute("SELECT pg_sleep(60)")
+        finally:
+            await pools.close()
+
+
+async def test_a_cancellation_that_the_driver_has_swallowed_is_heeded(desk: Desk) -> None:
+    """Before Python 3.12 asyncio.wait_for does so where the answer comes at the same moment."""
+    begun = asyncio.Event()
+    after: list[str] = []
+
+    async def scan() -> None:
+        async with connection_of(desk.pool):
+            begun.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        after.append("went on")
+
+    scanning = asyncio.ensure_future(scan())
+    await begun.wait()
+    scanning.cancel()
+    await asyncio.wait({scanning})
+
+    assert scanning.cancelled()
+    assert not after
