@@ -197,7 +197,8 @@ class Assembly:
             replica=self._config.replica, observers=observers, called=self._called,
         )  # fmt: skip
         zombies = ZombieScan(
-            replicas=self.replicas, settlements=self._settlements, namespaces=self.namespaces,
+            replicas=self.replicas, admissions=self._admissions, settlements=self._settlements,
+            claims=self._claims, namespaces=self.namespaces,
             aftermath=self._aftermath, leases=self.leases, replica_id=self._replica_id,
             replica=self._config.replica, scanner=scanner, spread=self._spread,
             observers=observers,
@@ -232,6 +233,10 @@ class Assembly:
                 for name, (scan, interval) in scans.items()
             ),
         ]
+
+    async def leave_server(self) -> None:
+        """Connect anew: the server takes no writes any more. The listener notices by itself."""
+        await self._pools.leave()
 
     def stop_scanning(self) -> None:
         """Bring no more work. A claim in flight is a zombie, collected at once by others."""

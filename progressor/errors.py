@@ -332,6 +332,10 @@ class StorageConflictError(StorageUnavailableError):
     """PostgreSQL undid the write for the sake of another; it may be repeated at once."""
 
 
+class StorageLockedError(StorageConflictError):
+    """Another transaction holds a row locked for longer than a batch waits; nothing was written."""
+
+
 class StorageReadOnlyError(StorageUnavailableError):
     """PostgreSQL takes no writes: it was demoted, or is a standby. Its connections are dropped."""
 

@@ -1,11 +1,13 @@
 -- Claims tasks by their ids: those whose time this replica knows to have come. Waits for the locks
--- of their processes: whoever holds one may be about to put the task off, or leave it to us.
--- Locks: processes in key order; then as claim_locked.
+-- of their processes if p_wait: whoever holds one may be about to put the task off, or leave it to us;
+-- otherwise what somebody has locked is passed over.
+-- Locks: processes in key order, SKIP LOCKED unless p_wait; then as claim_locked.
 -- Returns: as claim_locked; a task that is gone, blocked, put off or taken is left out.
 CREATE FUNCTION claim_tasks(
     p_now           timestamptz,
     p_replica_id    bigint,
     p_grace         double precision,
+    p_wait          boolean,
     p_slot          smallint[],
     p_namespace     text[],
     p_process_id    text[],
@@ -29,19 +31,40 @@ SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
+SET lock_timeout = '300ms'
 AS $$
 #variable_conflict use_column
+DECLARE
+    v_task_id bigint[];
 BEGIN
-    PERFORM
-    FROM processes p
-    JOIN unnest(p_slot, p_namespace, p_process_id) AS i (slot, namespace, process_id)
-        USING (slot, namespace, process_id)
-    ORDER BY p.slot, p.namespace, p.process_id
-    FOR NO KEY UPDATE OF p;
+    IF p_wait THEN
+        v_task_id := p_task_id;
+        PERFORM
+        FROM processes p
+        JOIN unnest(p_slot, p_namespace, p_process_id) AS i (slot, namespace, process_id)
+            USING (slot, namespace, process_id)
+        ORDER BY p.slot, p.namespace, p.process_id
+        FOR NO KEY UPDATE OF p;
+    ELSE
+        -- Of what was passed over, the task is null, and no task is found by that.
+        WITH locked AS (
+            SELECT i.item
+            FROM processes p
+            JOIN unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
+                AS i (slot, namespace, process_id, item)
+                USING (slot, namespace, process_id)
+            ORDER BY p.slot, p.namespace, p.process_id
+            FOR NO KEY UPDATE OF p SKIP LOCKED
+        )
+        SELECT array_agg(CASE WHEN l.item IS NOT NULL THEN i.task_id END ORDER BY i.item)
+        INTO v_task_id
+        FROM unnest(p_task_id) WITH ORDINALITY AS i (task_id, item)
+        LEFT JOIN locked l USING (item);
+    END IF;
 
     RETURN QUERY
     SELECT * FROM claim_locked(
         coalesce(p_now, clock_timestamp()), p_replica_id, p_grace, p_slot, p_namespace,
-        p_process_id, p_task_id, p_expires_after);
+        p_process_id, v_task_id, p_expires_after);
 END;
 $$;

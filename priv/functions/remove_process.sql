@@ -1,8 +1,14 @@
--- Removes a process in any status. A step in flight finds its lease gone.
+-- Removes a process in any status, if it is still the one with that init task: a removal that was
+-- held up on its way must not meet a later process of the same id. A step in flight finds its lease
+-- gone.
 -- Locks: the process.
 -- Returns: whether it existed, and its unfinished tasks as settle_tasks tells the cancelled ones.
 CREATE FUNCTION remove_process(
-    p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text
+    p_now          timestamptz,
+    p_slot         smallint,
+    p_namespace    text,
+    p_process_id   text,
+    p_init_task_id bigint
 )
 RETURNS TABLE (existed boolean, cancelled jsonb)
 LANGUAGE plpgsql
@@ -13,6 +19,7 @@ BEGIN
     PERFORM
     FROM processes
     WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id)
+        AND init_task_id = p_init_task_id
     FOR UPDATE;
     existed := FOUND;
     IF existed THEN

@@ -101,6 +101,7 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_memoize = off
 SET jit = off
+SET lock_timeout = '300ms'
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -56,6 +56,7 @@ CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = MappingProxyType
         errors.StorageError: grpc.StatusCode.INTERNAL,
         errors.StorageUnavailableError: grpc.StatusCode.UNAVAILABLE,
         errors.StorageConflictError: grpc.StatusCode.UNAVAILABLE,
+        errors.StorageLockedError: grpc.StatusCode.UNAVAILABLE,
         errors.StorageReadOnlyError: grpc.StatusCode.UNAVAILABLE,
         errors.StorageSchemaError: grpc.StatusCode.UNAVAILABLE,
         errors.StorageOverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,

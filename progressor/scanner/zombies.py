@@ -12,8 +12,11 @@ from collections.abc import Callable, Sequence
 
 from progressor import errors
 from progressor.domain.intent import Lost, Released
+from progressor.domain.process import ProcessKey
 from progressor.domain.settlement import settle
 from progressor.settings.sections import Replica, Scanner
+from progressor.storage.admissions import Admissions
+from progressor.storage.claims import Claims
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.replicas import Replicas, Zombie, ZombieCause
 from progressor.storage.settlements import Entry, Settlements, Written
@@ -29,7 +32,9 @@ class ZombieScan:
     """One round of collecting."""
 
     replicas: Replicas
+    admissions: Admissions
     settlements: Settlements
+    claims: Claims
     namespaces: Namespaces
     aftermath: Aftermath
     leases: Leases
@@ -38,34 +43,52 @@ class ZombieScan:
     scanner: Scanner
     spread: random.Random
     observers: Observers
-    _suspects: set[int] = dataclasses.field(default_factory=set)
-    """Tokens of our own leases that the last scan found and nobody here carried."""
+    _suspects: dict[int, int] = dataclasses.field(default_factory=dict)
+    """Tokens of our own leases that the last scan found and nobody here carried; and how many
+    claims had been begun by then."""
 
     async def scan(self) -> None:
         """Find lost leases and settle them."""
+        answered_count = self.claims.answered_count
         zombies = await self.replicas.find_zombies(
             replica_id=self.replica_id(),
             lease_timeout=self.replica.lease_timeout,
             limit=self.scanner.zombie_batch_max,
             known=self.leases.tokens(),
         )
-        confirmed = self._confirm(zombies)
+        confirmed = self._confirm(zombies, answered_count)
         async with asyncio.TaskGroup() as group:
             for zombie in zombies:
                 if zombie.cause is not ZombieCause.UNKNOWN or zombie.token in confirmed:
                     group.create_task(self._collect(zombie), name=f"collect {zombie.task_id}")
 
-    def _confirm(self, zombies: Sequence[Zombie]) -> set[int]:
-        """Return the tokens of strays: unknown twice in a row.
+    def _confirm(self, zombies: Sequence[Zombie], answered_count: int) -> set[int]:
+        """Return the tokens of strays: unknown twice in a row, and no answer can bring them yet.
 
-        Where the event loop was held up, the answer that tells of a lease may still be on its way.
+        What told of a lease when it was found first was a write of its process that was under way
+        by then, or is written again; or a claim that had been begun by then. And where the event
+        loop is held up, what has been answered may not have been heard of.
         """
-        unknown = {each.token for each in zombies if each.cause is ZombieCause.UNKNOWN}
-        unknown.difference_update(self.leases.tokens())
-        confirmed = unknown & self._suspects
+        carried = set(self.leases.tokens())
+        suspects: dict[int, int] = {}
+        confirmed: set[int] = set()
+        for each in zombies:
+            if each.cause is not ZombieCause.UNKNOWN or each.token in carried:
+                continue
+            begun_count = self._suspects.get(each.token)
+            if begun_count is None:
+                if not self._is_written(each.key):
+                    suspects[each.token] = self.claims.begun_count
+                continue
+            suspects[each.token] = begun_count
+            if begun_count <= answered_count:
+                confirmed.add(each.token)
         self._suspects.clear()
-        self._suspects.update(unknown)
+        self._suspects.update(suspects)
         return confirmed
+
+    def _is_written(self, key: ProcessKey) -> bool:
+        return self.admissions.is_waiting(key) or self.settlements.is_waiting(key)
 
     async def _collect(self, zombie: Zombie) -> None:
         try:

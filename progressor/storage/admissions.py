@@ -31,6 +31,7 @@ from progressor.storage.backoff import steady
 from progressor.storage.direct import Direct
 from progressor.storage.functions import Functions
 from progressor.storage.group_commit import GroupCommit, Insistence, Write
+from progressor.storage.locks import find_locked
 from progressor.storage.pools import Connection, Pool
 
 
@@ -68,6 +69,8 @@ class Admissions:
         self._admit_starts = Direct(functions.call("admit_starts", arguments=17))
         self._admit_requests = Direct(functions.call("admit_requests", arguments=18))
 
+        locked = find_locked(functions, statement_timeout)
+
         def group(
             name: str,
             write: Write[Entry, Admission],
@@ -81,6 +84,7 @@ class Admissions:
                 size=_bytes_of,
                 pool=pool,
                 insistence=Insistence.GIVE_UP,
+                find_locked=locked,
                 lane_count=commit.lane_count,
                 batch_max=commit.batch_max,
                 queue_max=commit.queue_max,
@@ -98,6 +102,10 @@ class Admissions:
         """Put a request in line; see GroupCommit.submit."""
         starts = entry.request.task_type is TaskType.INIT
         return (self._starts if starts else self._requests).submit(entry)
+
+    def is_waiting(self, key: ProcessKey) -> bool:
+        """Tell whether a request to a process is in line, or under way."""
+        return self._starts.is_waiting(key) or self._requests.is_waiting(key)
 
     async def run(self) -> None:
         """Admit until `close`."""

@@ -4,7 +4,9 @@ import asyncio
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import RunningTask
@@ -66,8 +68,21 @@ class Claims:
         self._replica_id = replica_id
         self._step_grace = step_grace.total_seconds()
         self._statement_timeout = statement_timeout.total_seconds()
-        self._claim_tasks = functions.call("claim_tasks", arguments=8)
+        self._begun = 0
+        self._under_way: dict[int, None] = {}
+        self._claim_tasks = functions.call("claim_tasks", arguments=9)
         self._claim_due = functions.call("claim_due", arguments=9)
+
+    @property
+    def begun_count(self) -> int:
+        """How many claims were begun until now."""
+        return self._begun
+
+    @property
+    def answered_count(self) -> int:
+        """How many of the first claims have all been answered, or given up."""
+        oldest = next(iter(self._under_way), self._begun + 1)
+        return oldest - 1
 
     async def claim_tasks(self, pool: Pool, wanted: Sequence[Wanted]) -> list[Claimed]:
         """Claim tasks by their ids, at most one per process.
@@ -76,31 +91,32 @@ class Claims:
         expires.
 
         Returns:
-            Those that wait and are due; the others are gone, blocked, put off or taken.
+            Those that wait and are due; the others are gone, blocked, put off or taken, or their
+            process is locked by somebody who does not let go: the safety net comes for them.
 
         Raises:
             StorageUnavailableError: No connection, or it broke.
         """
-        arguments = [
+        arguments: list[Any] = [
             self._clock.pinned(),
             self._replica_id(),
             self._step_grace,
+            True,
             arrays.Int2Column(each.key.slot for each in wanted),
             arrays.TextColumn(each.key.namespace for each in wanted),
             arrays.TextColumn(each.key.process_id for each in wanted),
             arrays.Int8Column(each.task_id for each in wanted),
             arrays.Float8Column(each.expires_after.total_seconds() for each in wanted),
         ]
-        async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
-            cursor = await connection.execute(self._claim_tasks, arguments, binary=True)
-            return [_claimed(row) for row in await cursor.fetchall()]
+        return await self._claim(pool, self._claim_tasks, arguments, wait_at=3)
 
     async def claim_due(
         self, pool: Pool, rooms: Sequence[Room], *, overdue: dt.timedelta, wait: bool
     ) -> list[Claimed]:
         """Claim tasks that have been due for `overdue` or longer, by turns: see claim_due.sql.
 
-        ``wait`` for processes that somebody else has locked, instead of passing them over.
+        ``wait`` for processes that somebody else has locked, if it is not for long, instead of
+        passing them over at once.
 
         Returns:
             At most ``limit`` tasks per room; fewer than due when other replicas were faster.
@@ -110,7 +126,7 @@ class Claims:
 
         Source: SKIP LOCKED semantics, PostgreSQL manual, "SELECT - The Locking Clause".
         """
-        arguments = [
+        arguments: list[Any] = [
             self._clock.pinned(),
             self._replica_id(),
             self._step_grace,
@@ -121,9 +137,30 @@ class Claims:
             arrays.BoolColumn(room.requests_first for room in rooms),
             arrays.Float8Column(room.expires_after.total_seconds() for room in rooms),
         ]
-        async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
-            cursor = await connection.execute(self._claim_due, arguments, binary=True)
-            return [_claimed(row) for row in await cursor.fetchall()]
+        return await self._claim(pool, self._claim_due, arguments, wait_at=4)
+
+    async def _claim(
+        self, pool: Pool, statement: bytes, arguments: list[Any], *, wait_at: int
+    ) -> list[Claimed]:
+        """Claim, and without the locked ones where others hold them for long."""
+        try:
+            return await self._claim_once(pool, statement, arguments)
+        except errors.StorageLockedError:
+            arguments[wait_at] = False
+            return await self._claim_once(pool, statement, arguments)
+
+    async def _claim_once(
+        self, pool: Pool, statement: bytes, arguments: Sequence[Any]
+    ) -> list[Claimed]:
+        self._begun += 1
+        number = self._begun
+        self._under_way[number] = None
+        try:
+            async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
+                cursor = await connection.execute(statement, arguments, binary=True)
+                return [_claimed(row) for row in await cursor.fetchall()]
+        finally:
+            del self._under_way[number]
 
     async def find_overdue(
         self, pool: Pool, namespaces: Sequence[str], *, overdue: dt.timedelta

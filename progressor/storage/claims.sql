@@ -18,7 +18,7 @@ CROSS JOIN LATERAL (
         AND (s.replica_id = %(replica_id)s OR NOT EXISTS (
             SELECT FROM progressor.replicas r
             WHERE r.replica_id = s.replica_id
-                AND r.heartbeat_at >= clock.now - %(lease_timeout)s
+                AND r.heartbeat_at >= clock.now - coalesce(r.lease_timeout, %(lease_timeout)s)
         ))
     ORDER BY s.namespace, s.due_at, s.task_id
     LIMIT n.room

@@ -12,6 +12,8 @@ What holds:
   process in common, so that it makes no difference which of them has to be written again.
 - Every item gets its own result. An item that PostgreSQL refuses fails alone: a batch that fails as
   a whole is split until the culprit stands alone.
+- An item whose process another transaction holds locked for long waits beside the line, with all
+  that comes after it for that process; the others of its batch are written without it.
 - A batch whose fate is unknown (the connection broke) is given up or insisted on, as the kind of
   write demands; see `Insistence`. The next one is half as large, down to one item, since it may
   have been too much at once: for the server's statement timeout, its memory, or the gigabyte of a
@@ -24,13 +26,14 @@ import enum
 import itertools
 import logging
 import struct
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Generic
 
 from progressor import errors
 from progressor.domain.process import ProcessKey
 from progressor.storage.backoff import steady
 from progressor.storage.lane import Entry, Flight, Item, Lane, Result
+from progressor.storage.locks import FindLocked
 from progressor.storage.pools import Connection, Pool, connection_of, translated
 
 _log = logging.getLogger(__name__)
@@ -85,6 +88,7 @@ class GroupCommit(Generic[Item, Result]):
         key: Callable[[Item], ProcessKey],
         pool: Pool,
         insistence: Insistence,
+        find_locked: FindLocked,
         lane_count: int,
         batch_max: int,
         queue_max: int,
@@ -104,6 +108,7 @@ class GroupCommit(Generic[Item, Result]):
             key: Which process an item is about.
             pool: Where a lane borrows its connection while it has work.
             insistence: What happens when the connection breaks.
+            find_locked: Asked which processes of a batch others hold locked.
             lane_count: Batches of this kind in flight at once.
             batch_max: Items of one batch.
             queue_max: Items that may wait over all lanes.
@@ -123,6 +128,7 @@ class GroupCommit(Generic[Item, Result]):
         self._size = size
         self._pool = pool
         self._insistence = insistence
+        self._find_locked = find_locked
         self._batch_max = batch_max
         self._queue_max = queue_max
         self._statement_timeout = statement_timeout
@@ -136,12 +142,16 @@ class GroupCommit(Generic[Item, Result]):
     @property
     def waiting_count(self) -> int:
         """Items that wait to be written."""
-        return sum(len(lane.entries) for lane in self._lanes)
+        return sum(lane.waiting_count for lane in self._lanes)
 
     @property
     def waiting_bytes(self) -> int:
         """What they take."""
         return sum(lane.bytes_waiting for lane in self._lanes)
+
+    def is_waiting(self, key: ProcessKey) -> bool:
+        """Tell whether anything about a process is in line, or under way."""
+        return self._lanes[key.slot % len(self._lanes)].is_waiting(key)
 
     def submit(self, item: Item) -> asyncio.Future[Result]:
         """Put an item in line and return the future of its result.
@@ -187,11 +197,11 @@ class GroupCommit(Generic[Item, Result]):
 
     async def _run_lane(self, lane: Lane[Item, Result]) -> None:
         while True:
-            await lane.filled.wait()
-            if not lane.entries:
-                if self._closed:
+            if not lane.has_work:
+                if self._closed and not lane.aside:
                     return
                 lane.filled.clear()
+                await lane.filled.wait()
                 continue
             try:
                 await self._empty(lane)
@@ -212,11 +222,13 @@ class GroupCommit(Generic[Item, Result]):
         async with connection_of(self._pool) as connection:
             until = loop.time() + HOLD_SECONDS
             try:
-                while lane.flights or (lane.entries and loop.time() < until):
+                while lane.flights or (lane.has_work and loop.time() < until):
                     if lane.flights:
                         if loop.time() < until:
                             await self._follow(lane, connection)
                         await self._land(lane)
+                    elif lane.asks:
+                        await self._ask(lane, connection)
                     else:
                         await self._gather(lane, self._wanted())
                         self._launch(lane, connection)
@@ -244,7 +256,7 @@ class GroupCommit(Generic[Item, Result]):
 
     async def _fly(self, flight: Flight[Item, Result], connection: Connection) -> None:
         try:
-            await self._write_batch(connection, flight.batch)
+            flight.locked = await self._write_batch(connection, flight.batch)
         except errors.StorageUnavailableError as error:
             flight.error = error
 
@@ -268,7 +280,9 @@ class GroupCommit(Generic[Item, Result]):
         """
         await asyncio.wait({lane.flights[0].task})
         if lane.flights[0].error is None:
-            lane.landed(lane.flights.popleft())
+            flight = lane.flights.popleft()
+            lane.landed(flight)
+            lane.set_aside(flight.locked)
             return
         await asyncio.wait([flight.task for flight in lane.flights])
         lane.limit = max(1, len(lane.flights[0].batch) // 2)
@@ -277,7 +291,21 @@ class GroupCommit(Generic[Item, Result]):
         for flight in reversed(flights):
             if flight.error is not None:
                 lane.put_back(flight.batch)
+            lane.set_aside(flight.locked)
         raise error
+
+    async def _ask(self, lane: Lane[Item, Result], connection: Connection) -> None:
+        """Return to the line what was put aside and is locked no more; lose patience with others.
+
+        Raises:
+            StorageUnavailableError: Nobody could be asked; all stay where they are.
+        """
+        keys = list(dict.fromkeys(entry.key for entry in lane.aside))
+        lane.asked(await self._find_locked(connection, keys))
+        if self._insistence is Insistence.GIVE_UP:
+            seconds = self._statement_timeout
+            error = errors.StorageLockedError(f"its process has been locked for {seconds:g} s")
+            _fail(lane.tired(seconds), error)
 
     async def _gather(self, lane: Lane[Item, Result], wanted: int) -> None:
         """Let a batch fill where there is a crowd.
@@ -313,7 +341,32 @@ class GroupCommit(Generic[Item, Result]):
             return self._batch_max
         return min(self._batch_max, max(wanted, waiting_count - wanted))
 
-    async def _write_batch(self, connection: Connection, batch: list[Entry[Item, Result]]) -> None:
+    async def _write_batch(
+        self, connection: Connection, batch: list[Entry[Item, Result]]
+    ) -> list[Entry[Item, Result]]:
+        """Write a batch, but for those whose processes are locked: return them.
+
+        Raises:
+            StorageUnavailableError: It was not written, or parts of it were, which are `done`.
+        """
+        locked: list[Entry[Item, Result]] = []
+        for attempt in itertools.count(1):
+            try:
+                return locked + await self._write_unless_refused(connection, batch)
+            except errors.StorageLockedError:
+                if attempt == CONFLICT_ATTEMPTS_MAX:
+                    raise
+                held = await self._find_locked(connection, [entry.key for entry in batch])
+            # Whoever held nothing any more when asked may just have let go: all are tried again.
+            locked += [entry for entry in batch if entry.key in held]
+            batch = [entry for entry in batch if entry.key not in held]
+            if not batch:
+                return locked
+        raise AssertionError
+
+    async def _write_unless_refused(
+        self, connection: Connection, batch: list[Entry[Item, Result]]
+    ) -> list[Entry[Item, Result]]:
         sent_before = [entry.again for entry in batch]
         again = any(sent_before)
         for entry in batch:
@@ -321,18 +374,20 @@ class GroupCommit(Generic[Item, Result]):
         items = [entry.item for entry in batch]
         try:
             results = await self._write_unless_undone(connection, items, again=again)
-        except errors.StorageRefusedError as error:
+        except (errors.StorageRefusedError, errors.StorageLockedError) as error:
             # Nothing was done. Who is told otherwise looks for it, on a connection on which another
             # batch may be under way.
             for entry, was_sent in zip(batch, sent_before, strict=True):
                 entry.again = was_sent
-            await self._split(connection, batch, error)
-            return
+            if isinstance(error, errors.StorageLockedError):
+                raise
+            return await self._split(connection, batch, error)
         self._on_batch(self.name, len(batch))
         for entry, result in zip(batch, results, strict=True):
             entry.done = True
             if not entry.future.done():
                 entry.future.set_result(result)
+        return []
 
     async def _write_unless_undone(
         self, connection: Connection, items: Sequence[Item], *, again: bool
@@ -346,6 +401,8 @@ class GroupCommit(Generic[Item, Result]):
             except (struct.error, UnicodeError, OverflowError) as error:
                 # No column can hold it, so that PostgreSQL did not even see it.
                 raise errors.StorageRefusedError(f"{type(error).__name__}: {error}") from error
+            except errors.StorageLockedError:
+                raise
             except errors.StorageConflictError:
                 if attempt == CONFLICT_ATTEMPTS_MAX:
                     raise
@@ -359,22 +416,26 @@ class GroupCommit(Generic[Item, Result]):
         connection: Connection,
         batch: list[Entry[Item, Result]],
         error: errors.StorageRefusedError,
-    ) -> None:
+    ) -> list[Entry[Item, Result]]:
         """Write the halves of a batch that was refused as a whole; ends at the single culprit."""
         if len(batch) == 1:
             _log.error("item refused", extra={"write": self.name, "why": str(error)})
             batch[0].done = True
             if not batch[0].future.done():
                 batch[0].future.set_exception(error)
-            return
+            return []
         middle = len(batch) // 2
-        await self._write_batch(connection, batch[:middle])
-        await self._write_batch(connection, batch[middle:])
+        locked = await self._write_batch(connection, batch[:middle])
+        return locked + await self._write_batch(connection, batch[middle:])
 
     def _give_up(self, lane: Lane[Item, Result], error: errors.StorageUnavailableError) -> None:
         """Fail what waits while PostgreSQL is away, unless it must be written come what may."""
         if self._insistence is Insistence.INSIST:
             return
-        for entry in lane.clear():
-            if not entry.future.done():
-                entry.future.set_exception(error)
+        _fail(lane.clear(), error)
+
+
+def _fail(entries: Iterable[Entry[Item, Result]], error: errors.StorageUnavailableError) -> None:
+    for entry in entries:
+        if not entry.future.done():
+            entry.future.set_exception(error)

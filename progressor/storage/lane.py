@@ -3,7 +3,8 @@
 import asyncio
 import collections
 import dataclasses
-from collections.abc import Callable, Hashable
+import itertools
+from collections.abc import Callable, Container, Hashable
 from typing import Generic, TypeVar
 
 from progressor import errors
@@ -20,12 +21,16 @@ _BACKOFF_FIRST = 0.05
 _BACKOFF_MAX = 1.0
 _WRITES_REMEMBERED = 8
 
+ASIDE_SECONDS = 0.1
+"""How often to ask whether a process that another transaction holds locked has been let go."""
+
 
 @dataclasses.dataclass(slots=True)
 class Entry(Generic[Item, Result]):
     """An item in line; `size` is in bytes.
 
-    ``again``: it was sent before; ``done``: its result is known.
+    ``again``: it was sent before; ``done``: its result is known; ``aside_since`` is when it was put
+    aside, on the clock of the event loop.
     """
 
     item: Item
@@ -35,24 +40,31 @@ class Entry(Generic[Item, Result]):
     size: int = 0
     again: bool = False
     done: bool = False
+    aside_since: float = 0.0
 
 
 @dataclasses.dataclass(slots=True)
 class Flight(Generic[Item, Result]):
     """A batch under way.
 
-    ``repeats`` says that some of it was sent before, ``error`` why it was not written.
+    ``repeats`` says that some of it was sent before, ``error`` why it was not written, ``locked``
+    what was left out because another transaction has locked its process.
     """
 
     batch: list[Entry[Item, Result]]
     started_at: float
     repeats: bool
     error: errors.StorageUnavailableError | None = None
+    locked: list[Entry[Item, Result]] = dataclasses.field(default_factory=list)
     task: asyncio.Task[None] = dataclasses.field(init=False)
 
 
 class Lane(Generic[Item, Result]):
-    """Entries in the order in which they came."""
+    """Entries in the order in which they came.
+
+    Those whose process another transaction holds locked wait `aside`, and with them all that comes
+    for the same process, so that nobody else waits for it, and each process keeps its order.
+    """
 
     def __init__(self, batch_max: int, jitter: Callable[[], float]) -> None:
         """Start empty; `jitter` spreads the pauses, from -1 to 1."""
@@ -71,12 +83,37 @@ class Lane(Generic[Item, Result]):
         self._wanted = 1
         self.flights: collections.deque[Flight[Item, Result]] = collections.deque()
         """Batches under way, the oldest first: one that PostgreSQL writes, and one behind it."""
+        self.aside: list[Entry[Item, Result]] = []
+        """What waits for a lock, in order."""
+        self._is_time_to_ask = False
+        self._alarm: asyncio.TimerHandle | None = None
 
     @property
     def repeats(self) -> bool:
         """Whether what was sent before is being sent again, or is about to be."""
         flies = bool(self.flights) and self.flights[0].repeats
         return flies or (bool(self.entries) and self.entries[0].again)
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is time to ask which of those put aside may be written."""
+        return bool(self.aside) and self._is_time_to_ask
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to do at this moment."""
+        return bool(self.entries) or self.asks
+
+    @property
+    def waiting_count(self) -> int:
+        """Return how many wait to be written."""
+        return len(self.entries) + len(self.aside)
+
+    def is_waiting(self, key: ProcessKey) -> bool:
+        """Tell whether anything about a process is here, or under way."""
+        flying = (entry for flight in self.flights for entry in flight.batch)
+        everything = itertools.chain(flying, self.aside, self.entries)
+        return any(entry.key == key for entry in everything)
 
     def add(self, entry: Entry[Item, Result]) -> None:
         """Put an entry at the end of the line."""
@@ -100,7 +137,7 @@ class Lane(Generic[Item, Result]):
             if timer is not None:
                 timer.cancel()
             self._wanted = 1
-            if self.entries:
+            if self.has_work:
                 self.filled.set()
 
     def take(self, limit: int) -> list[Entry[Item, Result]]:
@@ -113,12 +150,16 @@ class Lane(Generic[Item, Result]):
         rivals: set[Hashable] = set()
         # Nobody may pass an item of a process that is under way: it may have to be written again.
         waiting = {entry.key for flight in self.flights for entry in flight.batch}
+        locked = {entry.key for entry in self.aside}
         # A crowd of rivals must not make every batch walk the whole line.
         room = BATCH_BYTES_MAX
         for _ in range(min(len(self.entries), 4 * limit)):
             if batch and self.entries[0].size > room:
                 break
             entry = self.entries.popleft()
+            if entry.key in locked:
+                self._put_aside(entry)
+                continue
             if entry.rival in rivals or entry.key in waiting:
                 passed.append(entry)
                 waiting.add(entry.key)
@@ -155,9 +196,52 @@ class Lane(Generic[Item, Result]):
                 self.entries.appendleft(entry)
                 self.bytes_waiting += entry.size
 
+    def set_aside(self, locked: list[Entry[Item, Result]]) -> None:
+        """Keep what PostgreSQL did not write because others hold its processes locked."""
+        for entry in locked:
+            self._put_aside(entry)
+            self.bytes_waiting += entry.size
+        if locked:
+            self._ask_later()
+
+    def asked(self, locked: Container[ProcessKey]) -> None:
+        """Take note of which processes are still locked, and return the others to the front."""
+        free = [entry for entry in self.aside if entry.key not in locked]
+        self.entries.extendleft(reversed(free))
+        self._keep_aside([entry for entry in self.aside if entry.key in locked])
+
+    def tired(self, seconds: float) -> list[Entry[Item, Result]]:
+        """Take out, and return, what has been aside for longer than that."""
+        until = asyncio.get_running_loop().time() - seconds
+        tired = [entry for entry in self.aside if entry.aside_since < until]
+        self._keep_aside([entry for entry in self.aside if entry.aside_since >= until])
+        self.bytes_waiting -= sum(entry.size for entry in tired)
+        return tired
+
+    def _put_aside(self, entry: Entry[Item, Result]) -> None:
+        entry.aside_since = entry.aside_since or asyncio.get_running_loop().time()
+        self.aside.append(entry)
+
+    def _keep_aside(self, entries: list[Entry[Item, Result]]) -> None:
+        self.aside = entries
+        if entries:
+            self._ask_later()
+
+    def _ask_later(self) -> None:
+        self._is_time_to_ask = False
+        if self._alarm is None:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(ASIDE_SECONDS, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._is_time_to_ask = True
+        self.filled.set()
+
     def clear(self) -> list[Entry[Item, Result]]:
         """Take all that waits out of the line, and return it."""
-        cleared = list(self.entries)
+        cleared = [*self.aside, *self.entries]
+        self.aside = []
         self.entries.clear()
         self.bytes_waiting = 0
         return cleared

@@ -9,7 +9,8 @@ CONFLICT_ATTEMPTS_MAX times at once; *later* is after a pause, see ``storage/__i
 
 | SQLSTATE | such as | our error | request | settlement | claim, scan, beat |
 | --- | --- | --- | --- | --- | --- |
-| 40P01 40001 55P03 | deadlock | Conflict | again, then told | again, then later | later |
+| 40P01 40001 | deadlock | Conflict | again, then told | again, then later | later |
+| 55P03 | a row locked | Locked | the others first, then told | the others first | the others |
 | 08 40 53 55 57 58 | away, full | Unavailable | told | later | later |
 | 25P03 25P04 | session ended | Unavailable | told | later | later |
 | none | lost, timed out | Unavailable | told | later | later |
@@ -23,7 +24,8 @@ CONFLICT_ATTEMPTS_MAX times at once; *later* is after a pause, see ``storage/__i
 whether the request was done is unknown, and its idempotency key tells. *Later* has no end: what is
 decided is written once PostgreSQL can be asked. Each time a lane is refused service it sends half
 as many items at once, so that what was too much for PostgreSQL gets through. A *refused* batch is
-split until the culprit stands alone.
+split until the culprit stands alone. Of a *locked* one the others are written, and those that
+somebody holds wait beside the line until they are let go (`lane`).
 
 Classes 0A .. 42 are an operator's doing: functions or tables dropped, rights revoked. No request is
 at fault, and to refuse them one by one would break every process that has a step in hand.
@@ -36,16 +38,16 @@ import dataclasses
 import os
 import socket
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import psycopg
 import psycopg_pool
-from psycopg import conninfo
 
 from progressor import errors
 from progressor.settings.sections import Database
 from progressor.storage import arrays
+from progressor.storage.writer import connection_string, insists_on_writes, refuse_read_only
 
 RECONNECT_SECONDS = 2.0
 """For how long a pool tries to replace a lost connection; it begins anew while somebody waits."""
@@ -58,10 +60,12 @@ HOLDS_MAX = 3
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
-_UNDONE = (
-    psycopg.errors.DeadlockDetected,
-    psycopg.errors.SerializationFailure,
-    psycopg.errors.LockNotAvailable,
+_BY_CLASS = (
+    (psycopg.errors.DeadlockDetected, errors.StorageConflictError),
+    (psycopg.errors.SerializationFailure, errors.StorageConflictError),
+    (psycopg.errors.LockNotAvailable, errors.StorageLockedError),
+    (psycopg.errors.ReadOnlySqlTransaction, errors.StorageReadOnlyError),
+    (psycopg_pool.TooManyRequests, errors.StorageOverloadedError),
 )
 # A connection in one of these states, or gone, is no good to the next user either.
 _TRANSIENT = (
@@ -101,12 +105,9 @@ def translated() -> Iterator[None]:
 def _ours(error: psycopg.Error) -> errors.StorageError:
     why = str(error).strip() or type(error).__name__
     state = error.sqlstate or ""
-    if isinstance(error, _UNDONE):
-        return errors.StorageConflictError(why)
-    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
-        return errors.StorageReadOnlyError(why)
-    if isinstance(error, psycopg_pool.TooManyRequests):
-        return errors.StorageOverloadedError(why)
+    for theirs, ours in _BY_CLASS:
+        if isinstance(error, theirs):
+            return ours(why)
     if state[:2] in _SCHEMA_CLASSES:
         return errors.StorageSchemaError(why)
     if isinstance(error, _TRANSIENT) and state[:2] != _TOO_LARGE:
@@ -122,21 +123,19 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
     the pool replace all that are as old as it.
     """
 
-    def __init__(self, conninfo: str, *, patience: float, writes: bool, **options: Any) -> None:  # noqa: ANN401  they are the driver's
+    def __init__(self, conninfo: str, *, patience: float, **options: Any) -> None:  # noqa: ANN401  they are the driver's
         """Open nothing.
 
         Args:
-            conninfo: How to connect.
+            conninfo: How to connect, see ``writer``.
             patience: Seconds after which the socket of a connection that is still lent is closed:
                 what stands still on the way to PostgreSQL may otherwise stand still for ever.
-            writes: Whether to refuse a new connection to a server that takes no writes. libpq goes
-                by what the server tells it at the beginning; a pooler tells what was so at its own
-                (PgBouncer issue 859), so that one has to ask.
             options: Those of the driver's pool.
         """
         self._patience = patience
-        self._writes = writes
+        self._insists = insists_on_writes(conninfo)
         self._generation = 0
+        self._lent: set[Connection] = set()
         self._generations: weakref.WeakKeyDictionary[Connection, int] = weakref.WeakKeyDictionary()
         super().__init__(
             conninfo, connection_class=psycopg.AsyncConnection[tuple[Any, ...]],
@@ -149,9 +148,11 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
         async with super().connection(timeout) as connection:
             loop = asyncio.get_running_loop()
             watch = loop.call_later(self._patience, _hang_up, connection)
+            self._lent.add(connection)
             try:
                 yield connection
             finally:
+                self._lent.discard(connection)
                 watch.cancel()
 
     async def putconn(self, conn: Connection) -> None:
@@ -161,20 +162,20 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
             await self.drain()
         await super().putconn(conn)
 
+    async def leave(self) -> None:
+        """Replace all connections, with those that are lent: what is under way on them fails."""
+        for connection in self._lent:
+            _hang_up(connection)
+        self._generation += 1
+        await self.drain()
+
     async def _prepare(self, connection: Connection) -> None:
-        if self._writes:
-            await self._refuse_read_only(connection)
+        if self._insists:
+            await refuse_read_only(connection)
         self._generations[connection] = self._generation
         arrays.register(connection)
         # A pooler may lend us the session of somebody who listens; what it hears would pile up.
         connection.add_notify_handler(lambda _: None)
-
-    @staticmethod
-    async def _refuse_read_only(connection: Connection) -> None:
-        row = await (await connection.execute("SHOW transaction_read_only")).fetchone()
-        if row == ("on",):
-            await connection.close()
-            raise psycopg.errors.ReadOnlySqlTransaction("the server takes no writes")
 
 
 async def _try_again(pool: psycopg_pool.AsyncConnectionPool[Any]) -> None:
@@ -201,49 +202,23 @@ class Pools:
     worker: Pool
     scan: Pool
 
+    async def leave(self) -> None:
+        """Connect anew: the server that all this leads to takes no writes any more."""
+        for pool in (self.front, self.worker, self.scan):
+            await pool.leave()
+
     async def close(self) -> None:
         """Close all connections; statements in flight are given up."""
         for pool in (self.front, self.worker, self.scan):
             await pool.close()
 
 
-def connection_string(config: Database, dsn: str, *, application: str) -> str:
-    """Return `dsn` with our timeouts and name; what the operator wrote there wins.
-
-    Of several hosts a new connection leads to the one that takes writes, also after a failover.
-    """
-    given = conninfo.conninfo_to_dict(dsn)
-    ours: dict[str, Any] = {
-        "application_name": application,
-        "connect_timeout": max(2, round(config.connect_timeout.total_seconds())),
-        "keepalives_idle": 10,
-        "keepalives_interval": 5,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 20_000,
-    }
-    return conninfo.make_conninfo(**(ours | to_the_writer(given) | given))
-
-
-def to_the_writer(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what makes a connection string with several hosts lead to the one that takes writes.
-
-    Nothing where there is one host, or where the operator has said what to look for.
-    """
-    several = "," in str(given.get("host") or given.get("hostaddr") or "")
-    if not several or "target_session_attrs" in given:
-        return {}
-    return {"target_session_attrs": "read-write"}
-
-
 async def open_pools(config: Database, dsn: str) -> Pools:
     """Return pools that connect in the background, so that PostgreSQL may still be away."""
-    # An operator who says to which servers to connect knows what may be there.
-    writes = "target_session_attrs" not in conninfo.conninfo_to_dict(dsn)
 
     def pool(name: str, size: int) -> Pool:
         return Pool(
             connection_string(config, dsn, application=f"progressor {name}"),
-            writes=writes,
             patience=HOLDS_MAX * config.statement_timeout.total_seconds(),
             # Statements are calls of functions whose plans live in PL/pgSQL; preparing them by name
             # would be session state, which a pooler takes away. (`direct` prepares, and does

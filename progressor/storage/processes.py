@@ -96,7 +96,7 @@ class Processes:
         )
         self._read_processes = functions.call("read_processes", arguments=11)
         self._put_process = functions.call("put_process", arguments=28)
-        self._remove_process = functions.call("remove_process", arguments=4)
+        self._remove_process = functions.call("remove_process", arguments=5)
         self._simple_repair = functions.call("simple_repair", arguments=5)
 
     async def run(self) -> None:
@@ -269,6 +269,8 @@ class Processes:
     async def remove(self, key: ProcessKey) -> tuple[Cancelled, ...]:
         """Delete a process with all its rows; return its unfinished tasks.
 
+        If it is cancelled, whether this process was deleted is unknown; a later one is not.
+
         Raises:
             ProcessNotFoundError: There is none.
             StorageUnavailableError: PostgreSQL is away.
@@ -277,14 +279,17 @@ class Processes:
             connection_of(self._pool) as connection,
             asyncio.timeout(self._statement_timeout),
         ):
+            which = [key.slot, key.namespace, key.process_id]
+            found = await (await connection.execute(_SQL["find_init_task"], which)).fetchone()
+            if found is None:
+                raise errors.ProcessNotFoundError(key.namespace, key.process_id)
             cursor = await connection.execute(
-                self._remove_process,
-                [self._clock.pinned(), key.slot, key.namespace, key.process_id],
-                binary=True,
+                self._remove_process, [self._clock.pinned(), *which, found[0]], binary=True
             )
             row = await cursor.fetchone()
         assert row is not None, "remove_process returns a row"
         if not row[0]:
+            # Somebody else was faster.
             raise errors.ProcessNotFoundError(key.namespace, key.process_id)
         return cancelled(row[1])
 

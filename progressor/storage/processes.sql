@@ -63,3 +63,9 @@ WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
     AND event_id < %(after)s AND event_id <= %(last)s
 ORDER BY slot DESC, namespace DESC, process_id DESC, event_id DESC
 LIMIT %(limit)s
+
+-- name: find_init_task
+-- Finds what tells a process from others that had its id before, or will have it.
+SELECT init_task_id
+FROM progressor.processes
+WHERE slot = %s AND namespace = %s AND process_id = %s

@@ -15,6 +15,9 @@ from progressor.storage.pools import Pool, connection_of
 
 _SQL = statements.load("replicas")
 
+STRAY_AGE = dt.timedelta(seconds=0.5)
+"""Leases younger than this are no strays yet: most answers are on their way."""
+
 
 class ZombieCause(enum.StrEnum):
     """How a lease was lost."""
@@ -81,14 +84,15 @@ class Replicas:
     ) -> tuple[Zombie, ...]:
         """Find at most `limit` lost leases, oldest first.
 
-        `lease_timeout` is for replicas that do not tell their own, and for strays. ``known`` are
-        the tokens that this replica carries: its other leases, older than the lease timeout, are
-        strays whose claim's answer was lost.
+        `lease_timeout` is for replicas that do not tell their own. ``known`` are the tokens that
+        this replica carries: its other leases older than STRAY_AGE may be strays, whose answer was
+        lost, or is still on its way.
         """
         parameters: dict[str, Any] = {
             "now": self._clock.pinned(),
             "replica_id": replica_id,
             "lease_timeout": lease_timeout,
+            "stray_age": STRAY_AGE,
             "known": arrays.Int8Column(known),
             "limit": limit,
         }

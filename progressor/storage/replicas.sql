@@ -70,7 +70,7 @@ FROM (
         OR p.heartbeat_at < clock.now - coalesce(p.lease_timeout, %(lease_timeout)s)
         OR r.expires_at < clock.now
         OR (r.replica_id = %(replica_id)s
-            AND r.leased_at < clock.now - %(lease_timeout)s
+            AND r.leased_at < clock.now - %(stray_age)s
             AND r.token <> ALL (%(known)s::bigint[]))
     ORDER BY r.leased_at
     LIMIT %(limit)s

@@ -15,6 +15,7 @@ from progressor.domain.task import TaskResult, TaskStatus, TaskType
 from progressor.storage import arrays, rows, statements
 from progressor.storage.functions import Functions
 from progressor.storage.pools import Pool, connection_of, heed_cancellation, translated
+from progressor.storage.writer import insists_on_writes, refuse_read_only
 
 _SQL = statements.load("results")
 
@@ -22,8 +23,8 @@ _log = logging.getLogger(__name__)
 
 _DUE = "due"
 _DIGITS_MAX = 19
-PROBE_SECONDS = 15.0
-"""After which a connection that listens and hears nothing is asked whether it is there."""
+PROBE_SECONDS = 5.0
+"""How often a connection that listens asks whether the server is there, and takes writes."""
 
 PROBE_TIMEOUT_SECONDS = 10.0
 NOTIFY_IDS_MAX = 350
@@ -130,7 +131,9 @@ class Word:
     work_is_due: bool = False
 
 
-async def listen(dsn: str, replica_id: int) -> AsyncIterator[Word]:
+async def listen(
+    dsn: str, replica_id: int, *, probe_seconds: float = PROBE_SECONDS
+) -> AsyncIterator[Word]:
     """Yield each notification, on a connection of its own, until it breaks; an empty word first.
 
     Where a transaction-mode pooler stands in between, none ever comes: the slow round of
@@ -138,16 +141,20 @@ async def listen(dsn: str, replica_id: int) -> AsyncIterator[Word]:
 
     Raises:
         StorageUnavailableError: The connection broke, or there was none.
+        StorageReadOnlyError: The server takes no writes, or not any more: nobody notifies there.
     """
+    insists = insists_on_writes(dsn)
     with translated():
         connection = await psycopg.AsyncConnection.connect(
             dsn, autocommit=True, prepare_threshold=None
         )
         async with connection:
             await connection.execute(f"LISTEN progressor_{int(replica_id)}".encode())
+            if insists:
+                await refuse_read_only(connection)
             yield Word()
             while True:
-                async for notice in connection.notifies(timeout=PROBE_SECONDS):
+                async for notice in connection.notifies(timeout=probe_seconds):
                     heed_cancellation()
                     word = _word(notice.payload)
                     if word is None:
@@ -155,9 +162,13 @@ async def listen(dsn: str, replica_id: int) -> AsyncIterator[Word]:
                         _log.warning("not a word of a replica", extra=extra)
                     else:
                         yield word
-                # Who only listens does not notice that nobody is there any more.
+                # Who only listens does not notice that nobody is there any more, or that whoever
+                # is to be heard has gone elsewhere.
                 async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
-                    await connection.execute("")
+                    if insists:
+                        await refuse_read_only(connection)
+                    else:
+                        await connection.execute("")
                 heed_cancellation()
 
 

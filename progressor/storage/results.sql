@@ -22,7 +22,7 @@ FROM unnest(%(replica_id)s::bigint[], %(task_ids)s::text[]) AS n (replica_id, ta
 SELECT pg_notify('progressor_' || replica_id, %(payload)s)
 FROM progressor.replicas
 WHERE replica_id <> %(replica_id)s
-    AND heartbeat_at >= coalesce(%(now)s, clock_timestamp()) - %(lease_timeout)s
+    AND heartbeat_at >= coalesce(%(now)s, clock_timestamp()) - coalesce(lease_timeout, %(lease_timeout)s)
 
 -- name: delete_old_replies
 DELETE FROM progressor.replies

@@ -33,6 +33,7 @@ from progressor.storage.backoff import steady
 from progressor.storage.direct import Direct
 from progressor.storage.functions import Functions
 from progressor.storage.group_commit import GroupCommit, Insistence
+from progressor.storage.locks import find_locked
 from progressor.storage.pools import Connection, Pool
 
 _SQL = statements.load("settlements")
@@ -131,6 +132,7 @@ class Settlements:
             size=_bytes_of,
             pool=pool,
             insistence=Insistence.INSIST,
+            find_locked=find_locked(functions, statement_timeout),
             lane_count=commit.lane_count,
             batch_max=commit.batch_max,
             queue_max=commit.queue_max,
@@ -144,6 +146,10 @@ class Settlements:
     def submit(self, entry: Entry) -> asyncio.Future[Outcome]:
         """Put a settlement in line; it is written whatever becomes of the future."""
         return self._group.submit(entry)
+
+    def is_waiting(self, key: ProcessKey) -> bool:
+        """Tell whether a settlement of a process is in line, or under way."""
+        return self._group.is_waiting(key)
 
     async def run(self) -> None:
         """Write until `close`, and then until nothing is left."""

@@ -1,5 +1,6 @@
 """Processes as people see them, and the rare writes: put, remove, simple repair."""
 
+import asyncio
 import dataclasses
 import datetime as dt
 from typing import Any
@@ -27,6 +28,7 @@ from tests.support.storage import (
     fresh_key,
     success,
 )
+from tests.support.storage_locks import until_blocked
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -172,6 +174,30 @@ class TestRemove:
     async def test_is_refused_where_there_is_nothing(self, desk: Desk) -> None:
         with pytest.raises(errors.ProcessNotFoundError):
             await desk.processes.remove(fresh_key())
+
+    async def test_that_is_held_up_on_its_way_does_not_meet_a_later_process_of_the_id(
+        self, desk: Desk, database: str, eye: psycopg.Connection[Any]
+    ) -> None:
+        key = fresh_key()
+        await desk.started(key)
+        with psycopg.connect(database) as holder:
+            holder.execute(
+                "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
+                [key.process_id],
+            )
+            removing = asyncio.ensure_future(desk.processes.remove(key))
+            await until_blocked(eye)
+            holder.execute(
+                "UPDATE progressor.processes SET init_task_id = init_task_id + 1"
+                " WHERE process_id = %s",
+                [key.process_id],
+            )
+            holder.commit()
+
+            with pytest.raises(errors.ProcessNotFoundError):
+                await removing
+
+        assert (await desk.processes.get(key)).process.key == key
 
     @pytest.mark.parametrize(
         "answer", [BROKEN, success(Complete()), success()], ids=["error", "finished", "running"]

@@ -4,7 +4,7 @@ import asyncio
 import collections
 import dataclasses
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import psycopg
@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from progressor import errors
+from progressor.domain.process import ProcessKey
 from progressor.storage.group_commit import GATHER_SPLIT, GroupCommit, Insistence
 from progressor.storage.pools import Connection, Pool
 from tests.support.builders import make_key
@@ -20,6 +21,7 @@ from tests.support.virtual_time import in_virtual_time
 
 PROCESS_IDS = "abcdefghijklmnop"
 TIMEOUT_SECONDS = 10.0
+LOCK_SECONDS = 0.3
 
 
 class Fault(enum.Enum):
@@ -54,7 +56,16 @@ def rival_of(item: Item, *, shared: bool) -> tuple[str, ...] | None:
 class Database:
     """Applies what it is sent, each item once, unless a fault is due."""
 
-    def __init__(self, faults: Sequence[Fault], *, shared: bool, batch_max: int) -> None:
+    def __init__(
+        self,
+        faults: Sequence[Fault],
+        *,
+        locks: Mapping[str, float],
+        shared: bool,
+        batch_max: int,
+    ) -> None:
+        self.locks = locks
+        """Until when somebody else holds a process locked."""
         self.batch_max = batch_max
         self.shared = shared
         self.faults = collections.deque(faults)
@@ -79,8 +90,32 @@ class Database:
         finally:
             self.under_way.remove((connection, processes))
 
+    async def find_locked(
+        self, _connection: Connection, keys: Sequence[ProcessKey]
+    ) -> frozenset[ProcessKey]:
+        return frozenset(key for key in keys if self._is_locked(key.process_id))
+
+    def _is_locked(self, process_id: str) -> bool:
+        return self.locks.get(process_id, 0.0) > asyncio.get_running_loop().time()
+
     async def _write(self, items: Sequence[Item], *, again: bool) -> Sequence[int]:
         fault = self.faults.popleft() if self.faults else Fault.NONE
+        await self._begin(fault)
+        if any(self._is_locked(item.process_id) for item in items):
+            await asyncio.sleep(LOCK_SECONDS)
+            raise psycopg.errors.LockNotAvailable("locked")
+        if any(item.poisoned for item in items):
+            raise psycopg.DataError("poisoned")
+        for item in items:
+            assert item not in self.applied or again, "sent twice without a word"
+            if item not in self.applied:
+                self.applied.append(item)
+        if fault is Fault.CUT_AFTER:
+            raise psycopg.OperationalError("cut after")
+        return [item.number for item in items]
+
+    @staticmethod
+    async def _begin(fault: Fault) -> None:
         await asyncio.sleep(0.001)
         match fault:
             case Fault.CUT_BEFORE:
@@ -91,15 +126,6 @@ class Database:
                 await asyncio.get_running_loop().create_future()
             case _:
                 pass
-        if any(item.poisoned for item in items):
-            raise psycopg.DataError("poisoned")
-        for item in items:
-            assert item not in self.applied or again, "sent twice without a word"
-            if item not in self.applied:
-                self.applied.append(item)
-        if fault is Fault.CUT_AFTER:
-            raise psycopg.OperationalError("cut after")
-        return [item.number for item in items]
 
 
 ITEMS = st.lists(
@@ -113,6 +139,9 @@ ITEMS = st.lists(
         rival=st.sampled_from([None, "x", "y"]),
     ),
     max_size=40,
+)
+LOCKS = st.dictionaries(
+    st.sampled_from(PROCESS_IDS[:7]), st.sampled_from([0.05, 0.35, 1.0, 5.0, 30.0]), max_size=3
 )
 FAULTS = st.lists(st.sampled_from(Fault), max_size=8)
 
@@ -133,6 +162,7 @@ def commit_to(
         rival=(lambda item: rival_of(item, shared=True)) if database.shared else None,
         pool=cast("Pool", pool),
         insistence=insistence,
+        find_locked=database.find_locked,
         lane_count=lanes,
         batch_max=batch_max,
         queue_max=1000,
@@ -145,6 +175,7 @@ def commit_to(
 @given(
     items=ITEMS,
     faults=FAULTS,
+    locks=LOCKS,
     insistence=st.sampled_from(Insistence),
     lanes=st.integers(1, 3),
     outages=st.integers(0, 2),
@@ -157,6 +188,7 @@ async def test_every_item_has_one_result_and_no_fault_spreads(
     *,
     items: list[Item],
     faults: list[Fault],
+    locks: dict[str, float],
     insistence: Insistence,
     lanes: int,
     outages: int,
@@ -164,7 +196,8 @@ async def test_every_item_has_one_result_and_no_fault_spreads(
     shared: bool,
     batch_max: int,
 ) -> None:
-    database, pool = Database(faults, shared=shared, batch_max=batch_max), MemoryPool()
+    database = Database(faults, locks=locks, shared=shared, batch_max=batch_max)
+    pool = MemoryPool()
     pool.outages = outages
     commit = commit_to(database, pool, insistence, lanes=lanes, gather=gather, batch_max=batch_max)
     numbered = [dataclasses.replace(item, number=number) for number, item in enumerate(items)]
@@ -197,6 +230,8 @@ def _check_result(
     if error is None:
         assert future.result() == item.number
         assert database.applied.count(item) == 1
+    elif isinstance(error, errors.StorageLockedError):
+        assert item.process_id in database.locks, "told of a lock that nobody held"
     elif isinstance(error, errors.StorageRefusedError):
         assert item.poisoned, "refused with its neighbour"
     else:

@@ -19,7 +19,8 @@ from progressor.domain.process import ProcessStatus
 from progressor.domain.settlement import settle
 from progressor.domain.task import TaskType
 from progressor.domain.view import ProcessQuery
-from progressor.storage import admissions, claims, settlements
+from progressor.storage import admissions, claims, locks, settlements
+from progressor.storage.functions import Functions
 from progressor.storage.pools import Connection
 from progressor.storage.processes import Wanted
 from tests.support.clock import ManualClock
@@ -30,6 +31,7 @@ from tests.support.storage import (
     LEASE_TIMEOUT,
     NAMESPACE,
     NO_TIME,
+    STATEMENT_TIMEOUT,
     UNREACHABLE,
     Desk,
     a_request,
@@ -169,6 +171,12 @@ async def claim_due(desk: Desk) -> object:
     return claimed
 
 
+async def find_locked(desk: Desk) -> object:
+    """Nobody holds one: what is asked most is whether that is so by now."""
+    find = locks.find_locked(Functions(), STATEMENT_TIMEOUT)
+    return await find(_connection(desk), [seeded_key(number) for number in DUE_NUMBERS])
+
+
 async def claim_nothing_due(desk: Desk) -> object:
     return await desk.claims.claim_due(desk.pool, rooms(), overdue=10 * HOUR, wait=True)
 
@@ -272,6 +280,7 @@ Work = Callable[[Desk], Awaitable[object]]
 WORKS: dict[Work, int] = {
     admit_starts: BATCH, admit_known_starts: BATCH, admit_requests: BATCH, settle_tasks: BATCH,
     recall_settlements: BATCH, claim_tasks: BATCH, claim_due: BATCH, claim_nothing_due: 1,
+    find_locked: BATCH,
     find_upcoming: BATCH, read_processes: BATCH, read_history: 1, trace_process: 5,
     list_processes: BATCH, list_later_processes: BATCH, list_broken_processes: 1,
     put_process: 2, remove_process: 5, simple_repair: 1, await_task: 2, fetch_results: BATCH,

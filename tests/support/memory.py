@@ -86,6 +86,10 @@ class MemorySettlements:
         )
         self.held: list[asyncio.Future[storage_settlements.Outcome]] | None = None
         """A list holds answers back."""
+        self.writing: set[ProcessKey] = set()
+
+    def is_waiting(self, key: ProcessKey) -> bool:
+        return key in self.writing
 
     def submit(self, entry: Entry) -> asyncio.Future[storage_settlements.Outcome]:
         self.entries.append(entry)
@@ -172,6 +176,7 @@ class MemoryAdmissions:
             collections.deque()
         )
         self.entries: list[admissions.Entry] = []
+        self.writing: set[ProcessKey] = set()
         self.refuses: errors.ProgressorError | None = None
 
     def submit(self, entry: admissions.Entry) -> asyncio.Future[Admission]:
@@ -181,6 +186,9 @@ class MemoryAdmissions:
         self.entries.append(entry)
         self.pending.append((entry, future))
         return future
+
+    def is_waiting(self, key: ProcessKey) -> bool:
+        return key in self.writing
 
     def answer(self, admission: Admission | Exception) -> None:
         """Answer the oldest that waits."""
@@ -276,6 +284,8 @@ class MemoryClaims:
 
     def __init__(self) -> None:
         self.due: dict[int, Claimed] = {}
+        self.begun_count = 0
+        self.answered_count = 0
         self.upcoming: list[Due] = []
         """In the order of their times."""
         self.asked: list[str] = []

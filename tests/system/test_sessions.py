@@ -17,6 +17,8 @@ from progressor.api.status import CODES
 from progressor.sdk import EngineUnavailableError, sessions
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
+from tests.support.api_engine import build
+from tests.support.memory_api import MemoryIntake
 from tests.support.processor import Answer, Hang
 from tests.support.replica import (
     Replica,
@@ -26,7 +28,6 @@ from tests.support.replica import (
     running_replica,
 )
 from tests.support.sessions import RawSession, call_of, error_of
-from tests.system.test_api_server import MemoryIntake, build
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -56,6 +57,7 @@ TOLD: list[errors.ProgressorError] = [
     errors.DeadlineExceededError(77),
     errors.StorageUnavailableError("host=db"),
     errors.StorageConflictError("deadlock"),
+    errors.StorageLockedError("its process is locked"),
     errors.StorageReadOnlyError("it stands by"),
     errors.StorageSchemaError("no such function"),
     errors.StorageOverloadedError("5,000 wait"),

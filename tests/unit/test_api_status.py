@@ -80,6 +80,7 @@ TOLD = [
     (errors.DeadlineExceededError(None), "DEADLINE_EXCEEDED", {}),
     (errors.StorageUnavailableError("host=db", RETRY), "UNAVAILABLE", {}),
     (errors.StorageConflictError("deadlock", RETRY), "UNAVAILABLE", {}),
+    (errors.StorageLockedError("its process is locked", RETRY), "UNAVAILABLE", {}),
     (errors.StorageReadOnlyError("it stands by", RETRY), "UNAVAILABLE", {}),
     (errors.StorageSchemaError("no such function", RETRY), "UNAVAILABLE", {}),
     (errors.StorageOverloadedError("1,000 wait", RETRY), "RESOURCE_EXHAUSTED", {}),

@@ -8,10 +8,13 @@ import pytest
 
 from progressor import errors
 from progressor.domain.namespace import ZombiePolicy
+from progressor.domain.process import ProcessKey
 from progressor.domain.settlement import Break, Retry
 from progressor.domain.task import TaskStatus
 from progressor.scanner.zombies import ZombieScan
 from progressor.settings.sections import Replica, Scanner
+from progressor.storage.admissions import Admissions
+from progressor.storage.claims import Claims
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.replicas import Replicas, ZombieCause
 from progressor.storage.settlements import Entry, LeaseLost, Settlements
@@ -28,6 +31,8 @@ from tests.support.builders import (
     seconds,
 )
 from tests.support.memory import (
+    MemoryAdmissions,
+    MemoryClaims,
     MemoryListener,
     MemoryNamespaces,
     MemoryReplicas,
@@ -46,7 +51,9 @@ class Bench:
 
     def __init__(self) -> None:
         self.replicas = MemoryReplicas()
+        self.admissions = MemoryAdmissions()
         self.settlements = MemorySettlements()
+        self.claims = MemoryClaims()
         self.namespaces = MemoryNamespaces()
         self.leases = Leases()
         self.observers = Observers()
@@ -61,7 +68,9 @@ class Bench:
         self.agenda = Agenda(clock=LoopClock(), horizon=seconds(5), size_max=10)
         self.scanning = ZombieScan(
             replicas=cast("Replicas", self.replicas),
+            admissions=cast("Admissions", self.admissions),
             settlements=cast("Settlements", self.settlements),
+            claims=cast("Claims", self.claims),
             namespaces=cast("Namespaces", self.namespaces),
             aftermath=Aftermath(replies=self.replies, agenda=self.agenda, replica_id=lambda: 1),
             leases=self.leases,
@@ -181,6 +190,39 @@ async def test_a_lease_whose_answer_was_only_late_is_no_stray() -> None:
     await bench.scanning.scan()
 
     assert bench.settlements.entries == []
+
+
+@pytest.mark.parametrize("writes", ["admissions", "settlements"])
+@in_virtual_time
+async def test_a_lease_that_a_write_under_way_may_tell_of_is_no_stray_yet(writes: str) -> None:
+    bench = Bench()
+    bench.replicas.zombies = (STRAY,)
+    writing: set[ProcessKey] = getattr(bench, writes).writing
+    writing.add(STRAY.key)
+    for _ in range(3):
+        await bench.scanning.scan()
+    meanwhile = len(bench.settlements.entries)
+
+    writing.clear()
+    for _ in range(2):
+        await bench.scanning.scan()
+
+    assert (meanwhile, len(bench.settlements.entries)) == (0, 1)
+
+
+@in_virtual_time
+async def test_a_lease_that_a_claim_under_way_may_tell_of_is_no_stray_yet() -> None:
+    bench = Bench()
+    bench.replicas.zombies = (STRAY,)
+    bench.claims.begun_count, bench.claims.answered_count = 5, 3
+    for _ in range(3):
+        await bench.scanning.scan()
+    meanwhile = len(bench.settlements.entries)
+
+    bench.claims.begun_count, bench.claims.answered_count = 9, 5
+    await bench.scanning.scan()
+
+    assert (meanwhile, len(bench.settlements.entries)) == (0, 1)
 
 
 @in_virtual_time

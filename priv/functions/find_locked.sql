@@ -1,0 +1,40 @@
+-- Finds those of some processes that another transaction holds locked. It waits for nobody.
+-- Locks: the others, with SKIP LOCKED, until it has answered: no order is needed.
+-- Returns: the items, from 1, in any order; a process that does not exist is not locked.
+CREATE FUNCTION find_locked(
+    p_slot       smallint[],
+    p_namespace  text[],
+    p_process_id text[]
+)
+RETURNS TABLE (item integer)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET lock_timeout = '300ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_free integer[];
+BEGIN
+    WITH free AS (
+        SELECT i.item::integer
+        FROM processes p
+        JOIN unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
+            AS i (slot, namespace, process_id, item)
+            USING (slot, namespace, process_id)
+        FOR NO KEY UPDATE OF p SKIP LOCKED
+    )
+    SELECT coalesce(array_agg(f.item), '{}') INTO v_free FROM free f;
+
+    RETURN QUERY
+    SELECT i.item::integer
+    FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
+        AS i (slot, namespace, process_id, item)
+    JOIN processes p USING (slot, namespace, process_id)
+    WHERE i.item <> ALL (v_free);
+END;
+$$;

@@ -1,0 +1,67 @@
+"""The server that takes writes: how every connection finds it, and notices that it is not any more.
+
+All that the engine writes and reads goes there. What a server that was demoted, or a standby,
+still answers may be old, so it is as good as away. Three things lead a connection to the writer:
+
+- `connection_string`, by which all of them are made: of several hosts libpq takes the one that
+  takes writes.
+- `refuse_read_only`, which asks the server itself: pools do for each new connection, the listener
+  now and then as well. libpq goes by what a server tells at the beginning; a pooler tells what was
+  so at its own (PgBouncer issue 859). Whoever writes is told by the error.
+- The heartbeat, which writes all the time: where it is told, all pools leave the server, also with
+  connections that only read.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+from psycopg import conninfo
+
+from progressor.settings.sections import Database
+
+_WRITER = "read-write"
+_ATTRIBUTE = "target_session_attrs"
+
+
+def connection_string(config: Database, dsn: str, *, application: str) -> str:
+    """Return `dsn` with our timeouts and name; what the operator wrote there wins.
+
+    Of several hosts a new connection leads to the one that takes writes, also after a failover.
+    """
+    given = conninfo.conninfo_to_dict(dsn)
+    ours: dict[str, Any] = {
+        "application_name": application,
+        "connect_timeout": max(2, round(config.connect_timeout.total_seconds())),
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 20_000,
+    }
+    if _names_several(given):
+        ours[_ATTRIBUTE] = _WRITER
+    return conninfo.make_conninfo(**(ours | given))
+
+
+def insists_on_writes(dsn: str) -> bool:
+    """Return whether connections must lead to a server that takes writes.
+
+    An operator who says to which servers to connect knows what may be there.
+    """
+    return conninfo.conninfo_to_dict(dsn).get(_ATTRIBUTE, _WRITER) == _WRITER
+
+
+async def refuse_read_only(connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:
+    """Ask a server whether it takes writes, and close a connection to one that does not.
+
+    Raises:
+        psycopg.errors.ReadOnlySqlTransaction: It does not.
+    """
+    row = await (await connection.execute("SHOW transaction_read_only")).fetchone()
+    if row == ("on",):
+        await connection.close()
+        raise psycopg.errors.ReadOnlySqlTransaction("the server takes no writes")
+
+
+def _names_several(given: Mapping[str, Any]) -> bool:
+    return "," in str(given.get("host") or given.get("hostaddr") or "")
