@@ -31,8 +31,9 @@ from progressor.storage.capacity import room_for
 from progressor.storage.embedded import EmbeddedPostgres
 from progressor.storage.heartbeats import Heartbeats, Identity
 from progressor.storage.migrations import migrate
-from progressor.storage.pools import connection_string, open_pools
+from progressor.storage.pools import open_pools
 from progressor.storage.replicas import Replicas
+from progressor.storage.writer import connection_string
 from progressor.telemetry.setup import set_up
 from progressor.worker.heartbeat import Heartbeat
 from progressor.worker.leases import Ending
@@ -67,6 +68,7 @@ class Engine:
         self._clock = clock
         self._stop = asyncio.Event()
         self._entered = asyncio.Event()
+        self._read_only = asyncio.Event()
         self._telemetry = set_up(
             otlp_endpoint=config.telemetry.otlp_endpoint,
             service_name=config.telemetry.service_name,
@@ -169,7 +171,10 @@ class Engine:
         heartbeat.start()
         try:
             async with asyncio.TaskGroup() as group:
-                watching = [group.create_task(heartbeat.watch(), name="watch leases")]
+                watching = [
+                    group.create_task(heartbeat.watch(), name="watch leases"),
+                    group.create_task(self._leave_read_only(opened), name="leave read-only"),
+                ]
                 if await self._enter():
                     opened.start(group)
                     self._doors.open(opened)
@@ -197,9 +202,12 @@ class Engine:
         return self._entered.is_set()
 
     def _heartbeat(self, opened: Assembly) -> Heartbeat:
+        loop = asyncio.get_running_loop()
         return Heartbeat(
             heartbeats=Heartbeats(
-                dsn=opened.dsn,
+                dsn=connection_string(
+                    self._config.database, self.dsn, application="progressor heartbeat"
+                ),
                 identity=Identity(
                     replica_id=self.replica_id,
                     name=self._config.replica.name,
@@ -208,15 +216,23 @@ class Engine:
                 ),
                 replica=self._config.replica,
                 clock=self._clock,
+                on_read_only=functools.partial(_call_from_thread, loop, self._read_only.set),
             ),
             replica=self._config.replica,
             clock=self._clock,
-            loop=asyncio.get_running_loop(),
+            loop=loop,
             load=opened.load,
             on_beat=functools.partial(self._beat, opened),
             on_miss=lambda: self._health.set(healthy=False),
             on_lost=functools.partial(self._lose_leases, opened),
         )
+
+    async def _leave_read_only(self, opened: Assembly) -> None:
+        """Leave a server that takes no writes any more; ends only by cancellation."""
+        while True:
+            await self._read_only.wait()
+            self._read_only.clear()
+            await opened.leave_server()
 
     def _beat(self, opened: Assembly) -> None:
         if opened.workers.suspended:
@@ -259,7 +275,7 @@ class Engine:
         """Tell health checks, and whoever waits for `serving`, how things are."""
         while True:
             healthy = await self._health.changed()
-            await self._server.set_serving(serving=healthy)
+            self._server.set_serving(serving=healthy)
             if healthy:
                 self.serving.set()
 
@@ -277,6 +293,12 @@ async def _until_there(ask: Callable[[], Awaitable[Answer]]) -> Answer:
         except errors.StorageUnavailableError as error:
             _log.warning("PostgreSQL is away", extra={"why": error.why})
             await asyncio.sleep(backoff.pause())
+
+
+def _call_from_thread(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    # The loop is closed when the engine ends in a hurry.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback)
 
 
 class _Health:

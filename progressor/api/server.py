@@ -6,11 +6,12 @@ import dataclasses
 import datetime as dt
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from progressor import errors
 from progressor.api.binding import BIND_KEY, Tls, bind, check_free, credentials_of
+from progressor.api.health import Health
 from progressor.api.interceptors import Interceptor
 from progressor.api.namespace_servicer import NamespaceServicer
 from progressor.api.ports import (
@@ -41,6 +42,10 @@ _WATCHED = (
 )
 _NO_ADDRESS = "must name at least one address, not ''"
 _MESSAGE_KEY = "server.message_bytes_max"
+
+# What it takes to tell thousands of callers that their time is over: gRPC gives those that have not
+# been told when it stops a bare CANCELLED, which says nothing of where to go.
+_TELLING_SECONDS = 2.0
 
 # What the last answers take to leave the machine once their methods have returned.
 _FLUSH_SECONDS = 0.25
@@ -110,7 +115,7 @@ class ApiServer:
             clock=clock,
             calls_max=listening.session_calls_max,
         )
-        self._health = health.aio.HealthServicer()
+        self._health = Health(_WATCHED)
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> list[str]:
@@ -123,7 +128,6 @@ class ApiServer:
             ConfigError: An address cannot be bound, or a TLS file cannot be used.
         """
         assert self._server is None, "a server starts once"
-        await self.set_serving(serving=False)
         server = grpc.aio.server(options=self._options())
         server.add_generic_rpc_handlers(
             (
@@ -145,15 +149,9 @@ class ApiServer:
         self._server = server
         return addresses
 
-    async def set_serving(self, *, serving: bool) -> None:
+    def set_serving(self, *, serving: bool) -> None:
         """Tell health checks of all services; without effect once draining."""
-        status = (
-            health_pb2.HealthCheckResponse.SERVING
-            if serving
-            else health_pb2.HealthCheckResponse.NOT_SERVING
-        )
-        for name in _WATCHED:
-            await self._health.set(name, status)
+        self._health.set_serving(serving=serving)
 
     async def drain(self, grace: dt.timedelta) -> None:
         """Turn new work away, wait up to `grace` for what is in flight, then stop.
@@ -164,7 +162,7 @@ class ApiServer:
         Cancelled, it leaves the server listening and refusing work; drain again.
         """
         assert self._server is not None, "a server that has started"
-        await self._health.enter_graceful_shutdown()
+        self._health.leave()
         self._interceptor.refuse_work()
         self._sessions.tell_draining()
         try:
@@ -175,6 +173,9 @@ class ApiServer:
         except TimeoutError:
             self._interceptor.refuse_all()
             self._interceptor.cut_off()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TELLING_SECONDS):
+                    await self._interceptor.all_done()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * _FLUSH_SECONDS):
                 await self._sessions.end(_FLUSH_SECONDS)

@@ -10,6 +10,7 @@ from progressor.cli.options import DEFAULT_SETTINGS, Json, Settings
 from progressor.cli.output import Output
 from progressor.settings.addresses import redact_dsn
 from progressor.storage import migrations
+from progressor.storage.writer import connection_string
 
 
 def migrate(
@@ -21,11 +22,13 @@ def migrate(
 
     An embedded one is migrated by its engine.
     """
-    dsn = settings.load().database.dsn
+    database = settings.load().database
+    dsn = database.dsn
     if not dsn:
         raise errors.ConfigError(
             "database.dsn", "must be given: an embedded PostgreSQL is migrated by its engine"
         )
-    applied = [str(migration) for migration in migrations.migrate(dsn)]
+    own = connection_string(database, dsn, application="progressor migrate")
+    applied = [str(migration) for migration in migrations.migrate(own)]
     words = "\n".join(f"applied {name}" for name in applied) or "nothing to apply"
     Output(as_json=json).show({"database": redact_dsn(dsn), "applied": applied}, Text(words))

@@ -22,6 +22,7 @@ quarter (``backoff``), unless said otherwise; which error means what stands in `
 | embedded PostgreSQL that has ended | for ever | 1 | as above |
 
 So calls resume within about 2 s of PostgreSQL. Whoever finds a lost connection, or one to a server
-that was demoted, has the pool replace all that are as old. A new connection leads to a server that
-takes writes, of several hosts to the one that does, unless the DSN has `target_session_attrs`.
+that was demoted, has the pool replace all that are as old; the heartbeat, which finds the latter
+within its interval, has all pools do so. A new connection leads to a server that takes writes, of
+several hosts to the one that does, unless the DSN has `target_session_attrs` (``writer``).
 """

@@ -6,7 +6,8 @@ import psycopg
 
 from progressor.settings.sections import Database
 from progressor.storage.embedded_settings import SETTINGS
-from progressor.storage.pools import connection_string, translated
+from progressor.storage.pools import translated
+from progressor.storage.writer import connection_string
 
 # Superusers' own 3, and some for the tools and a person with psql.
 _OTHERS = 13

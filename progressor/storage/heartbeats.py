@@ -4,6 +4,9 @@ Each beat also measures how far the replica's clock is from PostgreSQL's: the be
 is taken for the middle of its round trip here, so the offset is known to half a round trip. The
 next beat tells it. Nothing that replicas compare goes by their clocks, so an offset is worth a
 warning and no more.
+
+A beat is a write, and there is always a next one: so this is where a replica learns that its server
+takes no writes any more, also when nothing else is to be written.
 """
 
 import contextlib
@@ -13,16 +16,17 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
+from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.replica import Load
 from progressor.settings.sections import Replica
 from progressor.storage import statements
-from progressor.storage.pools import to_the_writer, translated
+from progressor.storage.pools import translated
 
 _log = logging.getLogger(__name__)
 _SQL = statements.load("replicas")
@@ -48,9 +52,27 @@ class Identity:
 class Heartbeats:
     """Writes heartbeats; connects when it has to."""
 
-    def __init__(self, *, dsn: str, identity: Identity, replica: Replica, clock: Clock) -> None:
-        """Open nothing."""
+    def __init__(
+        self,
+        *,
+        dsn: str,
+        identity: Identity,
+        replica: Replica,
+        clock: Clock,
+        on_read_only: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Open nothing.
+
+        Args:
+            dsn: How to connect, see ``writer``; timeouts are those of the beat.
+            identity: Who beats.
+            replica: Interval and lease timeout.
+            clock: For the offset, and for the beat's instant where it is pinned.
+            on_read_only: Called where a server has refused a beat because it takes no writes, from
+                the thread that beats.
+        """
         self._dsn = dsn
+        self._on_read_only = on_read_only
         self._constants = dataclasses.asdict(identity) | {"lease_timeout": replica.lease_timeout}
         self._interval = replica.heartbeat_interval
         self._lease_timeout = replica.lease_timeout
@@ -78,10 +100,14 @@ class Heartbeats:
         }
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
-            with translated():
-                self._connection = self._connection or self._connect()
-                sent_at, started = self._clock.now(), self._clock.monotonic()
-                row = self._connection.execute(_SQL["beat"], parameters).fetchone()
+            try:
+                with translated():
+                    self._connection = self._connection or self._connect()
+                    sent_at, started = self._clock.now(), self._clock.monotonic()
+                    row = self._connection.execute(_SQL["beat"], parameters).fetchone()
+            except errors.StorageReadOnlyError:
+                self._on_read_only()
+                raise
             undo.pop_all()
         assert row is not None, "a beat returns its instant"
         self._measure(row[0], sent_at=sent_at, trip=self._clock.monotonic() - started)
@@ -111,9 +137,7 @@ class Heartbeats:
             autocommit=True,
             connect_timeout=max(2, round(self._interval.total_seconds())),
             tcp_user_timeout=max(1, round(half.total_seconds() * 1000)),
-            application_name="progressor heartbeat",
             prepare_threshold=None,
-            **to_the_writer(conninfo_to_dict(self._dsn)),
         )
         # Where no number is left, it is a connection that nothing cuts.
         with self._socket_lock, contextlib.suppress(OSError):

@@ -251,7 +251,6 @@ def test_a_pool_lends_no_connection_in_the_middle_of_an_answer(
         async with Pool(
             database,
             patience=60.0,
-            writes=True,
             kwargs={"autocommit": True},
             min_size=1,
             max_size=1,

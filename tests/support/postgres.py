@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
+import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -78,12 +79,32 @@ class Cluster:
             os.kill(int(lines[0]), signal.SIGKILL)
         embedded.stop()
 
+    def stop(self) -> None:
+        """Shut the server down in good order; it stays down until `restart`."""
+        embedded, _ = self._owned()
+        embedded.stop()
+
     def restart(self) -> None:
         """Stop the server if it runs, and start it; databases and conninfos stay valid."""
         embedded, _ = self._owned()
         embedded.stop()
         started = embedded.start()
         assert started == self.conninfo, f"{started} was {self.conninfo}"
+
+    def switch_writes(self, *, refused: bool) -> None:
+        """Let all sessions of the server refuse writes from their next one on, or take them."""
+        value = sql.SQL("on" if refused else "off")
+        self._execute(sql.SQL("ALTER SYSTEM SET default_transaction_read_only = {}").format(value))
+        self._execute(sql.SQL("SELECT pg_reload_conf()"))
+
+    def wait_until_left(self, *, seconds: float = 30.0) -> None:
+        """Return once no engine has a session here; fails after `seconds`."""
+        query = "SELECT application_name FROM pg_stat_activity WHERE application_name ~ %s"
+        deadline = time.monotonic() + seconds
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            while there := connection.execute(query, ["^progressor "]).fetchall():
+                assert time.monotonic() < deadline, f"still connected: {there}"
+                time.sleep(0.02)
 
     def close(self) -> None:
         """Remove everything that was made here."""
@@ -100,7 +121,7 @@ class Cluster:
         assert self._home is not None, "an embedded server has a home"
         return self._embedded, self._home
 
-    def _execute(self, statement: sql.Composed) -> None:
+    def _execute(self, statement: sql.SQL | sql.Composed) -> None:
         with psycopg.connect(self.conninfo, autocommit=True) as connection:
             connection.execute(statement)
 
@@ -119,6 +140,15 @@ def open_cluster() -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+@contextlib.contextmanager
+def own_cluster() -> Iterator[Cluster]:
+    """Yield a cluster that a test may kill, stop and demote, wherever the others run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(DSN_VARIABLE, raising=False)
+        with open_cluster() as cluster:
+            yield cluster
 
 
 def wait_until_no_server(data_directory: Path, *, seconds: float = 30.0) -> None:

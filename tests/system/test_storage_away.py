@@ -13,9 +13,10 @@ from grpc_health.v1 import health_pb2
 from progressor.sdk import BYTES, Client, NamespaceConfig
 from progressor.storage.migrations import migrate
 from tests.support.points import PATIENCE_SECONDS
-from tests.support.postgres import DSN_VARIABLE, Cluster, open_cluster
+from tests.support.postgres import Cluster, own_cluster
 from tests.support.processor import Answer, Hang
 from tests.support.replica import (
+    LONG_LEASE,
     SERVICES,
     Replica,
     Stage,
@@ -33,16 +34,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-LONG_LEASE = {"replica.lease_timeout_seconds": "60"}
 
 
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[Cluster]:
-    """Return a PostgreSQL that these tests may kill, wherever the others run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(DSN_VARIABLE, raising=False)
-        with open_cluster() as cluster:
-            yield cluster
+    with own_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +50,9 @@ def conninfo(mortal: Cluster) -> str:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def replica(conninfo: str) -> AsyncIterator[Replica]:
-    """Return an engine whose leases outlast an absence."""
-    async with running_replica(conninfo, LONG_LEASE) as replica:
-        yield replica
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def stage(replica: Replica) -> AsyncIterator[Stage]:
-    async with open_stage(replica) as stage:
+async def stage(conninfo: str) -> AsyncIterator[Stage]:
+    """Return a stage on an engine whose leases outlast an absence."""
+    async with running_replica(conninfo, LONG_LEASE) as replica, open_stage(replica) as stage:
         yield stage
 
 

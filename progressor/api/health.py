@@ -1,0 +1,65 @@
+"""The health service: each watcher is told what has changed, however many others come and go.
+
+Not grpcio-health-checking's own: there, when one of two watchers of a service leaves, the other
+hears of nothing any more (1.81: it deletes the condition that all of them wait for), and one that
+does not read holds up the change itself.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+_Request = health_pb2.HealthCheckRequest
+_Response = health_pb2.HealthCheckResponse
+
+
+class Health(health_pb2_grpc.HealthServicer):
+    """The health of services by their names; all of them change together."""
+
+    def __init__(self, services: Iterable[str]) -> None:
+        """Begin with NOT_SERVING."""
+        self._services = frozenset(services)
+        self._serving = False
+        self._leaving = False
+        self._changed = asyncio.Event()
+
+    def set_serving(self, *, serving: bool) -> None:
+        """Change the health; without effect once leaving."""
+        self._serving = serving and not self._leaving
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def leave(self) -> None:
+        """Say NOT_SERVING from now on."""
+        self._leaving = True
+        self.set_serving(serving=False)
+
+    async def Check(  # noqa: N802  the service's name
+        self, request: _Request, context: "grpc.aio.ServicerContext[_Request, _Response]"
+    ) -> _Response:
+        """Return the health of a service; NOT_FOUND of one that is not here."""
+        if request.service not in self._services:
+            await context.abort(grpc.StatusCode.NOT_FOUND)
+        return _Response(status=self._status(request.service))
+
+    async def Watch(  # noqa: N802  the service's name
+        self, request: _Request, context: "grpc.aio.ServicerContext[_Request, _Response]"
+    ) -> None:
+        """Tell the health of a service, and each change; ends only when the watcher leaves.
+
+        A watcher that is slow is told the newest, not what was in between.
+        """
+        told: int | None = None
+        while True:
+            changed, status = self._changed, self._status(request.service)
+            if status != told:
+                await context.write(_Response(status=status))
+                told = status
+            await changed.wait()
+
+    def _status(self, service: str) -> int:
+        if service not in self._services:
+            return _Response.SERVICE_UNKNOWN
+        return _Response.SERVING if self._serving else _Response.NOT_SERVING
