@@ -71,6 +71,7 @@ class Connection:
         """Open nothing yet."""
         self._endpoint = endpoint
         self._channel: grpc.aio.Channel | None = None
+        self._closings = 0
         self._stubs: Stubs = {}
         self._sessions = Sessions(self._session_channel) if endpoint.session else None
 
@@ -82,14 +83,14 @@ class Connection:
         Raises:
             ProgressorError: The class of `progressor.errors` that the engine's answer stands for.
         """
-        attempts = self._endpoint.attempts(exchange)
+        attempts, closings = self._endpoint.attempts(exchange), self._closings
         while True:  # ends with the exchange's timeout at the latest
             try:
                 message = await self._ask(exchange, attempts)
             except grpc.aio.AioRpcError as error:
                 status = read_status(error, self._endpoint.target)
                 pause = attempts.pause_after(status)
-                if pause is None:
+                if pause is None or closings != self._closings:
                     raise error_for(status) from error
                 await asyncio.sleep(pause)
             else:
@@ -97,6 +98,7 @@ class Connection:
 
     async def close(self) -> None:
         """Close the channels; requests in flight end with an error. Safe to repeat."""
+        self._closings += 1
         if self._sessions is not None:
             await self._sessions.close()
         channel, self._channel = self._channel, None
@@ -146,12 +148,13 @@ class BlockingConnection:
         self._endpoint = endpoint
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
+        self._closings = 0
         self._stubs: Stubs = {}
 
     def send(self, exchange: Exchange[Result]) -> Result:
         """Return what `exchange` brings, repeating it where that is safe; as `Connection.send`."""
         rpc = getattr(self._opened()[exchange.service], exchange.rpc)
-        attempts = self._endpoint.attempts(exchange)
+        attempts, closings = self._endpoint.attempts(exchange), self._closings
         while True:  # ends with the exchange's timeout at the latest
             try:
                 message = rpc(
@@ -160,7 +163,7 @@ class BlockingConnection:
             except grpc.RpcError as error:
                 status = read_status(error, self._endpoint.target)
                 pause = attempts.pause_after(status)
-                if pause is None:
+                if pause is None or closings != self._closings:
                     raise error_for(status) from error
                 time.sleep(pause)
             else:
@@ -169,6 +172,7 @@ class BlockingConnection:
     def close(self) -> None:
         """Close the channel; requests in flight end with an error. Safe to repeat."""
         with self._lock:
+            self._closings += 1
             channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()

@@ -75,12 +75,14 @@ class Attempts:
     def pause_after(self, status: Status) -> float | None:
         """Return the seconds to wait before the next attempt; None: there is none.
 
-        Only UNAVAILABLE is worth another attempt, and only where that does nothing twice. Pauses
+        Only UNAVAILABLE, or no word at all, is worth another attempt, and only where that does
+        nothing twice. Pauses
         double from 50 ms to 2 s, each shortened by up to a half, and are no shorter than what
         the engine asked for. The attempt after it has at least as long: a shorter one would end
         by its deadline, and no longer tell that nobody could be reached.
         """
-        if not self._repeatable or status.code is not grpc.StatusCode.UNAVAILABLE:
+        is_away = status.is_lost or status.code is grpc.StatusCode.UNAVAILABLE
+        if not self._repeatable or not is_away:
             return None
         longest = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(self._count, 16))
         self._count += 1

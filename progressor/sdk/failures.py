@@ -17,7 +17,7 @@ _RETRY_AFTER_DEFAULT = dt.timedelta(seconds=1)
 
 
 class EngineUnavailableError(errors.ProgressorError):
-    """No replica could be reached, or the connection broke while the request waited.
+    """No replica could be reached, or the connection broke or was closed while the request waited.
 
     Whether the request was accepted is unknown, unless it carried an idempotency key and is
     sent again with it.
@@ -55,6 +55,16 @@ class Status:
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
     retry_after: dt.timedelta | None = None
     violations: tuple[errors.FieldViolation, ...] = ()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody has said what became of the request.
+
+        A bare CANCELLED comes of a server that stops: gRPC ends what has reached it and was not
+        taken up yet so.
+        """
+        is_bare = not self.domain
+        return is_bare and self.code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
 
     @property
     def namespace(self) -> str:
@@ -99,7 +109,7 @@ def error_for(status: Status) -> errors.ProgressorError:
         return _rejected(status)
     if status.domain == _ENGINE_DOMAIN and status.reason in _BY_REASON:
         return _BY_REASON[status.reason](status)
-    if status.code is grpc.StatusCode.UNAVAILABLE:
+    if status.is_lost or status.code is grpc.StatusCode.UNAVAILABLE:
         return EngineUnavailableError(status.target, status.message)
     if status.code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.DeadlineExceededError(None)

@@ -1,8 +1,9 @@
 """A clean stop: what is in hand ends here or on another replica, and the callers are told."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -10,6 +11,12 @@ import pytest_asyncio
 from grpc import StatusCode
 from grpc_health.v1 import health_pb2
 
+from progressor import errors
+from progressor.sdk import BYTES, Client
+from progressor.sdk.failures import read_status
+from progressor.v1.process_service_pb2 import AwaitTaskRequest, CallRequest
+from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
+from tests.support.points import PATIENCE_SECONDS
 from tests.support.processor import Answer, Hang
 from tests.support.replica import (
     SERVICES,
@@ -27,6 +34,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+CROWD = 100
 IMPATIENT = {"server.drain_timeout_seconds": "0.3"}
 
 
@@ -41,6 +49,37 @@ async def survivor(database: str) -> AsyncIterator[Replica]:
 async def stage(survivor: Replica) -> AsyncIterator[Stage]:
     async with open_stage(survivor) as stage:
         yield stage
+
+
+async def all_wait(stage: Stage, process_id: str, count: int) -> None:
+    """Return once so many calls of a process wait behind the one in hand."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        waiting = 0
+        while waiting < count:
+            trace = await stage.client.trace(process_id, page_size=1000)
+            waiting = len(trace.tasks) - 2
+
+
+async def end_of(request: Awaitable[object]) -> tuple[StatusCode, str]:
+    """Return how a request, in a session or by itself, was refused."""
+    try:
+        status = await refusal(request)
+    except grpc.aio.AioRpcError as error:
+        status = read_status(error, "")
+    return status.code, status.reason
+
+
+async def ask_until_gone(client: Client, *, first: bool) -> set[str]:
+    """Ask again at once, whatever comes, until nobody is there; return why requests failed."""
+    why: set[str] = set()
+    while "ENGINE_UNAVAILABLE" not in why:  # ends once the replica has left
+        try:
+            await (client.call("p") if first else client.remove("no such process"))
+        except errors.ProcessNotFoundError:
+            continue
+        except errors.ProgressorError as error:
+            why.add(error.reason)
+    return why
 
 
 class TestSigterm:
@@ -90,6 +129,57 @@ class TestSigterm:
             # Its first attempt is not counted; a zombie's would be.
             assert stage.asked_for("p")[2].task.attempt == 1
             assert survivor.points.count("zombie_collected", task_id=task.task_id) == 0
+
+    async def test_tells_everyone_who_still_waits_that_it_is_shutting_down(
+        self, stage: Stage, database: str, tmp_path: Path
+    ) -> None:
+        await stage.running("p", hang := Hang())
+        async with (
+            running_process(database, tmp_path, IMPATIENT) as leaving,
+            stage.client_at(leaving.address) as there,
+            grpc.aio.insecure_channel(leaving.address) as channel,
+        ):
+            stub = ProcessServiceStub(channel)
+            first = await there.call("p", accept_only=True)
+            named: dict[str, Any] = {"namespace": stage.namespace, "process_id": "p"}
+            async with asyncio.TaskGroup() as group:
+                told = [
+                    group.create_task(end_of(request))
+                    for _ in range(CROWD)
+                    for request in (
+                        there.call("p"),
+                        stub.Call(CallRequest(**named)),
+                        stub.AwaitTask(AwaitTaskRequest(**named, task_id=first.task_id)),
+                    )
+                ]
+                await all_wait(stage, "p", 2 * CROWD)
+                leaving.terminate()
+            left = await leaving.left()
+        hang.released.set()
+
+        assert left == 0
+        assert {it.result() for it in told} == {(StatusCode.UNAVAILABLE, "SHUTTING_DOWN")}
+
+    async def test_under_requests_that_never_pause_is_never_a_surprise(
+        self, stage: Stage, database: str, tmp_path: Path
+    ) -> None:
+        await stage.running("p", Answer())
+        async with (
+            running_process(database, tmp_path) as leaving,
+            Client(
+                leaving.address, namespace=stage.namespace, codec=BYTES, session=False, timeout=1.0
+            ) as there,
+            asyncio.TaskGroup() as group,
+        ):
+            asking = [
+                group.create_task(ask_until_gone(there, first=number == 0)) for number in range(50)
+            ]
+            await stage.asked("p", 20)
+            leaving.terminate()
+            left = await leaving.left()
+
+        assert left == 0
+        assert set.union(*(it.result() for it in asking)) <= {"SHUTTING_DOWN", "ENGINE_UNAVAILABLE"}
 
     async def test_hands_on_the_calls_behind_the_step_in_hand(
         self, stage: Stage, database: str, tmp_path: Path

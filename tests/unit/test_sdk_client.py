@@ -27,6 +27,7 @@ from tests.unit.test_sdk_engine import ScriptedEngine, refusal, scripted_engine
 
 NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
 FIRST, SECOND, THIRD = "1", "2", "3"
+CUT_OFF = refusal(grpc.StatusCode.CANCELLED, "", domain="", message="CANCELLED")
 AWAY = refusal(grpc.StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE", retry_after=dt.timedelta(0))
 
 
@@ -312,6 +313,27 @@ async def test_what_might_happen_twice_is_never_repeated(method: str) -> None:
     async with scripted_engine(AWAY, AWAY) as engine, Client(engine.address) as client:
         with pytest.raises(errors.StorageUnavailableError):
             await getattr(client, method)("p")
+
+    assert len(engine.requests) == 1
+
+
+async def test_a_request_that_a_leaving_engine_cut_off_is_repeated_where_that_is_safe() -> None:
+    async with (
+        scripted_engine(CUT_OFF, pb.GetResponse(), CUT_OFF) as engine,
+        Client(engine.address, jitter=lambda: 1.0) as client,
+    ):
+        await client.get("p")
+        with pytest.raises(EngineUnavailableError, match="CANCELLED"):
+            await client.call("p")
+
+    assert len(engine.requests) == 3
+
+
+async def test_a_processor_that_refuses_by_cancelled_is_not_a_lost_connection() -> None:
+    rejected = refusal(grpc.StatusCode.CANCELLED, "NO", domain="processor")
+    async with scripted_engine(rejected) as engine, Client(engine.address) as client:
+        with pytest.raises(errors.RejectedError):
+            await client.call("p", idempotency_key="k")
 
     assert len(engine.requests) == 1
 

@@ -350,7 +350,7 @@ async def test_closing_ends_what_waits_and_the_next_request_opens_again() -> Non
         waiting = asyncio.ensure_future(it.call("p", idempotency_key="k"))
         await engine.asked.wait()
         await it.close()
-        with pytest.raises(UnexpectedStatusError, match="closed"):
+        with pytest.raises(EngineUnavailableError, match="closed"):
             await waiting
         answered = await it.call("p")
 

@@ -70,6 +70,23 @@ async def test_only_what_is_safe_is_repeated() -> None:
     assert len(engine.requests) == 3
 
 
+async def test_a_client_that_is_closed_does_not_ask_again() -> None:
+    async with scripted_engine(HANG) as engine, asyncio.TaskGroup() as group:
+        client = SyncClient(engine.address)
+        waiting = group.create_task(asyncio.to_thread(_lost, client))
+        await engine.asked.wait()
+        await asyncio.to_thread(client.close)
+        lost = await waiting
+
+    assert (lost.reason, len(engine.requests)) == ("ENGINE_UNAVAILABLE", 1)
+
+
+def _lost(client: SyncClient) -> errors.ProgressorError:
+    with pytest.raises(EngineUnavailableError) as raised:
+        client.get("p")
+    return raised.value
+
+
 def test_an_engine_that_is_not_there_is_named() -> None:
     with (
         SyncClient("unix:/nonexistent/engine.sock", timeout=0.5) as client,
