@@ -17,6 +17,7 @@ from tests.monkey.herd import Herd
 from tests.monkey.lines import Lines
 from tests.monkey.notes import Notes
 from tests.monkey.plan import Fault, calm_seconds, plan
+from tests.monkey.reference import Reference
 from tests.monkey.report import Committed
 from tests.monkey.scene import Scene, open_scene
 
@@ -48,7 +49,9 @@ class _Run:
         self._scene = scene
         self._arguments = arguments
         self._notes = Notes()
+        self._reference = Reference(scene.directory)
         self._committed: list[Committed] = []
+        self._herd = Herd(arguments.seed)
         self._begun_at = 0.0
 
     async def play(self) -> dict[str, Any]:
@@ -61,13 +64,32 @@ class _Run:
             notes=self._notes,
             seed=arguments.seed,
         )
-        ending = asyncio.Event()
+        with self._reference:
+            ended_at, done_after, undone = await self._load(lines, seconds)
+        judgement = await asyncio.to_thread(
+            judges.judge, scene, self._notes, settled_at=time.monotonic(), undone=undone
+        )
+        if judgement.findings or arguments.keep is not None:
+            self._keep_operations()
+        return report.summary(
+            self._committed,
+            self._notes,
+            judgement,
+            self._reference,
+            begun_at=self._begun_at,
+            ended_at=ended_at,
+            done_after=done_after,
+        )
+
+    async def _load(self, lines: Lines, seconds: float) -> tuple[float, float, list[str]]:
+        """Return when the load ended, how long what was due took then, and what got stuck."""
+        scene, ending = self._scene, asyncio.Event()
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(scene.watch(), name="watch")
             async with asyncio.TaskGroup() as callers:
                 self._begun_at = time.monotonic()
                 self._call(callers, lines, ending)
-                await self._break_all(plan(arguments.seed, seconds))
+                await self._break_all(plan(self._arguments.seed, seconds))
                 mended_after = time.monotonic() - self._begun_at
                 await self._sleep_until(max(seconds, mended_after + calm_seconds(seconds)))
                 ended_at = time.monotonic()
@@ -75,22 +97,7 @@ class _Run:
             await lines.close()
             done_after, undone = await judges.all_done(scene.conninfo)
             watch.cancel()
-        judgement = await asyncio.to_thread(
-            judges.judge, scene, self._notes, settled_at=time.monotonic(), undone=undone
-        )
-        if judgement.findings:
-            self._keep_operations()
-        effects = report.effects(
-            self._committed, self._notes, begun_at=self._begun_at, ended_at=ended_at
-        )
-        return report.summary(
-            effects,
-            self._notes,
-            judgement,
-            begun_at=self._begun_at,
-            ended_at=ended_at,
-            done_after=done_after,
-        )
+        return ended_at, done_after, undone
 
     def _keep_operations(self) -> None:
         """Leave what clients saw beside the logs, a line each, by process."""
@@ -100,9 +107,8 @@ class _Run:
 
     def _call(self, callers: asyncio.TaskGroup, lines: Lines, ending: asyncio.Event) -> None:
         seed = self._arguments.seed
-        herd = Herd(seed)
         for number in range(self._arguments.callers):
-            caller = Caller(number, lines=lines, herd=herd, notes=self._notes, seed=seed)
+            caller = Caller(number, lines=lines, herd=self._herd, notes=self._notes, seed=seed)
             callers.create_task(caller.run(ending), name=f"caller {number}")
 
     async def _break_all(self, faults: tuple[Fault, ...]) -> None:
@@ -110,7 +116,9 @@ class _Run:
         async with asyncio.TaskGroup() as group:
             for fault in faults:
                 await self._sleep_until(fault.at)
+                self._herd.is_calm = False
                 group.create_task(self._commit(fault), name=str(fault))
+        self._herd.is_calm = True
 
     async def _commit(self, fault: Fault) -> None:
         _say(f"{time.monotonic() - self._begun_at:8.2f} s  {fault}")

@@ -49,6 +49,7 @@ class Caller:
             await asyncio.sleep(self._random.uniform(0.0, _PAUSE_SECONDS))
             if self._random.random() < 0.02:
                 self._move()
+            self._asker.is_calm = self._herd.is_calm
             subject = self._herd.pick()
             if subject is None:
                 await self._begin(self._herd.grow())

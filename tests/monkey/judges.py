@@ -19,10 +19,12 @@ from tests.monkey.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP
 from tests.monkey.processor import read_journals
 from tests.monkey.scene import ROOT, SETTINGS, Scene
 from tests.support.history import (
+    FAILED,
     Asked,
     Done,
     Kind,
     Operation,
+    Outcome,
     Refused,
     Sight,
     StoredProcess,
@@ -33,7 +35,7 @@ from tests.support.history import (
     merged,
 )
 from tests.support.laws import broken_laws
-from tests.support.linear import UNDECIDED, explained, together
+from tests.support.linear import LIVES_MAX, UNDECIDED, explained, together
 
 LATE_SECONDS = LEASE_SECONDS + 2 * SCAN_SECONDS + BACKOFF_SECONDS
 """After the last fault nothing that is due waits longer, on a machine that is free for it."""
@@ -60,7 +62,7 @@ _STUCK = """
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """``findings`` empty: nothing is wrong. ``undecided`` histories were too long to judge."""
+    """``findings`` empty: nothing is wrong. ``undecided`` of them: histories too long to judge."""
 
     findings: tuple[str, ...]
     process_count: int
@@ -104,8 +106,9 @@ def judge(scene: Scene, notes: Notes, *, settled_at: float, undone: Iterable[str
     begun_at = time.monotonic()
     asked, torn = read_journals(scene.journals)
     stored = _stored(scene.conninfo)
-    histories = together(merged([*notes.operations, *_ticks(asked)], settled_at=settled_at))
-    wrong, undecided = _compare(histories, stored, asked, settled_at)
+    ticked = ticks(asked, stored, settled_at)
+    histories = together(merged([*notes.operations, *ticked], settled_at=settled_at))
+    wrong, undecided = compare(histories, stored, asked, settled_at)
     doctor, ill = _doctor(scene)
     findings = [
         *undone,
@@ -128,26 +131,34 @@ def judge(scene: Scene, notes: Notes, *, settled_at: float, undone: Iterable[str
     )
 
 
-def _compare(
+def compare(
     histories: Mapping[str, list[Operation]],
     stored: Mapping[str, StoredProcess],
     asked: Sequence[Asked],
     settled_at: float,
+    *,
+    lives_max: int = LIVES_MAX,
 ) -> tuple[list[str], int]:
-    """Return what is wrong with the processes, and how many histories were too long to judge."""
+    """Return what is wrong with the processes, and how many of them are undecided.
+
+    Who cannot be judged is not innocent: that is a finding too.
+    """
     findings, undecided = [], 0
     journal: dict[str, list[Asked]] = collections.defaultdict(list)
     for entry in asked:
         journal[entry.process_id].append(entry)
     for process_id, history in histories.items():
         process = stored.get(process_id)
-        unexplained = explained([*history, _last_look(process_id, process, settled_at)])
+        asked_of_it = journal.get(process_id, [])
+        last = _last_look(process_id, process, settled_at)
+        unexplained = explained([*history, last], asked_of_it, lives_max=lives_max)
         if unexplained == UNDECIDED:
             undecided += 1
+            findings.append(f"{process_id}: {UNDECIDED}")
         elif unexplained is not None:
             findings.append(unexplained)
         if process is not None:
-            findings += broken_promises(process, history, journal[process_id])
+            findings += broken_promises(process, history, asked_of_it)
     findings += [f"{name}: nobody started it" for name in stored if name not in histories]
     return findings, undecided
 
@@ -163,16 +174,28 @@ def _last_look(process_id: str, process: StoredProcess | None, settled_at: float
     )
 
 
-def _ticks(asked: Iterable[Asked]) -> Iterator[Operation]:
-    """Yield the steps of timers, which may have been saved, as operations of nobody."""
+def ticks(
+    asked: Iterable[Asked], stored: Mapping[str, StoredProcess], settled_at: float
+) -> Iterator[Operation]:
+    """Yield the steps of timers, as operations that nobody sent: their tasks tell how they ended.
+
+    Those whose tasks went with their process, or are still there, may have been saved or not.
+    """
+    ends: dict[str, Outcome] = {"finished": Done(), "error": Refused(FAILED)}
+    statuses = {
+        (process.process_id, task.task_id): task.status
+        for process in stored.values()
+        for task in process.tasks
+    }
     for entry in asked:
         if entry.task_type == "timeout":
+            status = statuses.get((entry.process_id, entry.task_id), "")
             yield Operation(
                 process_id=entry.process_id,
                 kind=Kind.TICK,
-                outcome=Unknown(),
+                outcome=ends.get(status, Unknown()),
                 sent_at=entry.at,
-                answered_at=math.inf,
+                answered_at=settled_at if status in ends else math.inf,
                 element=entry.element,
                 deed=entry.deed,
             )
@@ -252,4 +275,10 @@ def _doctor(scene: Scene) -> tuple[str, list[str]]:
     ]
     if code and not findings:
         findings.append(f"doctor: exit code {code}, and nothing failed")
-    return ", ".join(f"{count} {state}" for state, count in told["counts"].items()), findings
+    return _doctor_line(told), findings
+
+
+def _doctor_line(told: dict[str, Any]) -> str:
+    counts = ", ".join(f"{count} {state}" for state, count in told["counts"].items() if count)
+    warned = [finding["check"] for finding in told["findings"] if finding["state"] == "warning"]
+    return f"{counts} ({', '.join(warned)})" if warned else counts

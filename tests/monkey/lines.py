@@ -178,7 +178,7 @@ def _awaited(answer: TaskAnswer) -> Outcome:
 
 
 def _appended(response: dict[str, Any]) -> Appended:
-    return Appended(response["length"], tuple(response["before"]))
+    return Appended(response["length"], tuple(response["before"]), response["first"])
 
 
 def _done(_answer: object) -> Outcome:

@@ -6,10 +6,13 @@ from its request, its task id and its attempt alone, so that any processor answe
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
+import sys
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,8 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def note(self, step: Step[Any], element: str, deed: str) -> None:
-        """Write one line."""
+        """Write one line, before anything comes of the step."""
+        before = [event.payload["id"] for event in step.history]
         line = {
             "process_id": step.process_id,
             "task_id": step.task_id,
@@ -39,6 +43,9 @@ class Journal:
             "element": element,
             "deed": deed,
             "at": time.monotonic(),
+            "first": before[0] if before else "",
+            "length": len(before),
+            "before": before[-TAIL:],
         }
         os.write(self._file, json.dumps(line).encode() + b"\n")
 
@@ -46,14 +53,26 @@ class Journal:
 def read_journals(paths: list[Path]) -> tuple[list[Asked], list[str]]:
     """Return the steps that processors were asked for, and what they found wrong."""
     asked, torn = [], []
-    for path in paths:
-        for line in path.read_bytes().splitlines() if path.exists() else ():
-            entry = json.loads(line)
-            if entry["deed"] == TORN:
-                torn.append(f"{entry['process_id']}: a step came torn: {entry['element']}")
-            else:
-                asked.append(Asked(**{**entry, "deed": Deed(entry["deed"])}))
+    for entry in itertools.chain.from_iterable(map(_entries, paths)):
+        if entry["deed"] == TORN:
+            torn.append(f"{entry['process_id']}: a step came torn: {entry['element']}")
+        else:
+            asked.append(_asked(entry))
     return asked, torn
+
+
+def _asked(entry: dict[str, Any]) -> Asked:
+    # There are hundreds of thousands, and each element comes again in the steps behind it.
+    names = {name: sys.intern(entry[name]) for name in ("process_id", "task_type", "element")}
+    first, before = sys.intern(entry["first"]), tuple(map(sys.intern, entry["before"]))
+    own = {"deed": Deed(entry["deed"]), "first": first, "before": before}
+    return Asked(**{**entry, **names, **own})
+
+
+def _entries(path: Path) -> Iterator[dict[str, Any]]:
+    if path.exists():
+        with path.open("rb") as file:
+            yield from map(json.loads, file)
 
 
 def processor(journal: Journal) -> Processor[Any]:
@@ -108,7 +127,7 @@ def _append(step: Step[Any], element: str, journal: Journal) -> dict[str, Any]:
         journal.note(step, f"{element}: {step.state} is not {expected}", TORN)
     step.emit({"id": element})
     step.state = {"last": element, "count": len(before) + 1}
-    return {"length": len(before) + 1, "before": before[-TAIL:]}
+    return {"length": len(before) + 1, "before": before[-TAIL:], "first": [*before, element][0]}
 
 
 def _go_on(step: Step[Any], element: str, deed: Deed, order: dict[str, Any]) -> None:

@@ -10,13 +10,12 @@ from typing import Any
 
 from tests.monkey.judges import Judgement
 from tests.monkey.notes import Notes
-from tests.monkey.plan import Fault, calm_seconds
+from tests.monkey.pace import pace, rate
+from tests.monkey.plan import Fault
+from tests.monkey.reference import Reference
 
 _WINDOW_SECONDS = 5.0
 """Before and after a fault, at most."""
-
-_SETTLING_SECONDS = 2.0
-"""Left out of the first and last throughput: who starts, and who has just been mended, is slow."""
 
 _FINDINGS_MAX = 20
 
@@ -80,26 +79,18 @@ def effects(
     return found
 
 
-def rate(instants: Sequence[float], begun_at: float, ended_at: float) -> float:
-    """Return how many of the instants, in order, lie in a second between two others."""
-    count = bisect.bisect(instants, ended_at) - bisect.bisect(instants, begun_at)
-    return count / max(ended_at - begun_at, 1e-9)
-
-
 def summary(
-    effects_of: Sequence[Effect],
+    committed: Sequence[Committed],
     notes: Notes,
     judgement: Judgement,
+    reference: Reference,
     *,
     begun_at: float,
     ended_at: float,
     done_after: float,
 ) -> dict[str, Any]:
     """Return everything as one document."""
-    instants = [instant for instant, _ in notes.acknowledged]
-    calm = calm_seconds(ended_at - begun_at)
-    first = rate(instants, begun_at + _SETTLING_SECONDS, begun_at + calm)
-    last = rate(instants, ended_at - calm + _SETTLING_SECONDS, ended_at)
+    effects_of = effects(committed, notes, begun_at=begun_at, ended_at=ended_at)
     return {
         "seconds": round(ended_at - begun_at, 1),
         "passed": not judgement.findings,
@@ -111,9 +102,13 @@ def summary(
         "doctor": judgement.doctor,
         "all_done_seconds": round(done_after, 2),
         "judging_seconds": round(judgement.seconds, 1),
-        "rate_first": round(first, 1),
-        "rate_last": round(last, 1),
-        "rate_kept": round(last / first, 3) if first else None,
+        **pace(
+            [instant for instant, _ in notes.acknowledged],
+            [(it.began_at, it.ended_at) for it in committed],
+            reference,
+            begun_at=begun_at,
+            ended_at=ended_at,
+        ),
         "totals": _totals(notes),
         "faults": [_document(effect) for effect in effects_of],
         "kinds": _kinds(effects_of),
@@ -141,17 +136,30 @@ def lines(document: dict[str, Any]) -> Iterable[str]:
         f"{document['events']:,} events kept; {document['undecided']} histories undecided; "
         f"judged in {document['judging_seconds']} s; doctor: {document['doctor']}"
     )
-    yield (
-        f"acknowledged writes: {document['rate_first']}/s before the first fault, "
-        f"{document['rate_last']}/s after the last; all due done in "
-        f"{document['all_done_seconds']} s"
-    )
+    yield from _pace_lines(document)
     findings = document["findings"]
     for finding in findings[:_FINDINGS_MAX]:
         yield f"FOUND: {finding}"
     if len(findings) > _FINDINGS_MAX:
         yield f"... and {len(findings) - _FINDINGS_MAX} more"
     yield f"verdict: {'passed' if document['passed'] else 'FAILED'}"
+
+
+def _pace_lines(document: dict[str, Any]) -> Iterable[str]:
+    yield (
+        f"acknowledged writes: {document['rate_first']}/s before the first fault, "
+        f"{document['rate_last']}/s after the last: {_share(document['rate_kept'])}, "
+        f"at one speed of the machine {_share(document['rate_kept_adjusted'])}; "
+        f"all due done in {document['all_done_seconds']} s"
+    )
+    yield (
+        f"machine: {document['speed_first']} before, {document['speed_last']} after; "
+        f"writes/s in the calm of each third of the run: {document['rate_calm']}"
+    )
+
+
+def _share(figure: float | None) -> str:
+    return "unknown" if figure is None else f"{figure:.0%}"
 
 
 def _next(instants: Sequence[float], begun_at: float) -> float | None:

@@ -12,6 +12,7 @@ from tests.support.history import (
     TAIL,
     Accepted,
     Appended,
+    Asked,
     Deed,
     Done,
     Kind,
@@ -36,6 +37,7 @@ class Engine:
         self.status = "absent"
         self.instant = 0.0
         self.history: list[Operation] = []
+        self.journal: list[Asked] = []
 
     def run(self, count: int) -> list[Operation]:
         self._do(Kind.START, "s")
@@ -57,11 +59,28 @@ class Engine:
         elif kind is not Kind.REPAIR and self.status == "error":
             self._note(kind, element, Refused("PROCESS_FAILED"), deed)
         elif kind is Kind.REPAIR and deed is Deed.FAIL:
+            self._ask(element, deed)
             self._note(kind, element, Refused("REPAIR_FAILED"), deed)
         else:
             self._note(kind, element, self._step(element, deed), deed)
 
+    def _ask(self, element: str, deed: Deed) -> None:
+        self.journal.append(
+            Asked(
+                process_id="p",
+                task_id=len(self.journal) + 1,
+                task_type="call",
+                element=element,
+                deed=deed,
+                at=self.instant,
+                first="".join(self.elements[:1]),
+                length=len(self.elements),
+                before=tuple(self.elements[-TAIL:]),
+            )
+        )
+
     def _step(self, element: str, deed: Deed) -> Outcome:
+        self._ask(element, deed)
         if deed is Deed.REJECT:
             return Refused(REJECTED)
         if deed is Deed.FAIL:
@@ -106,6 +125,24 @@ def test_a_correct_engine_is_explained(seed: int, count: int) -> None:
 @given(seed=SEEDS, count=st.integers(0, 25))
 def test_it_is_explained_without_its_last_reading_too(seed: int, count: int) -> None:
     assert explained(Engine(seed).run(count)[:-1]) is None
+
+
+@given(seed=SEEDS, count=st.integers(0, 60))
+def test_with_journals_there_is_hardly_a_choice(seed: int, count: int) -> None:
+    engine = Engine(seed)
+    history = engine.run(count)
+
+    assert explained(history, engine.journal, lives_max=10 * (count + 2)) is None
+
+
+@given(seed=SEEDS, count=st.integers(3, 40), data=st.data())
+def test_a_step_that_is_in_no_journal_is_found(seed: int, count: int, data: st.DataObject) -> None:
+    engine = Engine(seed)
+    history = engine.run(count)
+    done = data.draw(st.sampled_from(engine.elements))
+    journal = [it for it in engine.journal if it.element != done]
+
+    assert explained(history, journal) is not None
 
 
 @given(seed=SEEDS, count=st.integers(3, 40), data=st.data())

@@ -64,10 +64,14 @@ ENDING_DEEDS = frozenset({Deed.EXPIRE, Deed.REMOVE})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Appended:
-    """The answer of a step: the list's length with its own element, and some of those before."""
+    """The answer of a step: the list's length with its own element, and some of those before.
+
+    ``first`` is the list's first element; "": not told.
+    """
 
     length: int
     before: tuple[str, ...]
+    first: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -192,6 +196,11 @@ class StoredTask:
     element: str = ""
     set_by: str = ""
 
+    @property
+    def is_import(self) -> bool:
+        """Whether it stands for an import, which no processor was asked for."""
+        return self.task_type == "init" and not self.element
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StoredProcess:
@@ -210,7 +219,10 @@ class StoredProcess:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One line of a processor's journal: a step that it was asked for, and what it decided."""
+    """One line of a processor's journal: a step that it was asked for, and what it decided.
+
+    Of the list that it was shown there are the first element, the length, and the last elements.
+    """
 
     process_id: str
     task_id: int
@@ -218,6 +230,9 @@ class Asked:
     element: str
     deed: Deed
     at: float
+    first: str = ""
+    length: int = 0
+    before: tuple[str, ...] = ()
 
 
 def broken_promises(
@@ -234,6 +249,7 @@ def broken_promises(
     laws = (
         _nothing_twice(elements),
         _nothing_unasked(elements, operations, journal),
+        _one_event_each(process),
         _everything_acknowledged(process, elements, operations),
         _register_follows(process, elements),
         _in_line(process),
@@ -248,6 +264,28 @@ def _nothing_twice(elements: Sequence[str]) -> Iterator[str]:
     for element, count in collections.Counter(elements).items():
         if count > 1:
             yield f"{element} is {count} times in the history"
+
+
+def _one_event_each(process: StoredProcess) -> Iterator[str]:
+    """A step that succeeds brings one event, its own; another brings none, an import any number."""
+    tasks = {task.task_id: task for task in process.tasks if not task.is_import}
+    counts = collections.Counter(task_id for task_id, _ in process.events)
+    imports = {task.task_id for task in process.tasks if task.is_import}
+    for task_id, element in process.events:
+        if task_id in imports:
+            continue
+        task = tasks.get(task_id)
+        if task is None or task.status != "finished":
+            status = "there is none" if task is None else task.status
+            yield f"{element} is of task {task_id}, which has not succeeded: {status}"
+        elif task.element not in {"", element}:
+            yield f"task {task_id} of {task.element} has brought {element}"
+    for task in tasks.values():
+        count = counts[task.task_id]
+        if count > 1:
+            yield f"task {task.task_id} was settled {count} times"
+        if count == 0 and task.status == "finished" and task.task_type != "remove":
+            yield f"task {task.task_id} has succeeded, and brought nothing"
 
 
 def _nothing_unasked(
@@ -332,11 +370,14 @@ def _asked_before(
     """A step is not saved, nor a process broken, without its processor's word."""
     asked = {it.task_id for it in journal}
     failed = {it.task_id for it in journal if it.deed is Deed.FAIL}
+    rejected = {it.task_id for it in journal if it.deed is Deed.REJECT}
     if any(operation.kind is Kind.PUT for operation in operations):
         asked.add(min(task.task_id for task in process.tasks))  # It stands for the import.
     for task in process.tasks:
         if task.status == "finished" and task.task_id not in asked:
             yield f"task {task.task_id} is finished, and no processor was asked"
+        if task.status == "error" and task.task_id not in failed | rejected:
+            yield f"task {task.task_id} is in error, and no processor failed or refused it"
     if process.status == "error" and process.corrupted_by not in failed:
         yield f"in error by task {process.corrupted_by}, which no processor failed"
 

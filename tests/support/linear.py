@@ -6,18 +6,20 @@ linearisability, decided as by Wing and Gong: of the operations that could come 
 remember which sets of operations, done in whatever order to the same life, have led nowhere (Lowe).
 
 - What nobody knows the end of may be put anywhere after it was sent, or be left out.
-- A reading that fits is taken at once: it changes nothing, so putting it off cannot help.
-- Answers and readings tell the places of elements: an element in another place leads nowhere, and
-  where the process has had one life only, no other element in its place leads anywhere.
+- What changes nothing and fits is taken at once: putting it off cannot help. What changes nothing
+  and whose end nobody knows is left out.
+- Answers, readings and the journals of processors tell the places of elements: an element in
+  another place leads nowhere, no other element in its place leads anywhere, and no step comes
+  where no processor was asked for it (``linear_facts.py``).
 
-The search is exponential at worst, so it ends with `UNDECIDED` after so many lives; of histories
-as the monkey makes them, none has come near.
+The last of these leaves hardly a choice. Without journals the search is exponential at worst, so
+it ends with `UNDECIDED` after so many lives.
 """
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from tests.support.history import (
     FAILED,
@@ -29,6 +31,7 @@ from tests.support.history import (
     TAIL,
     Accepted,
     Appended,
+    Asked,
     Deed,
     Done,
     Kind,
@@ -39,6 +42,7 @@ from tests.support.history import (
     Sight,
     Unknown,
 )
+from tests.support.linear_facts import Facts, may_be_born
 
 LIVES_MAX = 20_000
 UNDECIDED = "undecided: too many orders to try"
@@ -63,14 +67,20 @@ class Life:
 NOTHING = Life()
 
 
-def explained(operations: Iterable[Operation], *, lives_max: int = LIVES_MAX) -> str | None:
+def explained(
+    operations: Iterable[Operation],
+    journal: Collection[Asked] | None = None,
+    *,
+    lives_max: int = LIVES_MAX,
+) -> str | None:
     """Return None where an order explains the operations of one process, else a counterexample.
 
     Args:
         operations: Merged, of one process.
+        journal: All that processors were asked of it; None: nobody wrote it down.
         lives_max: After how many the search gives up, and answers `UNDECIDED`.
     """
-    return _Search(_with_births(operations)).run(lives_max)
+    return _Search(_with_births(operations), journal).run(lives_max)
 
 
 def after(life: Life, operation: Operation) -> tuple[Life, ...]:
@@ -106,18 +116,18 @@ class _Path:
 class _Search:
     """Depth first, the operations whose end is known before the others."""
 
-    def __init__(self, operations: Iterable[Operation]) -> None:
+    def __init__(self, operations: Iterable[Operation], journal: Collection[Asked] | None) -> None:
         self._operations = sorted(operations, key=lambda it: it.sent_at)
         self._required = _mask(
             index for index, it in enumerate(self._operations) if _is_required(it)
         )
-        seen = list(_places(self._operations))
-        self._elements = {element: place for place, element in seen}
-        has_one_life = sum(_begins(operation) for operation in self._operations) <= 1
-        self._places = dict(seen) if has_one_life else {}
+        self._facts = Facts(self._operations, journal)
         self._furthest: tuple[int, Life, _Path | None] = (0, NOTHING, None)
 
     def run(self, lives_max: int) -> str | None:
+        if self._facts.contradiction:
+            name = self._operations[0].process_id
+            return f"no order explains {name}: {self._facts.contradiction}"
         stack: list[tuple[int, Life, _Path | None]] = [(0, NOTHING, None)]
         seen: set[tuple[int, Life]] = set()
         while stack:
@@ -145,8 +155,21 @@ class _Search:
         for index in choices:
             operation = self._operations[index]
             for following in after(life, operation):
-                if self._fits(following):
+                if self._leads_on(life, operation, following):
                     yield done | 1 << index, following, _Path(operation, path)
+
+    def _leads_on(self, life: Life, operation: Operation, following: Life) -> bool:
+        """Return whether something may come of an operation that is done here."""
+        if following == life:
+            # Nobody need know that what changed nothing was done; and what is in the list was done.
+            is_lost = isinstance(operation.outcome, Unknown)
+            is_there = isinstance(operation.outcome, Accepted) and self._facts.was_seen(
+                operation.element
+            )
+            return not (is_lost or is_there)
+        if operation.kind is Kind.EXPIRY and operation.element not in life.elements:
+            return False  # Its timer was set by that step.
+        return self._facts.allow(operation, life.elements) and self._facts.fit(following.elements)
 
     def _read(self, done: int, life: Life, path: _Path | None) -> tuple[int, _Path | None]:
         """Take all readings that fit; each may let others come."""
@@ -155,26 +178,37 @@ class _Search:
             more = False
             for index in self._next(done):
                 operation = self._operations[index]
-                if _only_reads(operation) and after(life, operation) == (life,):
+                if self._only_reads(operation) and after(life, operation) == (life,):
                     done, path, more = done | 1 << index, _Path(operation, path), True
         return done, path
 
+    def _only_reads(self, operation: Operation) -> bool:
+        """Return whether an operation cannot change anything in any life."""
+        if operation.kind is Kind.LOOK:
+            return True
+        match operation.outcome:
+            case Refused(reason):
+                changes = operation.deed in {Deed.REJECT, Deed.FAIL}
+                return not changes and not (operation.key and reason in GONE)
+            case Accepted():
+                # It was refused by its processor, or cancelled with its line.
+                never_asked = self._facts.was_never_asked(operation.element)
+                return never_asked or operation.deed is Deed.REJECT
+            case _:
+                return False
+
     def _next(self, done: int) -> list[int]:
         """Return what may come next: nothing that is left was answered before it was sent."""
-        left = [index for index in range(len(self._operations)) if not done >> index & 1]
-        first = min(
-            (self._operations[index].answered_at for index in left if self._required >> index & 1),
-            default=math.inf,
-        )
-        return [index for index in left if self._operations[index].sent_at <= first]
-
-    def _fits(self, life: Life) -> bool:
-        """Return whether the last element, which is the new one, is where others saw it."""
-        if not life.elements:
-            return True
-        place, element = len(life.elements), life.elements[-1]
-        is_free = self._places.get(place, element) == element
-        return is_free and self._elements.get(element, place) == place
+        found: list[int] = []
+        first = math.inf
+        for index, operation in enumerate(self._operations):  # in the order in which they were sent
+            if operation.sent_at > first:
+                break
+            if not done >> index & 1:
+                found.append(index)
+                if self._required >> index & 1:
+                    first = min(first, operation.answered_at)
+        return found
 
     def _progress(self) -> int:
         return (self._furthest[0] & self._required).bit_count()
@@ -190,14 +224,13 @@ class _Search:
             for index in self._next(done)
             if self._required >> index & 1
         ]
-        place = len(life.elements) + 1
-        following = [self._places.get(place + offset, "?") for offset in range(TAIL)]
+        following = self._facts.following(life.elements, TAIL)
         lines = [
             f"no order explains {self._operations[0].process_id}. After",
             *(f"    {line}" for line in reversed(before)),
             f"it is {life}; next there must be one of",
             *(f"    {line}" for line in stuck[:_LINES_MAX]),
-            f"and others have seen as elements {place} ...: {following}",
+            f"and others have seen as elements {len(life.elements) + 1} ...: {following}",
         ]
         return "\n".join(lines)
 
@@ -267,9 +300,10 @@ def _agrees(life: Life, effect: Life, operation: Operation, result: object) -> b
     if operation.deed in {Deed.REJECT, Deed.FAIL}:
         return False
     match result:
-        case Appended(length, before):
+        case Appended(length, before, first):
             elements = () if life.status == _ABSENT else life.elements
-            return (length, before) == (len(elements) + 1, elements[-TAIL:])
+            is_there = (length, before) == (len(elements) + 1, elements[-TAIL:])
+            return is_there and first in {"", (*elements, operation.element)[0]}
         case Revived(timer):
             return timer is (effect.status == _ERROR)
         case _:
@@ -313,17 +347,6 @@ def _refused(life: Life, operation: Operation, reason: str) -> Iterator[Life]:
         yield from _effects(life, operation)
 
 
-def _only_reads(operation: Operation) -> bool:
-    if operation.kind is Kind.LOOK:
-        return True
-    match operation.outcome:
-        case Refused(reason):
-            changes = operation.deed in {Deed.REJECT, Deed.FAIL}
-            return not changes and not (operation.key and reason in GONE)
-        case _:
-            return False
-
-
 def _is_required(operation: Operation) -> bool:
     return not isinstance(operation.outcome, Unknown)
 
@@ -333,7 +356,7 @@ def _with_births(operations: Iterable[Operation]) -> list[Operation]:
     whole = list(operations)
     unseen: Outcome = Unknown()
     for operation in tuple(whole):
-        kind = Kind.BIRTH if operation.kind is Kind.START else None
+        kind = Kind.BIRTH if may_be_born(operation) else None
         if operation.deed is Deed.EXPIRE:
             kind = Kind.EXPIRY
         if kind is not None:
@@ -347,25 +370,6 @@ def _with_births(operations: Iterable[Operation]) -> list[Operation]:
                 )
             )
     return whole
-
-
-def _places(operations: Sequence[Operation]) -> Iterator[tuple[int, str]]:
-    """Yield what was seen of the places of elements, from 1."""
-    for operation in operations:
-        match operation.outcome:
-            case Done(Appended(length, before)):
-                yield length, operation.element
-                yield from enumerate(before, length - len(before))
-            case Done(Sight(elements=tuple() as elements)):
-                yield from enumerate(elements, 1)
-            case _:
-                pass
-
-
-def _begins(operation: Operation) -> bool:
-    """Return whether a process may have come to be by it."""
-    is_refused = isinstance(operation.outcome, Refused) and operation.outcome.reason != FAILED
-    return operation.kind in {Kind.START, Kind.PUT} and not is_refused
 
 
 def _mask(indices: Iterable[int]) -> int:

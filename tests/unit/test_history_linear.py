@@ -8,6 +8,7 @@ import pytest
 from tests.support.history import (
     Accepted,
     Appended,
+    Asked,
     Deed,
     Done,
     Kind,
@@ -44,6 +45,21 @@ def did(element: str, *before: str, at: float, until: float | None = None) -> Op
     """Return a call that was answered: behind these, and no others."""
     answer = Done(Appended(len(before) + 1, before[-5:]))
     return asked(Kind.CALL, element, answer, at, at + 0.5 if until is None else until)
+
+
+def step(element: str, *before: str) -> Asked:
+    """Return what a processor notes that was shown these, all of them."""
+    return Asked(
+        process_id="p",
+        task_id=1,
+        task_type="call",
+        element=element,
+        deed=Deed.APPEND,
+        at=1.0,
+        first="".join(before[:1]),
+        length=len(before),
+        before=before[-5:],
+    )
 
 
 def saw(
@@ -206,6 +222,55 @@ def test_a_search_that_grows_too_large_is_undecided() -> None:
     history = [STARTED, *lost, *anew, did("a", "x", at=7)]
 
     assert explained(history, lives_max=100) == UNDECIDED
+
+
+def test_journals_leave_hardly_a_choice() -> None:
+    names = [f"u{number}" for number in range(12)]
+    lost = [asked(Kind.CALL, name, Unknown(), 2) for name in names]
+    anew = [
+        asked(Kind.REMOVE, "", Done(), 3, 4),
+        asked(Kind.START, "z", Done(Appended(1, (), "z")), 5, 6),
+    ]
+    history = [STARTED, *lost, *anew, saw("z", "x", at=7)]
+    journal = [step("s"), *(step(name, "s") for name in names), step("z")]
+
+    assert explained(history, lives_max=300) == UNDECIDED
+    found = explained(history, journal, lives_max=300)
+    assert found is not None
+    assert found.startswith("no order explains p")
+
+
+def test_what_no_processor_was_asked_for_was_not_done() -> None:
+    history = [STARTED, did("a", "s", at=2)]
+
+    assert explained(history, [step("s"), step("a", "s")]) is None
+    assert explained(history, [step("s")]) is not None
+    assert explained(history, [step("s"), step("a", "s", "b")]) is not None
+
+
+def test_a_lost_failure_breaks_a_process_only_where_a_processor_was_asked() -> None:
+    lost = asked(Kind.CALL, "f", Unknown(), 2, deed=Deed.FAIL)
+    history = [STARTED, lost, did("a", "s", at=2), saw("s", "a", at=4, status="error")]
+    journal = [step("s"), step("a", "s")]
+
+    assert explained(history, [*journal, step("f", "s", "a")]) is None
+    assert explained(history, [*journal, step("f", "s")]) is not None
+
+
+def test_a_processor_that_was_shown_another_list_contradicts() -> None:
+    journal = [step("s"), step("a", "s"), step("b", "s", "x")]
+
+    found = explained([STARTED, did("a", "s", at=2), did("b", "s", "a", at=3)], journal)
+
+    assert found == "no order explains p: as element 2 there were seen a and x"
+
+
+def test_an_accepted_request_that_no_processor_was_asked_for_was_cancelled() -> None:
+    accepted = asked(Kind.NOTIFY, "n", Accepted(), 1.5, 9)
+    journal = [step("s"), step("f", "s")]
+
+    assert explained([STARTED, accepted, BROKEN], journal) is None
+    assert explained([STARTED, accepted], journal) is not None
 
 
 def test_what_others_saw_of_a_process_that_is_gone_is_known_too() -> None:

@@ -58,6 +58,19 @@ def test_nothing_ends_a_process_whose_start_may_be_repeated() -> None:
     assert not ENDING_DEEDS & {asker.ask(Kind.CALL, beginning).deed for _ in range(2000)}
 
 
+def test_in_the_calm_no_step_is_slow_by_design() -> None:
+    asker = Asker("c", random.Random(1))
+    subject = Subject("p", 1, begun=True)
+
+    def slow() -> int:
+        orders = [asker.ask(Kind.CALL, subject).order for _ in range(2000)]
+        return sum("stall" in order or order.get("delay", 0.0) > 0.1 for order in orders)
+
+    assert slow() > 0
+    asker.is_calm = True
+    assert slow() == 0
+
+
 def test_no_two_requests_are_of_one_element() -> None:
     asker = Asker("c", random.Random(1))
     subject = Herd(1).grow()
@@ -139,7 +152,7 @@ def test_the_effect_of_a_fault_is_what_was_acknowledged_around_it() -> None:
 def test_a_journal_tells_what_was_asked_and_what_was_torn(tmp_path: Path) -> None:
     line = (
         '{"process_id": "p", "task_id": 1, "task_type": "call", "element": "a",'
-        ' "deed": "%s", "at": 1.5}\n'
+        ' "deed": "%s", "at": 1.5, "first": "s", "length": 2, "before": ["s", "b"]}\n'
     )
     journal = tmp_path / "journal.jsonl"
     journal.write_text(line % "append" + line % TORN)
@@ -147,4 +160,5 @@ def test_a_journal_tells_what_was_asked_and_what_was_torn(tmp_path: Path) -> Non
     asked, torn = read_journals([journal, tmp_path / "none"])
 
     assert [(it.task_id, it.deed, it.at) for it in asked] == [(1, Deed.APPEND, 1.5)]
+    assert (asked[0].first, asked[0].length, asked[0].before) == ("s", 2, ("s", "b"))
     assert len(torn) == 1

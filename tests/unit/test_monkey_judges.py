@@ -1,0 +1,242 @@
+"""What the judges find, of a sound run that something is made wrong with."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.monkey.judges import compare, ticks
+from tests.support.history import (
+    Accepted,
+    Appended,
+    Asked,
+    Deed,
+    Done,
+    Kind,
+    Operation,
+    Outcome,
+    Refused,
+    StoredProcess,
+    StoredTask,
+    Unknown,
+)
+from tests.support.linear import UNDECIDED
+
+SETTLED_AT = 100.0
+
+
+@dataclasses.dataclass(slots=True)
+class Run:
+    """All that the judges look at, of one process that is in error at the end."""
+
+    history: list[Operation]
+    journal: list[Asked]
+    stored: dict[str, StoredProcess]
+
+    def findings(self) -> list[str]:
+        histories = {"p": self.history} if self.history else {}
+        return compare(histories, self.stored, self.journal, SETTLED_AT)[0]
+
+    def change(self, **fields: Any) -> None:
+        self.stored["p"] = dataclasses.replace(self.stored["p"], **fields)
+
+    def change_task(self, task_id: int, **fields: Any) -> None:
+        tasks = [
+            dataclasses.replace(task, **fields) if task.task_id == task_id else task
+            for task in self.stored["p"].tasks
+        ]
+        self.change(tasks=tuple(tasks))
+
+
+def sound() -> Run:
+    """Return a run of a start, a call, a notify, a lost call, and a call that broke the process."""
+    history = [
+        asked(Kind.START, "s", Done(Appended(1, (), "s")), 1),
+        asked(Kind.CALL, "a", Done(Appended(2, ("s",), "s")), 2),
+        asked(Kind.NOTIFY, "n", Accepted(), 3, answered_at=SETTLED_AT),
+        asked(Kind.CALL, "u", Unknown(), 4, answered_at=float("inf")),
+        asked(Kind.CALL, "f", Refused("PROCESS_FAILED"), 5, deed=Deed.FAIL),
+    ]
+    elements = ("s", "a", "n", "u")
+    journal = [
+        line(number, element, elements[: number - 1]) for number, element in enumerate(elements, 1)
+    ]
+    tasks = [
+        StoredTask(task_id=number, task_type="call", status="finished", element=element)
+        for number, element in enumerate(elements, 1)
+    ]
+    process = StoredProcess(
+        process_id="p",
+        status="error",
+        events=tuple(enumerate(elements, 1)),
+        tasks=(*tasks, StoredTask(task_id=5, task_type="call", status="error", element="f")),
+        register=("u", 4),
+        corrupted_by=5,
+    )
+    return Run(history, [*journal, line(5, "f", elements, Deed.FAIL)], {"p": process})
+
+
+def asked(
+    kind: Kind, element: str, outcome: Outcome, at: float, deed: Deed = Deed.APPEND, **fields: Any
+) -> Operation:
+    return Operation(
+        **{
+            "process_id": "p",
+            "kind": kind,
+            "outcome": outcome,
+            "sent_at": at,
+            "answered_at": at + 0.5,
+            "element": element,
+            "deed": deed,
+            **fields,
+        }
+    )
+
+
+def line(task_id: int, element: str, before: tuple[str, ...], deed: Deed = Deed.APPEND) -> Asked:
+    return Asked(
+        process_id="p",
+        task_id=task_id,
+        task_type="call",
+        element=element,
+        deed=deed,
+        at=float(task_id),
+        first="".join(before[:1]),
+        length=len(before),
+        before=before,
+    )
+
+
+def test_nothing_is_found_in_a_sound_run() -> None:
+    assert sound().findings() == []
+
+
+def lose(run: Run, *task_ids: int) -> None:
+    """Take events out of the database, with all that would tell of them there."""
+    events = tuple(it for it in run.stored["p"].events if it[0] not in task_ids)
+    run.change(events=events, register=(events[-1][1], len(events)))
+
+
+def settle_twice(run: Run) -> None:
+    events = (*run.stored["p"].events, (2, "a"))
+    run.change(events=events, register=("a", 5))
+
+
+def settle_twice_otherwise(run: Run) -> None:
+    events = (*run.stored["p"].events, (4, "u-again"))
+    run.change(events=events, register=("u-again", 5))
+
+
+def exchange(run: Run) -> None:
+    one, two, three, four = run.stored["p"].events
+    run.change(events=(one, three, two, four))
+
+
+def invent(run: Run) -> None:
+    run.change(events=(*run.stored["p"].events, (6, "x")), register=("x", 5))
+
+
+def never_fail(run: Run) -> None:
+    run.journal[-1] = dataclasses.replace(run.journal[-1], deed=Deed.APPEND)
+
+
+def never_ask(run: Run) -> None:
+    del run.journal[3]
+
+
+def show_another_history(run: Run) -> None:
+    run.journal[3] = dataclasses.replace(run.journal[3], before=("s", "n", "a"))
+
+
+def show_an_old_history(run: Run) -> None:
+    run.journal[3] = dataclasses.replace(run.journal[3], length=2, before=("s", "a"))
+
+
+def remove(run: Run) -> None:
+    run.stored.clear()
+
+
+def forget_who_asked(run: Run) -> None:
+    run.history.clear()
+
+
+def mend_by_itself(run: Run) -> None:
+    run.change(status="running", corrupted_by=None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        pytest.param(lambda run: lose(run, 2), "a was acknowledged, and is lost", id="gap"),
+        pytest.param(lambda run: lose(run, 3, 4), "n was accepted; its task is", id="end lost"),
+        pytest.param(settle_twice, "task 2 was settled 2 times", id="settled twice"),
+        pytest.param(
+            settle_twice_otherwise, "task 4 of u has brought u-again", id="two answers settled"
+        ),
+        pytest.param(exchange, "behind those of task 3", id="out of line"),
+        pytest.param(invent, "x is in the history, and nobody asked", id="out of thin air"),
+        pytest.param(
+            lambda run: run.change(register=("a", 2)), "aux_state is ('a', 2)", id="old aux_state"
+        ),
+        pytest.param(
+            lambda run: run.change_task(4, status="running"), "has not succeeded: running",
+            id="event without success",
+        ),
+        pytest.param(
+            lambda run: run.change(corrupted_by=4), "in error by task 4, which no processor failed",
+            id="broken by a success",
+        ),
+        pytest.param(never_fail, "in error by task 5, which no processor failed", id="broken"),
+        pytest.param(
+            never_fail, "task 5 is in error, and no processor", id="a task in error by itself"
+        ),
+        pytest.param(mend_by_itself, "no order explains p", id="mended by itself"),
+        pytest.param(never_ask, "task 4 is finished, and no processor", id="nobody was asked"),
+        pytest.param(show_another_history, "was seen as element", id="another history shown"),
+        pytest.param(show_an_old_history, "no order explains p", id="decided by an old history"),
+        pytest.param(remove, "no order explains p", id="process lost"),
+        pytest.param(forget_who_asked, "p: nobody started it", id="process out of thin air"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_found(wrong: Callable[[Run], None], says: str) -> None:
+    run = sound()
+    wrong(run)
+
+    found = run.findings()
+
+    assert any(says in finding for finding in found), found
+
+
+def test_a_history_that_cannot_be_judged_is_found() -> None:
+    run = sound()
+
+    found, undecided = compare({"p": run.history}, run.stored, run.journal, SETTLED_AT, lives_max=0)
+
+    assert (found, undecided) == ([f"p: {UNDECIDED}"], 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        ("finished", Done()),
+        ("error", Refused("PROCESS_FAILED")),
+        ("cancelled", Unknown()),
+        ("waiting", Unknown()),
+    ],
+)
+def test_the_task_of_a_timer_tells_how_its_step_ended(status: str, outcome: Outcome) -> None:
+    run = sound()
+    run.change_task(4, status=status)
+    entry = dataclasses.replace(run.journal[3], task_type="timeout")
+
+    (tick,) = ticks([entry], run.stored, SETTLED_AT)
+
+    assert (tick.element, tick.outcome) == ("u", outcome)
+    assert (tick.answered_at == SETTLED_AT) is not isinstance(outcome, Unknown)
+
+
+def test_of_a_timer_whose_process_is_gone_nothing_is_known() -> None:
+    entry = dataclasses.replace(sound().journal[3], task_type="timeout")
+
+    assert [it.outcome for it in ticks([entry], {}, SETTLED_AT)] == [Unknown()]
