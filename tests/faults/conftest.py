@@ -1,5 +1,7 @@
 """What every fault test may ask for: a database behind a proxy, an eye past it, and a seed.
 
+And what none can go without: the doctor looks at its database when it is over.
+
 Where chance has a say, it is a `random.Random` of the seed in the report's header; the same one is
 taken again with FAULTS_SEED=n.
 """
@@ -13,6 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.support.faults_judge import ailments
 from tests.support.postgres import DSN_VARIABLE, Cluster, open_cluster
 from tests.support.proxy import Proxy, running_proxy
 
@@ -21,6 +24,21 @@ SEED = int(os.environ.get("FAULTS_SEED") or secrets.randbelow(1_000_000))
 
 def pytest_report_header() -> str:
     return f"faults: seed {SEED} (FAULTS_SEED={SEED} takes it again)"
+
+
+DATABASES = ("database", "own_database", "conninfo")
+"""The fixtures that are the conninfo of a database with the schema."""
+
+
+@pytest.fixture(autouse=True)
+def last_judge(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have the doctor look at the database of every test, once everything else of it has ended."""
+    databases = [
+        request.getfixturevalue(name) for name in DATABASES if name in request.fixturenames
+    ]
+    assert databases, "a fault test has a database, by one of the names that the judge knows"
+    yield
+    assert [each for database in databases for each in ailments(database)] == []
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """The commit fails after the rows have come: nothing was done, and the engine knows it.
 
 A deferred trigger does it, as a serialisation failure of a database that is serializable by default
-would: PostgreSQL sends the rows first and the error after them.
+would: PostgreSQL sends the rows first and the error after them. And the other way round: it was
+done, and the answer is lost.
 """
 
 import contextlib
@@ -13,9 +14,10 @@ import pytest
 import pytest_asyncio
 from psycopg import sql
 
+from tests.support.faults import FAULTS
 from tests.support.faults_ground import QUICK, Ground, insisted, open_ground
 from tests.support.proxy import Proxy
-from tests.support.replica import answering, running_replica
+from tests.support.replica import answering, running_replica, timer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -106,4 +108,27 @@ async def test_a_claim_whose_commit_failed_leaves_the_timer_where_it_was(
     await ground.at_rest()
 
     assert ground.events(process_id) == [b"fired"]
+    ground.judge()
+
+
+@pytest.mark.parametrize("fault", ["cut after", "cut in the answer"])
+async def test_a_settlement_whose_answer_was_lost_is_known_to_be_done_and_its_worker_goes_on(
+    ground: Ground, fault: str
+) -> None:
+    process_id, points = ground.fresh(), ground.stage.points
+    ground.stage.processor.on_process(
+        process_id,
+        answering(b"1", set_timer=timer()),
+        answering(b"2", set_timer=timer()),
+        answering(b"3"),
+    )
+    before = [points.count(point) for point in ("fenced", "zombie_collected")]
+    async with ground.under(FAULTS[fault], '"settle_tasks"('):
+        await ground.client.start(process_id)
+    await ground.at_rest()
+
+    # It is neither taken for one that the fence has refused, nor are its next steps left to a scan.
+    assert [points.count(point) for point in ("fenced", "zombie_collected")] == before
+    assert ground.events(process_id) == [b"1", b"2", b"3"]
+    assert [it.task.attempt for it in ground.stage.asked_for(process_id)] == [1, 1, 1]
     ground.judge()

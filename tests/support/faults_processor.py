@@ -1,8 +1,9 @@
 """A processor in a process of its own, so that it can die in the middle of a step.
 
 As a module it is that process: ``python -m tests.support.faults_processor ADDRESS MODE DIRECTORY``.
-It answers each step with one event and its args. A step whose args begin with ``die`` ends it by
-SIGKILL the first time that it sees them; the file of that name in the directory remembers it.
+It answers each step with one event and its args. The first time that it sees args that begin with
+``die`` it ends by SIGKILL, and with ``hang`` it does not answer; the file of that name in the
+directory remembers it.
 """
 
 import asyncio
@@ -22,17 +23,19 @@ STREAM, UNARY = "stream", "unary"
 
 
 def processor(directory: Path) -> Processor[Any]:
-    """Return the processor; `directory` is where it remembers its deaths."""
+    """Return the processor; `directory` is where it remembers its misdeeds."""
     echo: Processor[Any] = Processor("echo", codec=BYTES)
 
     @echo.init
     @echo.call
     async def answer(step: Step[Any]) -> bytes:
         args = bytes(step.args or b"")
-        if args.startswith(b"die"):
+        if args.startswith((b"die", b"hang")):
             with contextlib.suppress(FileExistsError):
                 (directory / args.decode()).touch(exist_ok=False)
-                os.kill(os.getpid(), signal.SIGKILL)
+                if args.startswith(b"die"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                await asyncio.Event().wait()
         if args:
             step.emit(args)
         return args

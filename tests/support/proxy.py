@@ -109,6 +109,13 @@ class Proxy:
         """Pass nothing on any more, both ways, on old connections and new ones."""
         self._do(self._flowing.clear)
 
+    def half_open(self) -> None:
+        """Pass nothing on any more on the connections there are, until `restore`.
+
+        So it is after a host on the way has gone without a word: only new ones lead anywhere.
+        """
+        self._do(self._half_open)
+
     def restore(self) -> None:
         """End all that was done here: what is held back goes on, faults are forgotten."""
         self._do(self._restore)
@@ -160,6 +167,10 @@ class Proxy:
     def _refuse(self) -> None:
         self._refuses = True
         self._cut()
+
+    def _half_open(self) -> None:
+        for link in self._links:
+            link.flowing.clear()
 
     def _restore(self) -> None:
         self._refuses = False

@@ -53,6 +53,9 @@ NOW_AND_THEN = RetryPolicy(
 )
 """Three attempts, 10 ms apart."""
 
+LONG_LEASE: Mapping[str, str] = {"replica.lease_timeout_seconds": "60"}
+"""For an engine whose steps outlast an absence of PostgreSQL."""
+
 SERVICES = (
     "",
     "progressor.v1.ProcessService",

@@ -3,11 +3,12 @@
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
+import pytest
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -15,6 +16,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_status import rpc_status
 
+from progressor.cli.main import main
 from progressor.v1 import namespace_service_pb2, process_service_pb2, replica_service_pb2
 
 
@@ -46,6 +48,10 @@ class Ended:
     def error(self) -> Any:  # it is JSON
         """What it printed to stderr with --json."""
         return json.loads(self.err)["error"]
+
+
+Cli = Callable[..., Ended]
+"""Runs a command, given its arguments, to its end."""
 
 
 class ScriptedEngine:
@@ -106,3 +112,15 @@ def _status_of(refusal: Refusal) -> Any:  # a private class of grpc_status
     )
     status.details.add().Pack(info)
     return rpc_status.to_status(status)
+
+
+def command_line(engine: ScriptedEngine, capfd: pytest.CaptureFixture[str]) -> Cli:
+    """Return the command line, whose commands go to an engine and print into a capture."""
+
+    def run(*arguments: str) -> Ended:
+        capfd.readouterr()
+        code = main([*arguments, "--address", engine.address])
+        captured = capfd.readouterr()
+        return Ended(code=code, out=captured.out, err=captured.err)
+
+    return run

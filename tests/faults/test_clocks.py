@@ -1,0 +1,104 @@
+"""Replicas whose clocks are hours apart: nothing that they share goes by them."""
+
+import datetime as dt
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.clock import SkewedClock
+from tests.support.faults_crowd import WAYS, crowd_at_work, rows
+from tests.support.faults_ground import asked_twice, until
+from tests.support.faults_judge import judged_stage
+from tests.support.processor import Answer
+from tests.support.replica import (
+    NOW_AND_THEN,
+    Stage,
+    answering,
+    running_replica,
+    timer,
+    unavailable,
+)
+
+HOUR = dt.timedelta(hours=1)
+COUNT = 10
+LEASE_AND_SCANS = 5.0
+"""Lease timeout (1 s) and a few scans (0.2 s each), with patience for a busy machine."""
+
+LEASE_LEFT = 0.5
+"""What is left of the lease of who is killed, at least: a heartbeat goes each 0.2 s."""
+
+EVENTS = "SELECT payload FROM progressor.events WHERE namespace = %(namespace)s ORDER BY event_id"
+
+
+@pytest.fixture
+def own_eye(own_database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(own_database, autocommit=True) as connection:
+        yield connection
+
+
+def events(eye: psycopg.Connection[Any], stage: Stage) -> list[bytes]:
+    """Return the events of the only process of a stage."""
+    return [payload for (payload,) in rows(eye, stage, EVENTS)]
+
+
+async def test_they_share_processes_timers_and_retries_as_if_they_were_not(
+    own_database: str, own_eye: psycopg.Connection[Any]
+) -> None:
+    async with (
+        running_replica(own_database, clock=SkewedClock(HOUR)) as ahead,
+        running_replica(own_database, clock=SkewedClock(-HOUR)) as behind,
+        judged_stage(ahead, retry_policy=NOW_AND_THEN) as stage,
+        stage.client_at(behind.address) as there,
+    ):
+        stage.processor.on_process(
+            "p",
+            answering(b"started", set_timer=timer(0.2)),
+            unavailable(),
+            answering(b"fired"),
+            Answer(),
+        )
+        begun_at = time.monotonic()
+        await there.start("p")
+        await until(ahead.points, lambda: events(own_eye, stage) == [b"started", b"fired"])
+        took = time.monotonic() - begun_at
+        answers = [
+            (await client.call("p", b"%d" % number)).response
+            for number, client in enumerate((stage.client, there, stage.client, there))
+        ]
+
+        assert took < LEASE_AND_SCANS
+        assert answers == [b"0", b"1", b"2", b"3"]
+        assert events(own_eye, stage) == [b"started", b"fired", *answers]
+        for replica in (ahead, behind):
+            assert replica.points.count("zombie_collected") == 0
+            assert replica.points.count("abandoned") == 0
+        assert asked_twice(stage) == []
+
+
+@pytest.mark.parametrize("ahead", [HOUR, -HOUR], ids=["ahead", "behind"])
+async def test_a_replica_with_a_wrong_clock_takes_over_when_the_lease_ends_and_no_sooner(
+    own_database: str, own_eye: psycopg.Connection[Any], tmp_path: Path, ahead: dt.timedelta
+) -> None:
+    way = WAYS["streams and client sessions"]
+    async with (
+        running_replica(own_database, clock=SkewedClock(ahead)) as survivor,
+        way.stage(survivor) as stage,
+        crowd_at_work(stage, way, own_eye, tmp_path, count=COUNT) as crowd,
+    ):
+        too_early = survivor.points.count("zombie_collected")
+        crowd.victim.kill()
+        killed_at = time.monotonic()
+        await survivor.points.wait("zombie_collected")
+        first = time.monotonic() - killed_at
+        here = [await caller for caller in crowd.callers_here]
+        took = time.monotonic() - killed_at
+
+        assert too_early == 0
+        assert first > LEASE_LEFT
+        assert took < LEASE_AND_SCANS
+        assert set(here) == {b"4"}
+        assert asked_twice(stage) == []

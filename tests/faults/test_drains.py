@@ -1,0 +1,243 @@
+"""SIGTERM to a replica in the middle of a disaster: it leaves in time, and nothing is lost.
+
+Half of its steps are answered while it drains, the other half never. What PostgreSQL can be told is
+told: those are settled, and the leases of these handed back, so that their attempts do not count.
+Otherwise the others find the leases lost.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor.sdk import BYTES, Client, NamespaceConfig, RetryPolicy
+from progressor.storage.migrations import migrate
+from tests.support.faults_disasters import ABSENT, CUT_OFF, DISASTERS, PASSING, Ground
+from tests.support.faults_ground import asked_twice, eventually, until
+from tests.support.faults_judge import judged_stage
+from tests.support.faults_processor import STREAM, UNARY, processor_process
+from tests.support.points import PATIENCE_SECONDS
+from tests.support.postgres import Cluster
+from tests.support.processor import Answer, Hang
+from tests.support.proxy import Proxy, running_proxy
+from tests.support.replica import (
+    Replica,
+    Stage,
+    running_process,
+    running_replica,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+COUNT = 6
+DRAIN_SECONDS = 1.0
+BOUND_SECONDS = 15.0
+"""What leaving may take beyond the drain timeout where PostgreSQL does not answer: 5 s to write
+what is decided, as long as the lease for a heartbeat that hangs, and what a farewell and the pools
+wait for a connection; with patience for a busy machine."""
+
+STAYING = {"replica.lease_timeout_seconds": "2", "database.connect_timeout_seconds": "1"}
+LEAVING = {
+    **STAYING,
+    "server.drain_timeout_seconds": str(DRAIN_SECONDS),
+    "database.statement_timeout_seconds": "1",
+}
+
+PATIENT = RetryPolicy(
+    initial_interval=dt.timedelta(milliseconds=50), coefficient=1.0, attempts_max=1000
+)
+
+
+@pytest.fixture(scope="module")
+def database(mortal: Cluster) -> str:
+    """Return a database of a server that may be killed."""
+    conninfo = mortal.create_database()
+    migrate(conninfo)
+    return conninfo
+
+
+@pytest.fixture
+def ground(mortal: Cluster, database: str, proxy: Proxy) -> Ground:
+    return Ground(cluster=mortal, conninfo=database, proxy=proxy)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def survivor(database: str) -> AsyncIterator[Replica]:
+    """Return a replica that stays, and has its own way to the database."""
+    async with running_replica(database, STAYING) as replica:
+        yield replica
+
+
+def rows(conninfo: str, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+    """Return what a query finds, on a connection of its own: the server may have been restarted."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        return connection.execute(query.encode(), parameters).fetchall()
+
+
+def events(conninfo: str, namespace: str) -> dict[str, list[bytes]]:
+    """Return the events of each process, in order."""
+    query = (
+        "SELECT process_id, array_agg(payload ORDER BY event_id) FROM progressor.events"
+        " WHERE namespace = %s GROUP BY process_id"
+    )
+    return dict(rows(conninfo, query, namespace))
+
+
+def attempts(conninfo: str, namespace: str, args: bytes) -> dict[str, int]:
+    """Return how many attempts were counted of the calls with these args."""
+    query = (
+        "SELECT process_id, attempt_count FROM progressor.tasks"
+        " WHERE namespace = %s AND args = %s AND task_type = 'call'"
+    )
+    return dict(rows(conninfo, query, namespace, args))
+
+
+@contextlib.asynccontextmanager
+async def work_in_hand(stage: Stage, address: str, hang: Hang) -> AsyncIterator[list[str]]:
+    """Have steps in hand at a replica, and a call behind each; yields the processes.
+
+    The even ones are answered once `hang` is released, the others are not.
+    """
+    names = [f"p{number}" for number in range(COUNT)]
+    for number, name in enumerate(names):
+        await stage.running(name, Hang() if number % 2 else hang, Answer())
+    async with stage.client_at(address) as there:
+        for name in names:
+            await there.call(name, b"1", accept_only=True)
+        await stage.processor.received(2 * COUNT, seconds=PATIENCE_SECONDS)
+        for name in names:
+            await there.call(name, b"2", accept_only=True)
+        yield names
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """What became of a drain: how it ended, what was counted, how often each process was asked."""
+
+    code: int
+    took: float
+    attempts: dict[str, int]
+    asked: list[int]
+    asked_twice: list[tuple[int, int]]
+
+
+async def drained(survivor: Replica, ground: Ground, directory: Path, name: str) -> Drained:
+    """Have a replica drain in a disaster, and all its work done by the one that stays."""
+    hang = Hang()
+    async with judged_stage(survivor) as stage:
+        async with running_process(ground.proxy.conninfo, directory, LEAVING) as leaving:
+            async with work_in_hand(stage, leaving.address, hang) as names:
+                pass
+            async with DISASTERS[name](ground):
+                begun_at = time.monotonic()
+                leaving.terminate()
+                hang.released.set()
+                code = await leaving.left()
+                took = time.monotonic() - begun_at
+        all_done = {each: [b"1", b"2"] for each in names}
+        await until(stage.points, lambda: events(ground.conninfo, stage.namespace) == all_done)
+        return Drained(
+            code=code,
+            took=took,
+            attempts=attempts(ground.conninfo, stage.namespace, b"1"),
+            asked=[len(stage.asked_for(each)) for each in names],
+            asked_twice=list(asked_twice(stage)),
+        )
+
+
+@pytest.mark.parametrize("name", PASSING)
+async def test_a_drain_settles_what_is_answered_and_hands_the_rest_back(
+    survivor: Replica, ground: Ground, tmp_path: Path, name: str
+) -> None:
+    found = await drained(survivor, ground, tmp_path, name)
+
+    assert (found.code, found.asked_twice) == (0, [])
+    assert found.took < DRAIN_SECONDS + BOUND_SECONDS
+    # What is handed back is asked for again, and neither attempt counts for more than the other.
+    assert set(found.attempts.values()) == {1}
+    assert found.asked == [3, 4] * (COUNT // 2)
+
+
+async def test_a_drain_without_a_way_to_the_database_ends_in_time_and_loses_nothing(
+    survivor: Replica, ground: Ground, tmp_path: Path
+) -> None:
+    drains: dict[str, asyncio.Task[Drained]] = {}
+    with contextlib.ExitStack() as stack:
+        async with asyncio.TaskGroup() as group:
+            for name in CUT_OFF:
+                # Each breaks a way of its own, so they need not wait for each other.
+                own_way = stack.enter_context(running_proxy(ground.conninfo))
+                directory = tmp_path / name
+                directory.mkdir()
+                drains[name] = group.create_task(
+                    drained(survivor, dataclasses.replace(ground, proxy=own_way), directory, name),
+                    name=name,
+                )
+
+    for drain in drains.values():
+        check_cut_off(drain.result())
+
+
+@pytest.mark.parametrize("name", ABSENT)
+async def test_a_drain_while_the_server_is_away_ends_in_time_and_loses_nothing(
+    survivor: Replica, ground: Ground, tmp_path: Path, name: str
+) -> None:
+    check_cut_off(await drained(survivor, ground, tmp_path, name))
+
+
+def check_cut_off(found: Drained) -> None:
+    """Assert that a replica left in time, and that the other one needed one more attempt."""
+    assert (found.code, found.asked_twice) == (0, [])
+    assert found.took < DRAIN_SECONDS + BOUND_SECONDS
+    assert max(found.attempts.values()) <= 2
+    assert max(found.asked) <= 4
+
+
+@pytest.mark.parametrize("mode", [STREAM, UNARY])
+@pytest.mark.parametrize("end", [signal.SIGSTOP, signal.SIGKILL], ids=["frozen", "dead"])
+async def test_a_drain_does_not_wait_for_a_processor_that_is_gone(
+    survivor: Replica, database: str, tmp_path: Path, mode: str, end: signal.Signals
+) -> None:
+    namespace, address = f"{mode}-{end.name.lower()}", f"unix:{tmp_path}/processor.sock"
+    config = NamespaceConfig(name=namespace, processor_targets=(address,), retry_policy=PATIENT)
+    names = [f"p{number}" for number in range(COUNT)]
+    async with (
+        Client(survivor.address, namespace=namespace, codec=BYTES) as here,
+        running_process(database, tmp_path, LEAVING) as leaving,
+        Client(leaving.address, namespace=namespace, codec=BYTES) as there,
+        processor_process(address, mode, tmp_path) as processor,
+    ):
+        await here.create_namespace(config)
+        for name in names:
+            await here.start(name)
+            await there.call(name, b"hang " + name.encode(), accept_only=True)
+            await there.call(name, b"2", accept_only=True)
+        await eventually(lambda: all((tmp_path / f"hang {name}").exists() for name in names))
+        processor.send_signal(end)
+        begun_at = time.monotonic()
+        leaving.terminate()
+        code = await leaving.left()
+        took = time.monotonic() - begun_at
+        async with contextlib.AsyncExitStack() as stack:
+            if end is signal.SIGSTOP:
+                processor.send_signal(signal.SIGCONT)
+            else:
+                await processor.wait()
+                await stack.enter_async_context(processor_process(address, mode, tmp_path))
+            all_done = {name: [b"hang " + name.encode(), b"2"] for name in names}
+            await until(survivor.points, lambda: events(database, namespace) == all_done)
+
+    assert code == 0
+    assert took < DRAIN_SECONDS + BOUND_SECONDS
+    if end is signal.SIGSTOP:
+        for name in names:
+            assert attempts(database, namespace, b"hang " + name.encode()) == {name: 1}

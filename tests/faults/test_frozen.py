@@ -1,0 +1,178 @@
+"""SIGSTOP of a replica past its lease, while another takes over; then SIGCONT.
+
+What it comes back with is refused by the fence, and counted; nothing of what the other one did
+changes. Two moments matter: its processor answers while it cannot hear; or its settlement is on the
+way, where the network keeps it until everything is over.
+"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor.telemetry.names import COUNTERS
+from tests.support.faults import stalled_before
+from tests.support.faults_crowd import WAYS, Row, Way, every_way, rows
+from tests.support.faults_ground import asked_twice
+from tests.support.faults_metrics import Collector, running_collector
+from tests.support.laws import Past
+from tests.support.points import PATIENCE_SECONDS
+from tests.support.processor import Answer, Hang, Step
+from tests.support.proxy import Proxy
+from tests.support.replica import (
+    Replica,
+    Stage,
+    answering,
+    response,
+    running_process,
+    running_replica,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SETTLE = '"settle_tasks"('
+COUNT = 10
+FENCED, ABANDONED = COUNTERS["fenced"].name, COUNTERS["abandoned"].name
+
+EVENTS = """
+    SELECT process_id, array_agg(payload ORDER BY event_id)
+    FROM progressor.events WHERE namespace = %(namespace)s GROUP BY process_id"""
+EVERYTHING = """
+    SELECT t::text, p::text FROM progressor.tasks t
+    JOIN progressor.processes p USING (slot, namespace, process_id)
+    WHERE t.namespace = %(namespace)s ORDER BY t.task_id"""
+CALLS = """
+    SELECT status::text, attempt_count, response FROM progressor.tasks
+    WHERE namespace = %(namespace)s AND task_type = 'call' ORDER BY task_id"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def survivor(database: str) -> AsyncIterator[Replica]:
+    """Return a replica that stays, and scans."""
+    async with running_replica(database) as replica:
+        yield replica
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def collector() -> AsyncIterator[Collector]:
+    """Return a collector for the metrics of the replica that freezes."""
+    async with running_collector() as collector:
+        yield collector
+
+
+async def prepared(stage: Stage, late: Hang, in_time: Step) -> list[str]:
+    """Bring processes into being whose next call is answered late, and then in time."""
+    names = [f"p{number}" for number in range(COUNT)]
+    for name in names:
+        await stage.running(name, late, in_time, Answer())
+    return names
+
+
+def late_answer() -> Hang:
+    """Return the step whose answer shall not count."""
+    return Hang(response=response(b"late", aux_state=b"late", response=b"late"))
+
+
+async def test_what_was_answered_meanwhile_is_let_go_or_refused(
+    survivor: Replica,
+    eye: psycopg.Connection[tuple[object, ...]],
+    collector: Collector,
+    tmp_path: Path,
+) -> None:
+    way = WAYS["streams and client sessions"]
+    async with way.stage(survivor) as stage:
+        in_time = answering(b"in time", response=b"in time")
+        names = await prepared(stage, late := late_answer(), in_time)
+        settings = {"telemetry.otlp_endpoint": collector.endpoint}
+        async with (
+            running_process(survivor.engine.dsn, tmp_path, settings) as frozen,
+            way.client_at(stage, frozen.address) as there,
+        ):
+            for name in names:
+                await there.call(name, b"1", idempotency_key="1", accept_only=True)
+            await stage.processor.received(2 * COUNT, seconds=PATIENCE_SECONDS)
+            frozen.freeze()
+            # It is answered while it cannot hear it, and hears of it first thing after.
+            late.released.set()
+            answers, before, past = await taken_over(stage, eye, names)
+            frozen.thaw()
+            again = [(await there.call(name, b"2")).response for name in names]
+            frozen.terminate()
+            await frozen.left()
+
+        assert answers == [b"in time"] * COUNT
+        assert collector.count(FENCED) + collector.count(ABANDONED) == COUNT
+        assert again == [b"2"] * COUNT
+        assert [task for task, _ in rows(eye, stage, EVERYTHING)][: 2 * COUNT] == [
+            task for task, _ in before
+        ]
+        assert past.look(eye) == []
+        assert dict(rows(eye, stage, EVENTS)) == {name: [b"in time", b"2"] for name in names}
+        assert asked_twice(stage) == []
+
+
+@every_way
+async def test_settlements_that_arrive_late_are_refused_and_counted(
+    survivor: Replica,
+    eye: psycopg.Connection[tuple[object, ...]],
+    collector: Collector,
+    proxy: Proxy,
+    tmp_path: Path,
+    way: Way,
+) -> None:
+    async with way.stage(survivor) as stage:
+        late, in_time = late_answer(), Hang(response=response(b"in time", response=b"in time"))
+        names = await prepared(stage, late, in_time)
+        settings = {"telemetry.otlp_endpoint": collector.endpoint}
+        async with (
+            running_process(proxy.conninfo, tmp_path, settings) as frozen,
+            way.client_at(stage, frozen.address) as there,
+        ):
+            for name in names:
+                await there.call(name, b"1", idempotency_key="1", accept_only=True)
+            await stage.processor.received(2 * COUNT, seconds=PATIENCE_SECONDS)
+            # However many batches they make, on whatever connections: none arrives in time.
+            on_the_way, *_ = [proxy.arm(stalled_before(SETTLE)) for _ in names]
+            late.released.set()
+            await on_the_way.struck()
+            frozen.freeze()
+            # They arrive while the others carry the same tasks, under leases of their own.
+            await stage.processor.received(3 * COUNT, seconds=PATIENCE_SECONDS)
+            before = rows(eye, stage, EVERYTHING)
+            proxy.restore()
+            frozen.thaw()
+            frozen.terminate()
+            await frozen.left()
+            after = rows(eye, stage, EVERYTHING)
+            in_time.released.set()
+            answers = [
+                (await stage.client.await_task(name, idempotency_key="1")).response
+                for name in names
+            ]
+
+        assert collector.count(FENCED) > 0
+        assert collector.count(FENCED) + collector.count(ABANDONED) == COUNT
+        assert after == before
+        assert answers == [b"in time"] * COUNT
+        assert rows(eye, stage, CALLS) == [("finished", 2, b"in time")] * COUNT
+        assert dict(rows(eye, stage, EVENTS)) == {name: [b"in time"] for name in names}
+        assert asked_twice(stage) == []
+
+
+async def taken_over(
+    stage: Stage, eye: psycopg.Connection[tuple[object, ...]], names: list[str]
+) -> tuple[list[bytes], list[Row], Past]:
+    """Wait until all calls were answered by the other replica.
+
+    Returns:
+        The answers, the rows of tasks and processes as they are then, and the memory of what has
+        ended.
+    """
+    answers = [
+        (await stage.client.await_task(name, idempotency_key="1")).response for name in names
+    ]
+    past = Past()
+    past.look(eye)
+    return answers, rows(eye, stage, EVERYTHING), past

@@ -1,0 +1,155 @@
+"""kill -9 of one of two replicas, with processes at work and others waiting behind them."""
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor import errors
+from progressor.sdk import EngineUnavailableError, ZombiePolicy
+from tests.support.faults_crowd import WAYS, Crowd, Way, crowd_at_work, every_way, rows
+from tests.support.faults_ground import asked_twice
+from tests.support.laws import Past
+from tests.support.replica import Replica, running_replica
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+COUNT = 20
+LEASE_AND_SCANS = 5.0
+"""Lease timeout (1 s) and a few scans (0.2 s each), with patience for a busy machine."""
+
+PROCESSES = """
+    SELECT p.status::text, p.detail, p.last_event_id, t.args, t.status::text
+    FROM progressor.processes p
+    LEFT JOIN progressor.tasks t
+        ON (t.slot, t.namespace, t.process_id, t.task_id)
+            = (p.slot, p.namespace, p.process_id, p.corrupted_by)
+    WHERE p.namespace = %(namespace)s"""
+TASKS = """
+    SELECT process_id, array_agg(concat_ws(' ', task_type, convert_from(args, 'UTF8'), status,
+        'attempt', attempt_count, error_reason, error_message) ORDER BY task_id)
+    FROM progressor.tasks WHERE namespace = %(namespace)s GROUP BY process_id"""
+EVENTS = """
+    SELECT process_id, array_agg(payload ORDER BY event_id)
+    FROM progressor.events WHERE namespace = %(namespace)s GROUP BY process_id"""
+WAITING = """
+    SELECT process_id, task_type::text, status::text, due_at IS NOT NULL
+    FROM progressor.schedule WHERE namespace = %(namespace)s"""
+LEASED = "SELECT process_id FROM progressor.running WHERE namespace = %(namespace)s"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def survivor(database: str) -> AsyncIterator[Replica]:
+    """Return a replica that stays, and scans."""
+    async with running_replica(database) as replica:
+        yield replica
+
+
+async def killed(crowd: Crowd) -> float:
+    """Kill the replica that carries a crowd; return when."""
+    crowd.victim.kill()
+    await crowd.victim.left()
+    return time.monotonic()
+
+
+class TestWhereThePolicySaysFail:
+    @every_way
+    async def test_all_that_it_carried_ends_as_zombies_and_all_that_waits_is_cancelled(
+        self, survivor: Replica, eye: psycopg.Connection[Any], tmp_path: Path, way: Way
+    ) -> None:
+        async with way.stage(survivor, zombie_policy=ZombiePolicy.FAIL) as stage:
+            async with crowd_at_work(stage, way, eye, tmp_path, count=COUNT) as crowd:
+                killed_at = await killed(crowd)
+                here = [await caller for caller in crowd.callers_here]
+                took = time.monotonic() - killed_at
+                there = [await caller for caller in crowd.callers_there]
+                at_work = await crowd.told_at_work()
+
+            assert took < LEASE_AND_SCANS
+            assert set(here) == {errors.ProcessFailedError}
+            assert set(there) == {EngineUnavailableError}
+            assert set(at_work) == {errors.ProcessFailedError}
+            assert (
+                rows(eye, stage, PROCESSES)
+                == [("error", "zombie detected", 0, b"1", "error")] * COUNT
+            )
+            ended = [
+                "init  finished attempt 1",
+                "timeout  cancelled attempt 0 PROCESS_FAILED zombie detected",
+                "call 1 error attempt 1 ZOMBIE zombie detected",
+                "call 2 cancelled attempt 0 PROCESS_FAILED zombie detected",
+                "notify 3 cancelled attempt 0 PROCESS_FAILED zombie detected",
+                "call 4 cancelled attempt 0 PROCESS_FAILED zombie detected",
+            ]
+            assert dict(rows(eye, stage, TASKS)) == dict.fromkeys(crowd.names, ended)
+            assert rows(eye, stage, WAITING) + rows(eye, stage, LEASED) == []
+            assert len(stage.processor.requests) == 2 * COUNT
+
+    async def test_a_repair_brings_them_back(
+        self, survivor: Replica, eye: psycopg.Connection[Any], tmp_path: Path
+    ) -> None:
+        way = WAYS["streams and client sessions"]
+        async with way.stage(survivor, zombie_policy=ZombiePolicy.FAIL) as stage:
+            async with crowd_at_work(stage, way, eye, tmp_path, count=1) as crowd:
+                await killed(crowd)
+                [await caller for caller in crowd.callers_here]
+            past = Past()
+            past.look(eye)
+            await stage.client.simple_repair("p0")
+            answer = await stage.client.call("p0", b"5")
+
+            assert answer.response == b"5"
+            assert rows(eye, stage, EVENTS) == [("p0", [b"5"])]
+            assert past.look(eye) == []
+
+
+class TestWhereThePolicySaysRetry:
+    @every_way
+    async def test_all_goes_on_elsewhere_in_its_order_and_none_is_broken(
+        self, survivor: Replica, eye: psycopg.Connection[Any], tmp_path: Path, way: Way
+    ) -> None:
+        async with way.stage(survivor) as stage:
+            async with crowd_at_work(stage, way, eye, tmp_path, count=COUNT) as crowd:
+                killed_at = await killed(crowd)
+                for name in crowd.names:
+                    await stage.asked(name, 3)
+                took = time.monotonic() - killed_at
+                here = [await caller for caller in crowd.callers_here]
+                there = [await caller for caller in crowd.callers_there]
+                at_work = await crowd.told_at_work()
+
+            assert took < LEASE_AND_SCANS
+            assert set(here) == {b"4"}
+            assert set(there) == {EngineUnavailableError}
+            assert set(at_work) == {b"1"}
+            assert rows(eye, stage, PROCESSES) == [("running", None, 4, None, None)] * COUNT
+            ended = [
+                "init  finished attempt 1",
+                "timeout  waiting attempt 0",
+                "call 1 finished attempt 2",
+                "call 2 finished attempt 1",
+                "notify 3 finished attempt 1",
+                "call 4 finished attempt 1",
+            ]
+            assert dict(rows(eye, stage, TASKS)) == dict.fromkeys(crowd.names, ended)
+            in_order = [b"1", b"2", b"3", b"4"]
+            assert dict(rows(eye, stage, EVENTS)) == dict.fromkeys(crowd.names, in_order)
+            assert sorted(rows(eye, stage, WAITING)) == [
+                (name, "timeout", "waiting", True) for name in sorted(crowd.names)
+            ]
+            self.check_what_the_processor_saw(crowd)
+
+    def check_what_the_processor_saw(self, crowd: Crowd) -> None:
+        """Assert that each lease was asked about once, under an attempt and token of its own."""
+        for name in crowd.names:
+            tasks = [request.task for request in crowd.stage.asked_for(name)]
+            assert [(task.args, task.attempt) for task in tasks] == [
+                (b"", 1), (b"1", 1), (b"1", 2), (b"2", 1), (b"3", 1), (b"4", 1)
+            ]  # fmt: skip
+            tokens = [task.token for task in tasks]
+            assert tokens == sorted(set(tokens))
+        assert asked_twice(crowd.stage) == []

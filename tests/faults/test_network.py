@@ -1,0 +1,71 @@
+"""The way to the database fails under load, for as long as it takes to be noticed.
+
+Afterwards calls resume by themselves, although of the connections some are dead without a word.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import pytest
+import pytest_asyncio
+
+from tests.support.faults_judge import judged_stage
+from tests.support.faults_load import (
+    BRIEF,
+    NOISE_SECONDS,
+    RESUMED_SECONDS,
+    judge,
+    loaded,
+)
+from tests.support.proxy import Proxy
+from tests.support.replica import Replica, Stage, running_replica
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+BREAKS: Mapping[str, Callable[[Proxy], None]] = {
+    "cut": Proxy.cut,
+    "refused": Proxy.refuse,
+    "stalled": Proxy.stall,
+    "half-open": Proxy.half_open,
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replica(proxy: Proxy) -> AsyncIterator[Replica]:
+    async with running_replica(proxy.conninfo, BRIEF) as replica:
+        yield replica
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stage(replica: Replica) -> AsyncIterator[Stage]:
+    async with judged_stage(replica) as stage:
+        yield stage
+
+
+@pytest.mark.parametrize("name", BREAKS)
+async def test_a_way_that_fails_under_load_costs_no_call(
+    stage: Stage, proxy: Proxy, database: str, name: str
+) -> None:
+    async with loaded(stage) as load:
+        failed = stage.points.count("scan_failed")
+        BREAKS[name](proxy)
+        # Whoever scans has lost its connection, or its patience with it.
+        await stage.points.wait("scan_failed", failed + 1)
+        proxy.restore()
+        took = await load.resumed()
+
+    assert took < RESUMED_SECONDS + NOISE_SECONDS
+    await judge(load, database)
+
+
+async def test_what_a_dead_connection_delivers_late_changes_nothing(
+    stage: Stage, proxy: Proxy, database: str
+) -> None:
+    async with loaded(stage) as load:
+        proxy.half_open()
+        # Calls go on over new connections, while what was sent on the old ones is still under way.
+        took = await load.resumed()
+        proxy.restore()
+        await load.resumed()
+
+    assert took < RESUMED_SECONDS + NOISE_SECONDS
+    await judge(load, database)
