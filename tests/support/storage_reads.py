@@ -76,6 +76,12 @@ def seed(conninfo: str, *, waiting: int, running: int, tasks: int, analyze: bool
         keep_unvacuumed(connection)
         for statement in _FILLING:
             connection.execute(statement, counts)
+        # The next id is behind those of the seed: a timer of a seeded process would meet its own.
+        connection.execute(
+            "SELECT setval('progressor.task_ids', greatest(nextval('progressor.task_ids'),"
+            " %(each)s))",
+            counts,
+        )
         if analyze:
             connection.execute("ANALYZE")
 

@@ -1,5 +1,6 @@
 """What the model test draws from: often what keeps processes alive, rarely what ends them."""
 
+import dataclasses
 import datetime as dt
 
 from hypothesis import strategies as st
@@ -21,7 +22,8 @@ ARGS = st.sampled_from([b"", b"x"])
 # Not sampled from what there is: which replica wins a race is not hypothesis's to know.
 WHICH = st.integers(0, 9)
 DESKS = st.integers(0, 1)
-AFTER = st.sampled_from([0, 0, 2, 60]).map(lambda seconds: dt.timedelta(seconds=seconds))
+LONGEST_TIMER = dt.timedelta(seconds=60)
+AFTER = st.sampled_from([dt.timedelta()] * 2 + [dt.timedelta(seconds=2), LONGEST_TIMER])
 RARELY = st.sampled_from([False, False, False, True])
 MOSTLY = st.sampled_from([True, True, True, False])
 LASTING = st.one_of(
@@ -37,6 +39,9 @@ SUCCESSES = st.builds(
     aux_state=st.sampled_from([None, b"", b"s"]),
 )
 REFUSED = Rejected(code=3, message="no", reason="BAD")
-FAILURES = st.sampled_from([UNREACHABLE, UNREACHABLE, BROKEN, REFUSED])
+LONGEST_BACKOFF = dt.timedelta(seconds=20)
+"""Longer than a lease lasts: a retry may still wait when all that was lost has been collected."""
+BUSY = dataclasses.replace(UNREACHABLE, retry_after=LONGEST_BACKOFF)
+FAILURES = st.sampled_from([UNREACHABLE, BUSY, BROKEN, REFUSED])
 OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(SUCCESSES, SUCCESSES, FAILURES)
 PAUSES = st.sampled_from([0.5, 1, 2, 6, 40]).map(lambda seconds: dt.timedelta(seconds=seconds))

@@ -1,0 +1,350 @@
+"""Storage and its model side by side: each operation is done to both, and compared."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
+
+from progressor import errors
+from progressor.domain.admission import Import, Verdict
+from progressor.domain.event import NewEvent
+from progressor.domain.intent import Lost, Outcome, SetTimer
+from progressor.domain.process import Process, ProcessKey, ProcessStatus, process_key
+from progressor.domain.settlement import settle
+from progressor.domain.task import RunningTask, TaskStatus, TaskType
+from progressor.storage.claims import Claimed, Room, Wanted
+from progressor.storage.settlements import Due, LeaseLost, Written
+from tests.support.laws import Past, broken_laws
+from tests.support.model import Model, ModelProcess, ModelTask
+from tests.support.storage import (
+    EXPIRES_AFTER,
+    LEASE_TIMEOUT,
+    NAMESPACE,
+    a_request,
+    dump,
+    empty,
+)
+from tests.support.storage_machine import Machinery
+
+T = TypeVar("T")
+
+
+def key_of(process_id: str) -> ProcessKey:
+    """Return the key of a process of the model."""
+    return process_key(NAMESPACE.name, process_id)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """A task in the hands of a replica."""
+
+    task: RunningTask
+    desk: int
+
+
+class ModelledStorage:
+    """Two replicas at work, of which any may fall silent; every answer must be the model's."""
+
+    def __init__(self, machinery: Machinery) -> None:
+        """Begin with empty tables, and both replicas alive."""
+        self.machinery = machinery
+        self.clock = machinery.clock
+        self.desks = machinery.desks
+        self.model = Model()
+        self.past = Past()
+        self.alive = {0, 1}
+        self.beaten = dict.fromkeys((0, 1), self.clock.now())
+        self.held: dict[int, Held] = {}
+        self.stale: list[Held] = []
+        empty(machinery.eye)
+        self.beat()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to its end."""
+        return self.machinery.run(work)
+
+    def beat(self) -> None:
+        """Let those that live write a heartbeat."""
+        for number in self.alive:
+            self.do(self.desks[number].beat())
+            self.beaten[number] = self.clock.now()
+
+    def request(
+        self,
+        task_type: TaskType,
+        process_id: str,
+        desk: int,
+        *,
+        run: bool,
+        key: str | None,
+        args: bytes,
+    ) -> None:
+        """Admit a request, with a worker to run it or without."""
+        verdict, joined = self.model.admit(process_id, task_type, args, key)
+
+        admission = self.do(
+            self.desks[desk].admit(
+                a_request(key_of(process_id), task_type, args=args, idempotency_key=key), run=run
+            )
+        )
+
+        assert admission.verdict is verdict
+        if joined is not None:
+            assert admission.task_id == joined.task_id
+            ended = admission.ended
+            assert (ended is not None) == (joined.status not in {"waiting", "running", "blocked"})
+            assert ended is None or ended.response == (joined.response or b"")
+        if verdict is not Verdict.ACCEPTED:
+            return
+        task = ModelTask(
+            task_id=admission.task_id, task_type=task_type, idempotency_key=key, args=args
+        )
+        is_free = self.model.accept(process_id, task, run=run, now=self.clock.now())
+        assert (admission.running is not None) == (is_free and run)
+        assert admission.due_now == (is_free and not run)
+        if admission.running is not None:
+            self.hold(admission.running, desk)
+
+    def simple_repair(self, process_id: str, desk: int) -> None:
+        """Bring a process back without asking its processor."""
+        expected = self.model.simple_repair(process_id, self.clock.now())
+
+        repaired = self.do(self.desks[desk].processes.simple_repair(key_of(process_id)))
+
+        assert repaired.verdict is expected
+        if repaired.due is not None:
+            assert repaired.due.due_at == self.clock.now()
+
+    def put(
+        self,
+        process_id: str,
+        status: ProcessStatus,
+        *,
+        event_count: int = 0,
+        after: dt.timedelta | None = None,
+        broken_by: TaskType | None = None,
+    ) -> None:
+        """Import a process."""
+        is_broken, is_running = status is ProcessStatus.ERROR, status is ProcessStatus.RUNNING
+        put = self.do(
+            self.desks[0].processes.put(
+                Import(
+                    key=key_of(process_id),
+                    status=status,
+                    detail="imported" if is_broken else None,
+                    corrupted_by_type=broken_by if is_broken else None,
+                    history=(NewEvent(payload=b"old"),) * event_count,
+                    timer=SetTimer(after=after) if is_running and after is not None else None,
+                )
+            )
+        )
+
+        if process_id in self.model.processes:
+            assert put.verdict is Verdict.PROCESS_ALREADY_EXISTS
+            return
+        assert put.verdict is Verdict.ACCEPTED
+        process = ModelProcess(status=status, event_count=event_count)
+        self.model.processes[process_id] = process
+        finished = TaskStatus.FINISHED
+        process.add(ModelTask(task_id=put.task_id, task_type=TaskType.INIT, status=finished))
+        if is_broken:
+            process.detail = "imported"
+        if is_broken and broken_by is not None:
+            process.broken_by = process.add(
+                ModelTask(
+                    task_id=None,
+                    task_type=broken_by,
+                    status=TaskStatus.ERROR,
+                    attempt=1,
+                    error_reason="IMPORTED",
+                )
+            )
+        if is_running and after is not None:
+            process.timer = process.add(
+                ModelTask(task_id=None, task_type=TaskType.TIMEOUT, due_at=self.clock.now() + after)
+            )
+
+    def remove(self, process_id: str) -> None:
+        """Remove a process, whoever is at work on it."""
+        process = self.model.processes.pop(process_id, None)
+        unended = [] if process is None else [*process.waiting()]
+        if process is not None and process.running is not None:
+            unended.append(process.running)
+            self.lose(process.running)
+
+        try:
+            cancelled = self.do(self.desks[0].processes.remove(key_of(process_id)))
+        except errors.ProcessNotFoundError:
+            assert process is None
+        else:
+            assert {each.task_id for each in cancelled} == {task.task_id for task in unended}
+
+    def settle(self, held: Held, outcome: Outcome, *, continues: bool) -> None:
+        """Settle a task under its lease, and go on with the next if the worker may."""
+        task, now = held.task, self.clock.now()
+        self.held.pop(task.token)
+        self.stale.append(held)
+        settlement = settle(task, outcome, namespace=NAMESPACE, now=now, spread=0.0)
+        following = self.model.settle(task.key.process_id, settlement, continues=continues, now=now)
+
+        written = self.do(self.desks[held.desk].settle(task, outcome, continues=continues))
+
+        assert isinstance(written, Written)
+        assert (written.next is None) == (following is None)
+        if written.next is not None and following is not None:
+            following.task_id = following.task_id or written.next.task_id
+            assert written.next.task_id == following.task_id
+            assert written.next.attempt == following.attempt
+            self.hold(written.next, held.desk)
+        if written.process is not None:
+            assert written.process == self.process(task.key)
+
+    def settle_too_late(self, which: int, outcome: Outcome) -> None:
+        """Settle under a lease that is lost: nothing changes."""
+        if not self.stale:
+            return
+        late = self.stale[which % len(self.stale)]
+        before = dump(self.machinery.eye)
+
+        settled = self.do(self.desks[late.desk].settle(late.task, outcome))
+
+        assert settled == LeaseLost()
+        assert dump(self.machinery.eye) == before
+
+    def claim(self, *, wait: bool, limit: int) -> None:
+        """Let both replicas claim what is due, at once."""
+        due = self.due()
+
+        claimed = self._take(
+            {
+                number: desk.claim_due(wait=wait, limit=limit)
+                for number, desk in enumerate(self.desks)
+            }
+        )
+
+        if wait and limit >= len(due):
+            assert claimed == due
+
+    def claim_overdue(self, desk: int, *, since: dt.timedelta, wait: bool) -> set[int]:
+        """Let a replica claim all that has been due for so long; return the tasks."""
+        return self._take({desk: self.desks[desk].claim_due(overdue=since, wait=wait)})
+
+    def claim_by_id(self, desk: int, upcoming: Iterable[Due]) -> set[int]:
+        """Let a replica claim those of its agenda that are due; return the tasks."""
+        wanted = [
+            Wanted(key=each.key, task_id=each.task_id, expires_after=EXPIRES_AFTER)
+            for each in upcoming
+            if each.due_at <= self.clock.now()
+        ]
+        own = self.desks[desk]
+        return self._take({desk: own.claims.claim_tasks(own.pool, wanted)}) if wanted else set()
+
+    def upcoming(self, desk: int, horizon: dt.timedelta) -> list[Due]:
+        """Return what a replica puts on its agenda: its own tasks due soon, and nobody's."""
+        own = self.desks[desk]
+        room = Room(namespace=NAMESPACE.name, limit=100, expires_after=EXPIRES_AFTER)
+        found, _ = self.do(
+            own.claims.find_upcoming(own.pool, [room], horizon=horizon, lease_timeout=LEASE_TIMEOUT)
+        )
+        return found
+
+    def due(self) -> set[int]:
+        """Return the tasks that a claim must find."""
+        self.adopt()
+        return set(self.model.due(self.clock.now()))
+
+    def _take(self, claims: Mapping[int, Coroutine[Any, Any, list[Claimed]]]) -> set[int]:
+        self.adopt()
+        due = self.model.due(self.clock.now())
+
+        async def at_once() -> list[tuple[int, RunningTask]]:
+            async with asyncio.TaskGroup() as group:
+                tasks = {number: group.create_task(claim) for number, claim in claims.items()}
+            return [
+                (number, claimed.task)
+                for number, task in tasks.items()
+                for claimed in task.result()
+            ]
+
+        claimed = self.do(at_once())
+
+        ids = [task.task_id for _, task in claimed]
+        assert len(ids) == len(set(ids))
+        assert set(ids) <= due.keys()
+        for number, task in claimed:
+            expected = self.model.claim(due[task.task_id], task.task_id)
+            assert (task.task_type, task.attempt) == (expected.task_type, expected.attempt)
+            self.hold(task, number)
+        return set(ids)
+
+    def collect(self, desk: int) -> None:
+        """Let a replica collect the leases that are lost."""
+        now = self.clock.now()
+        silent = {number for number in (0, 1) if self.beaten[number] < now - LEASE_TIMEOUT}
+        expected = {
+            token
+            for token, held in self.held.items()
+            if held.desk in silent or held.task.started_at < now - EXPIRES_AFTER
+        }
+
+        zombies = self.do(self.desks[desk].find_zombies())
+
+        assert {zombie.token for zombie in zombies} == expected
+        for zombie in zombies:
+            self.stale.append(self.held.pop(zombie.token))
+            settlement = settle(zombie, Lost(), namespace=NAMESPACE, now=now, spread=0.0)
+            self.model.settle(zombie.key.process_id, settlement, continues=False, now=now)
+            assert isinstance(self.do(self.desks[desk].collect(zombie, Lost())), Written)
+
+    def a_held_task(self, which: int) -> Held | None:
+        """Return a task in some replica's hands; None if there is nothing to do at all."""
+        if not self.held:
+            self.claim(wait=True, limit=100)
+        tokens = sorted(self.held)
+        return self.held[tokens[which % len(tokens)]] if tokens else None
+
+    def tables_are_as_the_model_says(self) -> None:
+        """Compare everything."""
+        self.adopt()
+        assert self.machinery.processes() == self.model.process_rows()
+        assert self.machinery.tasks() == self.model.task_rows()
+
+    def laws_hold(self) -> None:
+        """Ask for what breaks a law, and for what of the past has changed."""
+        assert broken_laws(self.machinery.eye) == {}
+        assert self.past.look(self.machinery.eye) == []
+
+    def hold(self, task: RunningTask, desk: int) -> None:
+        """Put a task that was leased into a replica's hands."""
+        keys = {held.task.key for held in self.held.values()}
+        assert task.key not in keys, "the processor is asked twice at the same time"
+        assert task.process == self.process(task.key)
+        self.held[task.token] = Held(task, desk)
+
+    def process(self, key: ProcessKey) -> Process:
+        """Return a process as storage has it."""
+        stored = self.do(self.desks[0].processes.get(key)).process
+        return dataclasses.replace(stored, result=None)
+
+    def lose(self, running: ModelTask) -> None:
+        """Take from its replica what runs no more."""
+        for token, held in tuple(self.held.items()):
+            if held.task.task_id == running.task_id:
+                self.stale.append(self.held.pop(token))
+
+    def adopt(self) -> None:
+        """Learn the ids that storage did not tell: of timers, and of what an import brought."""
+        for process_id, process in self.model.processes.items():
+            unknown = [task for task in process.tasks if task.task_id is None]
+            if not unknown:
+                continue
+            known = [task.task_id for task in process.tasks if task.task_id is not None]
+            found = self.machinery.eye.execute(
+                "SELECT task_id FROM progressor.tasks WHERE process_id = %s"
+                " AND task_id <> ALL (%s) ORDER BY task_id",
+                [process_id, known],
+            ).fetchall()
+            assert len(found) == len(unknown)
+            for task, row in zip(unknown, found, strict=True):
+                task.task_id = row[0]
