@@ -23,7 +23,8 @@ from progressor import errors
 from progressor.settings.sections import Database, Replica
 from progressor.storage import findings
 from progressor.storage.findings import Finding, Verdict
-from progressor.storage.pools import connection_string, translated
+from progressor.storage.pools import translated
+from progressor.storage.writer import connection_string
 
 _GRACE = dt.timedelta(seconds=5)
 
@@ -114,6 +115,11 @@ class Check:
                 raise errors.StorageUnavailableError(why) from error
             verdict = undone(error, examination.timeout)
         return Finding(group=self.group, check=self.name, **dataclasses.asdict(verdict))
+
+
+def checks(group: str, **examine: Callable[[Examination], Verdict]) -> tuple[Check, ...]:
+    """Return the checks of a group, by their names, in this order."""
+    return tuple(Check(group=group, name=name, examine=look) for name, look in examine.items())
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from psycopg.rows import DictRow
 
 from progressor.storage import findings, migrations, statements
-from progressor.storage.examination import Check, Examination
+from progressor.storage.examination import Examination, checks
 from progressor.storage.findings import Verdict, bytes_of, count_of, span_of
 from progressor.storage.functions import Functions
 from progressor.storage.surroundings_thresholds import (
@@ -174,13 +174,19 @@ def transaction_ids_verdict(examination: Examination) -> Verdict:
 
 
 CHECKS = (
-    Check(group="schema", name="migrations", examine=migrations_verdict),
-    Check(group="schema", name="functions", examine=functions_verdict),
-    Check(group="schema", name="indexes", examine=indexes_verdict),
-    Check(group="tables", name="autovacuum", examine=autovacuum_verdict),
-    Check(group="tables", name="dead_rows", examine=dead_rows_verdict),
-    Check(group="tables", name="sizes", examine=sizes_verdict),
-    Check(group="tables", name="transaction_ids", examine=transaction_ids_verdict),
+    *checks(
+        "schema",
+        migrations=migrations_verdict,
+        functions=functions_verdict,
+        indexes=indexes_verdict,
+    ),
+    *checks(
+        "tables",
+        autovacuum=autovacuum_verdict,
+        dead_rows=dead_rows_verdict,
+        sizes=sizes_verdict,
+        transaction_ids=transaction_ids_verdict,
+    ),
 )
 
 

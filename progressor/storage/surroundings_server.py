@@ -1,7 +1,7 @@
 """The server itself: can it be written to, and does it keep what it has acknowledged?"""
 
 from progressor.storage import findings, statements
-from progressor.storage.examination import Check, Examination
+from progressor.storage.examination import Examination, checks
 from progressor.storage.findings import Verdict, span_of
 
 _SQL = statements.load("surroundings_sessions")
@@ -53,9 +53,10 @@ def durability_verdict(examination: Examination) -> Verdict:
     return findings.ok(f"fsync and full_page_writes are on, synchronous_commit is {waits}")
 
 
-CHECKS = (
-    Check(group="server", name="server", examine=server_verdict),
-    Check(group="server", name="durability", examine=durability_verdict),
+CHECKS = checks(
+    "server",
+    server=server_verdict,
+    durability=durability_verdict,
 )
 
 

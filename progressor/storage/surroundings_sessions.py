@@ -3,7 +3,7 @@
 from psycopg.rows import DictRow
 
 from progressor.storage import findings, statements
-from progressor.storage.examination import Check, Examination
+from progressor.storage.examination import Examination, checks
 from progressor.storage.findings import Verdict, bytes_of, count_of, span_of
 from progressor.storage.surroundings_thresholds import (
     HELD_BACK,
@@ -109,12 +109,13 @@ def pooler_verdict(examination: Examination) -> Verdict:
     )
 
 
-CHECKS = (
-    Check(group="sessions", name="transactions", examine=transactions_verdict),
-    Check(group="sessions", name="prepared_transactions", examine=prepared_verdict),
-    Check(group="sessions", name="replication_slots", examine=slots_verdict),
-    Check(group="sessions", name="connections", examine=connections_verdict),
-    Check(group="sessions", name="pooler", examine=pooler_verdict),
+CHECKS = checks(
+    "sessions",
+    transactions=transactions_verdict,
+    prepared_transactions=prepared_verdict,
+    replication_slots=slots_verdict,
+    connections=connections_verdict,
+    pooler=pooler_verdict,
 )
 
 

@@ -8,7 +8,7 @@ from psycopg.rows import DictRow
 
 from progressor.domain.namespace import Namespace
 from progressor.storage import findings, statements
-from progressor.storage.examination import Check, Examination
+from progressor.storage.examination import Examination, checks
 from progressor.storage.findings import OFFENDERS_MAX, Verdict, count_of, span_of
 from progressor.storage.surroundings_thresholds import (
     ATTEMPTS_SHARE,
@@ -235,14 +235,20 @@ def retries_verdict(examination: Examination) -> Verdict:
 
 
 CHECKS = (
-    Check(group="replicas", name="heartbeats", examine=heartbeats_verdict),
-    Check(group="replicas", name="versions", examine=versions_verdict),
-    Check(group="replicas", name="clocks", examine=clocks_verdict),
-    Check(group="work", name="due_tasks", examine=due_verdict),
-    Check(group="work", name="long_steps", examine=long_steps_verdict),
-    Check(group="work", name="lost_leases", examine=lost_leases_verdict),
-    Check(group="work", name="broken_processes", examine=broken_verdict),
-    Check(group="work", name="retries", examine=retries_verdict),
+    *checks(
+        "replicas",
+        heartbeats=heartbeats_verdict,
+        versions=versions_verdict,
+        clocks=clocks_verdict,
+    ),
+    *checks(
+        "work",
+        due_tasks=due_verdict,
+        long_steps=long_steps_verdict,
+        lost_leases=lost_leases_verdict,
+        broken_processes=broken_verdict,
+        retries=retries_verdict,
+    ),
 )
 
 

@@ -1,16 +1,8 @@
-"""The embedded server: what it keeps, what it refuses, and what survives kill -9."""
+"""The embedded server: its life, its directories and its binaries."""
 
-import contextlib
-import datetime as dt
 import os
-import shutil
 import signal
-import socket
 import stat
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psycopg
@@ -19,125 +11,17 @@ import pytest
 from progressor import errors
 from progressor.storage.embedded import EmbeddedPostgres
 from progressor.storage.embedded_binaries import find_binaries, major_version
+from tests.support.embedded import (
+    SYSTEM_BINARIES,
+    owner,
+    pids,
+    put_row,
+    read_row,
+    setting,
+    socket_directory,
+    started,
+)
 from tests.support.postgres import wait_until_no_server
-
-NOBODY = 65534
-SYSTEM_BINARIES = sorted(Path("/usr/lib/postgresql").glob("1[5-9]/bin"))
-ROOT = Path(__file__).parents[2]
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="uses /proc or namespaces")
-
-# Starts a server, says so, and holds it until its stdin ends.
-OWNER = """
-import sys, pathlib, datetime as dt
-from progressor.storage.embedded import EmbeddedPostgres
-binaries = pathlib.Path(sys.argv[2]) if sys.argv[2] else None
-server = EmbeddedPostgres(data_directory=pathlib.Path(sys.argv[1]), binaries=binaries)
-print(server.start(), flush=True)
-sys.stdin.read()
-server.stop()
-"""
-
-# Becomes root of a user namespace that allows no further one, then tries to start a server.
-CONFINED = """
-import ctypes, os, pathlib, sys
-from progressor import errors
-from progressor.storage.embedded import EmbeddedPostgres
-user, group = os.geteuid(), os.getegid()
-assert ctypes.CDLL(None).unshare(0x10000000) == 0, "no namespace"
-pathlib.Path("/proc/self/setgroups").write_text("deny")
-pathlib.Path("/proc/self/uid_map").write_text(f"0 {user} 1")
-pathlib.Path("/proc/self/gid_map").write_text(f"0 {group} 1")
-pathlib.Path("/proc/sys/user/max_user_namespaces").write_text("0")
-print("confined", flush=True)
-try:
-    EmbeddedPostgres(data_directory=pathlib.Path(sys.argv[1])).start()
-except errors.EmbeddedPostgresError as error:
-    print(error)
-"""
-
-
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """Yield a short directory that every user may enter, unlike tmp_path."""
-    path = Path(tempfile.mkdtemp(prefix="progressor-embedded-", dir="/tmp"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def data(home: Path) -> Path:
-    return home / "data"
-
-
-def put_row(conninfo: str) -> None:
-    with psycopg.connect(conninfo) as connection:
-        connection.execute("CREATE TABLE kept AS SELECT 7 AS answer")
-
-
-def read_row(conninfo: str) -> int:
-    with psycopg.connect(conninfo) as connection:
-        row = connection.execute("SELECT answer FROM kept").fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def setting(conninfo: str, name: str) -> str:
-    with psycopg.connect(conninfo) as connection:
-        row = connection.execute("SELECT current_setting(%s)", [name]).fetchone()
-    assert row is not None
-    return str(row[0])
-
-
-def socket_directory(conninfo: str) -> Path:
-    return Path(str(psycopg.conninfo.conninfo_to_dict(conninfo)["host"]))
-
-
-def python_path() -> str:
-    return os.pathsep.join([str(ROOT), *(entry for entry in sys.path if entry)])
-
-
-@contextlib.contextmanager
-def owner(
-    directory: Path,
-    *,
-    binaries: Path | None = None,
-    python: str = sys.executable,
-    user: int | None = None,
-) -> Iterator[subprocess.Popen[str]]:
-    """Yield a process that owns a server; killed at the end, if it is still there."""
-    process = subprocess.Popen(
-        [python, "-c", OWNER, str(directory), str(binaries or "")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd="/",
-        env={"PYTHONPATH": python_path(), "PATH": "/usr/bin:/bin"},
-        user=user,
-        group=user,
-        extra_groups=None if user is None else [],
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-        wait_until_no_server(directory)
-
-
-def started(process: subprocess.Popen[str]) -> str:
-    """Return the conninfo once the owner's server is up."""
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def pids(directory: Path) -> tuple[int, int]:
-    """Return the process ids of the server and of its guard."""
-    server = int((directory / "postgres/postmaster.pid").read_text("ascii").split()[0])
-    fields = Path(f"/proc/{server}/stat").read_text("ascii").rpartition(")")[2].split()
-    return server, int(fields[1])
 
 
 @pytest.fixture(scope="module", params=["found", *map(str, SYSTEM_BINARIES)])
@@ -195,122 +79,6 @@ def test_a_directory_held_by_another_process_is_refused(data: Path) -> None:
             EmbeddedPostgres(data_directory=data).start()
 
 
-@on_linux
-def test_kill_of_the_owner_leaves_no_server_and_keeps_the_data(data: Path) -> None:
-    with owner(data) as process:
-        put_row(started(process))
-        process.kill()
-        process.wait()
-
-        wait_until_no_server(data)
-        with EmbeddedPostgres(data_directory=data) as server:
-            assert read_row(server.conninfo) == 7
-
-
-@on_linux
-def test_a_start_right_after_kill_of_the_owner_waits_for_the_old_server(data: Path) -> None:
-    with owner(data) as process:
-        put_row(started(process))
-        process.kill()
-        process.wait()
-
-        with EmbeddedPostgres(data_directory=data) as server:
-            assert read_row(server.conninfo) == 7
-
-
-@on_linux
-def test_kill_of_owner_guard_and_server_keeps_the_data(data: Path) -> None:
-    with owner(data) as process:
-        put_row(started(process))
-        for victim in (process.pid, *reversed(pids(data))):
-            os.kill(victim, signal.SIGKILL)
-        process.wait()
-
-        with EmbeddedPostgres(data_directory=data) as server:
-            assert read_row(server.conninfo) == 7
-
-
-@on_linux
-def test_kill_of_the_guard_stops_the_server(data: Path) -> None:
-    with owner(data) as process:
-        started(process)
-
-        os.kill(pids(data)[1], signal.SIGKILL)
-
-        wait_until_no_server(data)
-
-
-def test_a_killed_server_can_be_started_again(data: Path) -> None:
-    server = EmbeddedPostgres(data_directory=data)
-    put_row(server.start())
-    os.kill(pids(data)[0], signal.SIGKILL)
-    server.stop()
-
-    with server:
-        assert read_row(server.conninfo) == 7
-
-
-@on_linux
-def test_a_stale_lock_whose_number_lives_on_is_forgotten(data: Path) -> None:
-    server = EmbeddedPostgres(data_directory=data)
-    put_row(server.start())
-    lines = (data / "postgres/postmaster.pid").read_text("ascii").splitlines()
-    server.stop()
-    somebody = str(os.getppid())
-    stale = "\n".join([somebody, *lines[1:]])
-    (data / "postgres/postmaster.pid").write_text(stale + "\n", "ascii")
-    (data / ".s.PGSQL.5432.lock").write_text(stale + "\n", "ascii")
-
-    with server:
-        assert read_row(server.conninfo) == 7
-
-
-@on_linux
-def test_an_initdb_killed_half_way_is_made_again(home: Path, data: Path) -> None:
-    real = find_binaries()
-    fake, reached = home / "fake", home / "reached"
-    fake.mkdir()
-    (fake / "postgres").symlink_to(real / "postgres")
-    script = f"#!/bin/sh\necho {major_version(real)} > $2/PG_VERSION\necho > {reached}\n"
-    (fake / "initdb").write_text(script + "exec sleep 600\n", "ascii")
-    (fake / "initdb").chmod(0o755)
-    os.mkfifo(reached)
-    with owner(data, binaries=fake) as process:
-        reached.read_text("ascii")
-        process.kill()
-        process.wait()
-
-        with EmbeddedPostgres(data_directory=data) as server:
-            put_row(server.conninfo)
-            assert read_row(server.conninfo) == 7
-    assert not (home / "data/initdb-new").exists()
-
-
-def test_an_initdb_that_fails_says_why_and_leaves_nothing_running(home: Path, data: Path) -> None:
-    fake = home / "fake"
-    fake.mkdir()
-    (fake / "postgres").symlink_to(find_binaries() / "postgres")
-    (fake / "initdb").write_text("#!/bin/sh\necho the disk is made of cheese\nexit 3\n", "ascii")
-    (fake / "initdb").chmod(0o755)
-
-    with pytest.raises(errors.EmbeddedPostgresError, match="made of cheese"):
-        EmbeddedPostgres(data_directory=data, binaries=fake).start()
-    with EmbeddedPostgres(data_directory=data) as server:
-        put_row(server.conninfo)
-
-
-def test_a_server_that_does_not_come_up_in_time_is_stopped(data: Path) -> None:
-    server = EmbeddedPostgres(data_directory=data)
-    with server:
-        put_row(server.conninfo)
-
-    with pytest.raises(errors.EmbeddedPostgresError, match="did not start"):
-        server.start(dt.timedelta(0))
-    wait_until_no_server(data, seconds=0.5)
-    with server:
-        assert read_row(server.conninfo) == 7
-
-
 @pytest.mark.parametrize("name", ["l" * 120, "with, comma", "with 'quotes'"])
 def test_any_path_will_do_and_a_private_socket_directory_is_removed(home: Path, name: str) -> None:
     with EmbeddedPostgres(data_directory=home / name) as server:
@@ -320,18 +88,6 @@ def test_any_path_will_do_and_a_private_socket_directory_is_removed(home: Path, 
         assert sockets.parent == Path("/tmp")  # noqa: S108  the place is what is tested
 
     assert not sockets.exists()
-
-
-@on_linux
-def test_a_private_socket_directory_goes_with_a_killed_owner(home: Path) -> None:
-    directory = home / ("l" * 120)
-    with owner(directory) as process:
-        sockets = socket_directory(started(process))
-        process.kill()
-        process.wait()
-
-        with EmbeddedPostgres(data_directory=directory):
-            assert not sockets.exists()
 
 
 def test_another_major_version_is_refused_and_both_are_named(data: Path) -> None:
@@ -344,163 +100,9 @@ def test_another_major_version_is_refused_and_both_are_named(data: Path) -> None
         EmbeddedPostgres(data_directory=data).start()
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"fsync": "off"},
-        {"FSYNC": "no"},
-        {"synchronous_commit": "off"},
-        {"synchronous-commit": "local"},
-        {"full_page_writes": "false"},
-    ],
-)
-def test_settings_that_give_up_durability_are_refused(
-    data: Path, settings: Mapping[str, str]
-) -> None:
-    with pytest.raises(errors.EmbeddedPostgresError, match="durable=False"):
-        EmbeddedPostgres(data_directory=data, settings=settings)
-
-
-@pytest.mark.parametrize(
-    "name", ["hba_file", "listen_addresses", "port", "unix-socket_permissions"]
-)
-def test_settings_that_open_the_server_are_refused(data: Path, name: str) -> None:
-    with pytest.raises(errors.EmbeddedPostgresError, match="launcher's own"):
-        EmbeddedPostgres(data_directory=data, settings={name: "x"})
-
-
-def test_a_setting_with_a_malformed_name_is_refused(data: Path) -> None:
-    with pytest.raises(errors.EmbeddedPostgresError, match="not the name"):
-        EmbeddedPostgres(data_directory=data, settings={"jit=on -c fsync": "off"})
-
-
-def test_settings_reach_the_server_and_durability_is_full(data: Path) -> None:
-    settings = {"work_mem": "12MB"}
-    with EmbeddedPostgres(data_directory=data, settings=settings) as server:
-        names = ("work_mem", "fsync", "synchronous_commit", "full_page_writes", "jit")
-        values = [setting(server.conninfo, name) for name in names]
-
-    assert values == ["12MB", "on", "on", "on", "off"]
-
-
-def test_alter_system_cannot_turn_durability_off(data: Path) -> None:
-    server = EmbeddedPostgres(data_directory=data)
-    with server, psycopg.connect(server.conninfo, autocommit=True) as connection:
-        connection.execute("ALTER SYSTEM SET fsync = off")
-
-    with server:
-        assert setting(server.conninfo, "fsync") == "on"
-
-
-def test_tcp_asks_for_the_password(data: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with EmbeddedPostgres(data_directory=data, port=port) as server:
-        put_row(server.tcp_conninfo)
-        for wrong in ("password=wrong", "passfile=/dev/null"):
-            stranger = f"host=127.0.0.1 port={port} user=postgres dbname=postgres {wrong}"
-            with pytest.raises(psycopg.OperationalError, match="password"):
-                psycopg.connect(stranger)
-        mode = (data / "password").stat().st_mode
-
-    assert stat.S_IMODE(mode) == 0o600
-
-
-def test_without_a_port_there_is_no_tcp(data: Path) -> None:
-    with EmbeddedPostgres(data_directory=data) as server:
-        assert setting(server.conninfo, "listen_addresses") == ""
-        with pytest.raises(errors.EmbeddedPostgresError, match="no TCP port"):
-            _ = server.tcp_conninfo
-
-
-def test_an_outgrown_log_is_cut(data: Path) -> None:
-    data.mkdir()
-    (data / "server.log").write_bytes(b"old news\n" * 1_000_000)
-
-    with EmbeddedPostgres(data_directory=data):
-        assert (data / "server.log").stat().st_size < 100_000
-
-    assert (data / "server.log.1").stat().st_size < 5_000_000
-
-
 def test_binaries_that_are_not_there_are_refused(home: Path) -> None:
     with pytest.raises(errors.EmbeddedPostgresError, match="no postgres and initdb in"):
         find_binaries(home)
-
-
-@as_root
-def test_root_runs_the_server_as_the_owner_of_the_directory(data: Path) -> None:
-    binaries = reachable_binaries()
-    directory = data
-    directory.mkdir(mode=0o700)
-    os.chown(directory, NOBODY, NOBODY)
-
-    with EmbeddedPostgres(data_directory=directory, binaries=binaries) as server:
-        put_row(server.conninfo)
-        running = Path(f"/proc/{pids(directory)[0]}").stat().st_uid
-    with EmbeddedPostgres(data_directory=directory, binaries=binaries) as server:
-        assert read_row(server.conninfo) == 7
-    assert running == NOBODY
-    assert {path.stat().st_uid for path in directory.iterdir()} == {NOBODY}
-
-
-@as_root
-def test_an_ordinary_user_can_own_a_server(home: Path, data: Path) -> None:
-    binaries, python = reachable_binaries(), reachable_python()
-    home.chmod(0o777)
-    with owner(data, binaries=binaries, python=python, user=NOBODY) as process:
-        conninfo = started(process)
-        put_row(conninfo)
-        process.kill()
-        process.wait()
-
-        wait_until_no_server(data)
-
-
-@on_linux
-def test_root_without_user_namespaces_is_told_what_to_do(data: Path) -> None:
-    command = [sys.executable, "-c", CONFINED, str(data)]
-    environment = {"PYTHONPATH": python_path()}
-    said = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if not said.stdout.startswith("confined"):
-        pytest.skip(f"cannot make a namespace without namespaces: {said.stderr[-200:]}")
-
-    assert "user namespaces are not allowed here" in said.stdout
-    assert "as an ordinary user" in said.stdout
-
-
-def reachable_binaries() -> Path:
-    """Return binaries that nobody may run; skips the test when a parent directory forbids it."""
-    for candidate in (find_binaries(), *SYSTEM_BINARIES):
-        if runs_as_nobody([str(candidate / "postgres"), "--version"]):
-            return candidate
-    pytest.skip("no PostgreSQL that an ordinary user may run: the checkout is private to root")
-
-
-def reachable_python() -> str:
-    """Return an interpreter that nobody may run with our packages; skips if there is none."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for candidate in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
-        if runs_as_nobody([candidate, "-c", "import psycopg, progressor.storage.embedded"]):
-            return candidate
-    pytest.skip("no interpreter that an ordinary user may run: it is private to root")
-
-
-def runs_as_nobody(command: list[str]) -> bool:
-    try:
-        subprocess.run(
-            command,
-            check=True,
-            capture_output=True,
-            cwd="/",
-            env={"PYTHONPATH": python_path()},
-            user=NOBODY,
-            group=NOBODY,
-            extra_groups=[],
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return False
-    return True
 
 
 def test_a_server_whose_socket_had_to_go_elsewhere_is_found_there_again(home: Path) -> None:

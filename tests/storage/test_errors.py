@@ -376,6 +376,30 @@ class TestAServerThatTakesNoWrites:
         finally:
             await pools.close()
 
+    async def test_is_left_by_all_pools_also_by_connections_that_are_lent(
+        self, own_database: str
+    ) -> None:
+        pools = await open_pools(Database(dsn=own_database), own_database)
+
+        async def backend() -> int:
+            async with connection_of(pools.scan) as idle:
+                return idle.info.backend_pid
+
+        async def lent() -> None:
+            async with connection_of(pools.front) as connection:
+                await pools.leave()
+                await connection.execute("SELECT 1")
+
+        try:
+            before = await backend()
+            with pytest.raises(errors.StorageUnavailableError):
+                await lent()
+            after = await backend()
+        finally:
+            await pools.close()
+
+        assert before != after
+
     async def test_gets_connections_where_the_operator_wants_it_so(
         self, own_database: str, demoted: Callable[[], None]
     ) -> None:

@@ -3,37 +3,16 @@
 import base64
 import datetime as dt
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from progressor.cli.main import main
 from progressor.v1 import process_service_pb2, types_pb2
-from tests.support.scripted_engine import Ended, ScriptedEngine
+from tests.support.scripted_engine import Cli, ScriptedEngine
 
 BORN = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
-
-Cli = Callable[..., Ended]
-
-
-@pytest.fixture
-def engine() -> Iterator[ScriptedEngine]:
-    with ScriptedEngine().running() as running:
-        yield running
-
-
-@pytest.fixture
-def cli(engine: ScriptedEngine, capfd: pytest.CaptureFixture[str]) -> Cli:
-    def run(*arguments: str) -> Ended:
-        capfd.readouterr()
-        code = main([*arguments, "--address", engine.address])
-        captured = capfd.readouterr()
-        return Ended(code=code, out=captured.out, err=captured.err)
-
-    return run
 
 
 def _at(seconds: float) -> Timestamp:

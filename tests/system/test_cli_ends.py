@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 
 import grpc
 import pytest
@@ -13,28 +12,9 @@ from grpc_health.v1 import health_pb2
 
 from progressor.cli.main import main
 from progressor.v1 import process_service_pb2, types_pb2
-from tests.support.scripted_engine import Ended, Refusal, ScriptedEngine
-
-Cli = Callable[..., Ended]
+from tests.support.scripted_engine import Cli, Refusal, ScriptedEngine
 
 NOT_FOUND, STATE = grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION
-
-
-@pytest.fixture
-def engine() -> Iterator[ScriptedEngine]:
-    with ScriptedEngine().running() as running:
-        yield running
-
-
-@pytest.fixture
-def cli(engine: ScriptedEngine, capfd: pytest.CaptureFixture[str]) -> Cli:
-    def run(*arguments: str) -> Ended:
-        capfd.readouterr()
-        code = main([*arguments, "--address", engine.address])
-        captured = capfd.readouterr()
-        return Ended(code=code, out=captured.out, err=captured.err)
-
-    return run
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,10 @@
 """Replicas on the command line: a table for people, a document for programs."""
 
-from collections.abc import Callable, Iterator
-
 import pytest
 
 from progressor.cli.main import main
 from progressor.v1 import replica_service_pb2 as pb
-from tests.support.scripted_engine import Ended, ScriptedEngine
-
-Cli = Callable[..., Ended]
-
-
-@pytest.fixture
-def engine() -> Iterator[ScriptedEngine]:
-    with ScriptedEngine().running() as running:
-        yield running
-
-
-@pytest.fixture
-def cli(engine: ScriptedEngine, capfd: pytest.CaptureFixture[str]) -> Cli:
-    def run(*arguments: str) -> Ended:
-        capfd.readouterr()
-        code = main([*arguments, "--address", engine.address])
-        captured = capfd.readouterr()
-        return Ended(code=code, out=captured.out, err=captured.err)
-
-    return run
+from tests.support.scripted_engine import Cli, ScriptedEngine
 
 
 @pytest.fixture

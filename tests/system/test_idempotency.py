@@ -1,10 +1,9 @@
 """An idempotency key means one thing: one execution and one answer, for as long as it lives."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 
 import pytest
-import pytest_asyncio
 from grpc import StatusCode
 
 from progressor.sdk import Answer as Answered
@@ -12,32 +11,16 @@ from progressor.sdk import HistoryRange, NewEvent, ProcessStatus
 from progressor.v1.processor_service_pb2 import Complete
 from tests.support.processor import Answer, Hang, reject
 from tests.support.replica import (
-    QUIET,
-    Replica,
     Stage,
     answering,
     broken,
-    open_stage,
     refusal,
     response,
-    running_replica,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CALLERS = 100
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replica(database: str) -> AsyncIterator[Replica]:
-    async with running_replica(database, QUIET) as replica:
-        yield replica
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def stage(replica: Replica) -> AsyncIterator[Stage]:
-    async with open_stage(replica) as stage:
-        yield stage
 
 
 async def at_once(requests: list[Awaitable[Answered]]) -> list[Answered]:

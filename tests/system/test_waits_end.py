@@ -27,7 +27,7 @@ from tests.support.replica import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SOON = 0.2
+SOON = 1.0
 """A caller's patience, in seconds."""
 
 Send = Callable[[Client], Any]

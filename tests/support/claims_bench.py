@@ -1,0 +1,121 @@
+"""The scanners that claim, over storage in memory, in virtual time."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import cast
+
+from progressor.domain.namespace import Namespace
+from progressor.domain.task import RunningTask, TaskType
+from progressor.scanner.backlog import Backlog
+from progressor.scanner.due import DueScan
+from progressor.scanner.places import Places
+from progressor.scanner.timers import Timers
+from progressor.settings.sections import Replica, Scanner
+from progressor.storage.claims import Claims
+from progressor.storage.namespaces import Namespaces
+from progressor.storage.pools import Pool
+from progressor.worker.agenda import Agenda
+from progressor.worker.observer import Observers
+from progressor.worker.workers import Workers
+from tests.support.builders import (
+    make_claimed,
+    make_due,
+    make_key,
+    make_namespace,
+    make_process,
+    make_task,
+    seconds,
+)
+from tests.support.clock import START
+from tests.support.memory import MemoryClaims, MemoryNamespaces
+from tests.support.virtual_time import LoopClock, settled
+
+POOL = cast("Pool", object())
+
+
+class Bench:
+    """The claiming scanners over one line of due tasks; steps last until they are ended."""
+
+    def __init__(self, *namespaces: Namespace) -> None:
+        self.claims = MemoryClaims()
+        self.namespaces = MemoryNamespaces(*namespaces)
+        self.carried: list[int] = []
+        self.ends: dict[int, asyncio.Event] = {}
+        self.workers = Workers(self._carry)
+        self.agenda = Agenda(clock=LoopClock(), horizon=seconds(5), size_max=1000)
+        self.observers = Observers()
+        self.places = Places(workers=self.workers, step_grace=seconds(2))
+        claims = cast("Claims", self.claims)
+        known = cast("Namespaces", self.namespaces)
+        self.timers = Timers(
+            agenda=self.agenda,
+            claims=claims,
+            namespaces=known,
+            places=self.places,
+            pool=POOL,
+            batch_max=10,
+            observers=self.observers,
+        )
+        self.backlog = Backlog(
+            claims=claims,
+            namespaces=known,
+            places=self.places,
+            pool=POOL,
+            batch_max=10,
+            observers=self.observers,
+        )
+        self.due = DueScan(
+            claims=claims,
+            namespaces=known,
+            places=self.places,
+            agenda=self.agenda,
+            pool=POOL,
+            scanner=Scanner(batch_max=10),
+            replica=Replica(),
+            observers=self.observers,
+        )
+
+    def make_due(
+        self,
+        *task_ids: int,
+        namespace: str = "orders",
+        task_type: TaskType = TaskType.TIMEOUT,
+    ) -> None:
+        """Make tasks due in storage."""
+        for task_id in task_ids:
+            process = make_process(key=make_key(f"p{task_id}", namespace=namespace))
+            task = make_task(task_id=task_id, process=process, task_type=task_type)
+            self.claims.add(make_claimed(task))
+
+    def remember(self, *task_ids: int, ahead: float = 0.0, namespace: str = "orders") -> None:
+        """Note tasks on the agenda."""
+        for task_id in task_ids:
+            key = make_key(f"p{task_id}", namespace=namespace)
+            due_at = START + seconds(ahead)
+            self.agenda.add(make_due(task_id, key=key, due_at=due_at), told_at=START)
+
+    def end(self, task_id: int) -> None:
+        """Let a step end."""
+        self.ends[task_id].set()
+
+    @contextlib.asynccontextmanager
+    async def running(self, *scanners: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+        tasks = [asyncio.ensure_future(self.workers.run(asyncio.Event()))]
+        await settled()
+        tasks += [asyncio.ensure_future(scanner()) for scanner in scanners]
+        await settled()
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _carry(self, task: RunningTask) -> None:
+        self.carried.append(task.task_id)
+        end = self.ends[task.task_id] = asyncio.Event()
+        await end.wait()
+
+
+ONE_PLACE = make_namespace(worker_count_max=1)

@@ -1,0 +1,104 @@
+"""An intake among collaborators in memory."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, TypeVar, cast
+
+from progressor.domain.admission import Admission, Import, Request, Verdict
+from progressor.domain.answer import Answer, Receipt
+from progressor.domain.namespace import Namespace
+from progressor.domain.process import ProcessStatus
+from progressor.domain.task import RunningTask
+from progressor.storage.admissions import Admissions
+from progressor.worker.aftermath import Aftermath
+from progressor.worker.agenda import Agenda
+from progressor.worker.intake import Intake
+from progressor.worker.observer import Observers
+from progressor.worker.replies import Replies
+from progressor.worker.workers import Workers
+from tests.support.builders import (
+    make_key,
+    make_namespace,
+    make_request,
+    make_task,
+    seconds,
+)
+from tests.support.memory import (
+    MemoryAdmissions,
+    MemoryListener,
+    MemoryNamespaces,
+    MemoryProcesses,
+    MemoryResults,
+)
+from tests.support.virtual_time import LoopClock, settled
+
+KEY = make_key()
+WAITING = Admission(verdict=Verdict.ACCEPTED, task_id=7)
+LEASED = Admission(verdict=Verdict.ACCEPTED, task_id=7, running=make_task())
+IMPORT = Import(key=KEY, status=ProcessStatus.RUNNING)
+Value = TypeVar("Value")
+
+
+class Bench:
+    """An intake among collaborators in memory; workers carry until the end of time."""
+
+    def __init__(self, namespace: Namespace | None = None) -> None:
+        self.namespace = namespace or make_namespace()
+        self.admissions = MemoryAdmissions()
+        self.results = MemoryResults()
+        self.processes = MemoryProcesses()
+        self.observers = Observers()
+        self.carried: list[int] = []
+        self.workers = Workers(self._carry)
+        self.agenda = Agenda(clock=LoopClock(), horizon=seconds(5), size_max=10)
+        self.replies = Replies(
+            results=self.results,
+            listen=MemoryListener().listen,
+            on_due=lambda: None,
+            carried=lambda _task_id: True,
+            clock=LoopClock(),
+            observers=self.observers,
+        )
+        aftermath = Aftermath(replies=self.replies, agenda=self.agenda, replica_id=lambda: 1)
+        self.intake = Intake(
+            admissions=cast("Admissions", self.admissions),
+            workers=self.workers,
+            replies=self.replies,
+            results=self.results,
+            processes=self.processes,
+            namespaces=MemoryNamespaces(self.namespace),
+            agenda=self.agenda,
+            aftermath=aftermath,
+            step_grace=seconds(2),
+            observers=self.observers,
+        )
+
+    async def ask(
+        self, request: Request | None = None, *, timeout: float | None = None
+    ) -> "asyncio.Future[Answer]":
+        """Return the answer to come, once the request has been submitted."""
+        return await begun(self.intake.ask(request or make_request(), timeout=timeout))
+
+    async def accept(self) -> "asyncio.Future[Receipt]":
+        return await begun(self.intake.accept(make_request()))
+
+    @contextlib.asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        running = asyncio.ensure_future(self.workers.run(asyncio.Event()))
+        await settled()
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+
+    async def _carry(self, task: RunningTask) -> None:
+        self.carried.append(task.task_id)
+        await asyncio.get_running_loop().create_future()
+
+
+async def begun(call: Coroutine[Any, Any, Value]) -> "asyncio.Future[Value]":
+    future = asyncio.ensure_future(call)
+    await settled()
+    return future

@@ -1,0 +1,83 @@
+"""Steps among collaborators in memory."""
+
+import random
+from typing import Any, cast
+
+from progressor.domain.namespace import Namespace
+from progressor.domain.task import RunningTask
+from progressor.storage.settlements import Entry, Settlements, Written
+from progressor.telemetry.setup import SILENT
+from progressor.worker.aftermath import Aftermath
+from progressor.worker.leases import Leases
+from progressor.worker.observer import Observers
+from progressor.worker.snapshots import Snapshots
+from progressor.worker.step import Steps
+from progressor.worker.workers import Workers
+from tests.support.builders import (
+    make_process,
+    make_task,
+    seconds,
+)
+from tests.support.memory import (
+    MemoryHistories,
+    MemoryNamespaces,
+    MemoryProcessor,
+    MemorySettlements,
+)
+from tests.support.virtual_time import LoopClock
+
+GRACE = seconds(2)
+
+
+class HeardAftermath:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Entry, Written]] = []
+
+    def of(self, entry: Entry, written: Written) -> None:
+        self.heard.append((entry, written))
+
+
+class Bench:
+    """Steps among collaborators in memory, and workers to carry them."""
+
+    def __init__(self, namespace: Namespace | None = None, *, snapshot_bytes: int = 10_000) -> None:
+        self.processor = MemoryProcessor()
+        self.settlements = MemorySettlements()
+        self.histories = MemoryHistories()
+        self.namespaces = MemoryNamespaces(*([] if namespace is None else [namespace]))
+        self.snapshots = Snapshots(bytes_max=snapshot_bytes)
+        self.aftermath = HeardAftermath()
+        self.leases = Leases()
+        self.observers = Observers()
+        self.steps = Steps(
+            processor=self.processor,
+            settlements=cast("Settlements", self.settlements),
+            histories=self.histories,
+            namespaces=self.namespaces,
+            snapshots=self.snapshots,
+            aftermath=cast("Aftermath", self.aftermath),
+            leases=self.leases,
+            clock=LoopClock(),
+            spread=random.Random(1),
+            step_grace=GRACE,
+            telemetry=SILENT,
+            observers=self.observers,
+        )
+        self.workers = Workers(lambda task: self.steps.carry(task, self.workers))
+
+    async def carry(self, task: RunningTask | None = None) -> None:
+        await self.steps.carry(make_task() if task is None else task, self.workers)
+
+    @property
+    def points(self) -> dict[str, int]:
+        return dict(self.observers.counts)
+
+    def history_sent(self) -> tuple[int, ...]:
+        """Return the ids of the events that went with the last task."""
+        return tuple(event.event_id for event in self.processor.asked[-1][1])
+
+
+def task_with_history(last: int, **fields: Any) -> RunningTask:
+    return make_task(process=make_process(last_event_id=last), **fields)

@@ -1,0 +1,124 @@
+"""Refusals over the wire: bad requests, unknown names, rejections, and bugs that tell nothing."""
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from google.rpc import (
+    error_details_pb2,
+)
+
+from progressor import errors
+from progressor.v1 import (
+    process_service_pb2,
+    types_pb2,
+)
+
+if TYPE_CHECKING:
+    # The generated module has them in its stub alone.
+    pass
+from tests.support.api_engine import Engine, end_of, failure, rich, violations_of
+from tests.support.memory_api import PAYLOAD_MAX
+
+pb = process_service_pb2
+
+
+async def test_all_violations_are_told_before_anything_is_written(api: Engine) -> None:
+    request = pb.CallRequest(
+        namespace="orders", args=b"x" * (PAYLOAD_MAX + 1), idempotency_key="\0"
+    )
+    error = await failure(api.process_service.Call(request))
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert violations_of(error) == {
+        "process_id": "is empty",
+        "args": f"{PAYLOAD_MAX + 1} bytes are more than {PAYLOAD_MAX}",
+        "idempotency_key": "has the control character U+0000",
+    }
+    assert api.intake.requests == []
+
+
+@pytest.mark.parametrize("name", ["!", "unknown"])
+async def test_a_bad_request_to_no_namespace_is_told_as_bad(api: Engine, name: str) -> None:
+    request = pb.CallRequest(namespace=name, args=b"x" * (16 * 1024**2 + 1))
+    error = await failure(api.process_service.Call(request))
+
+    assert {"process_id", "args"} <= set(violations_of(error))
+
+
+async def test_an_unknown_namespace_is_named_by_every_method(api: Engine) -> None:
+    key: dict[str, Any] = {"namespace": "unknown", "process_id": "1"}
+    stub = api.process_service
+    calls: list[Any] = [
+        stub.Start(pb.StartRequest(**key)),
+        stub.Call(pb.CallRequest(**key)),
+        stub.Notify(pb.NotifyRequest(**key)),
+        stub.Repair(pb.RepairRequest(**key)),
+        stub.SimpleRepair(pb.SimpleRepairRequest(**key)),
+        stub.Get(pb.GetRequest(**key)),
+        stub.Put(pb.PutRequest(**key, status=types_pb2.PROCESS_STATUS_RUNNING)),
+        stub.Remove(pb.RemoveRequest(**key)),
+        stub.Trace(pb.TraceRequest(**key)),
+        stub.List(pb.ListRequest(namespace="unknown")),
+        stub.AwaitTask(pb.AwaitTaskRequest(**key, task_id=1)),
+    ]
+    for call in calls:
+        code, info = await end_of(call)
+        assert (code, info.reason) == (grpc.StatusCode.NOT_FOUND, "NAMESPACE_NOT_FOUND")
+        assert info.metadata["namespace"] == "unknown"
+    assert api.intake.requests == []
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        (b"\x0a\x06orders\x12\x02\xff\xfe", "process_id"),
+        (b"\x0a\x02\xff\xfe", "namespace"),
+        (b"\x0a\x7fshort", "request"),
+    ],
+)
+async def test_bytes_that_are_no_message_are_an_invalid_argument(
+    api: Engine, data: bytes, field: str
+) -> None:
+    call: Any = api.channel.unary_unary("/progressor.v1.ProcessService/Call")
+    error = await failure(call(data))
+
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert list(violations_of(error)) == [field]
+
+
+async def test_a_bug_tells_nothing_of_itself(api: Engine) -> None:
+    api.intake.raises = ValueError("password=hunter2")
+    request = pb.CallRequest(namespace="orders", process_id="1")
+    error = await failure(api.process_service.Call(request))
+
+    assert error.code() is grpc.StatusCode.INTERNAL
+    assert (error.details() or "").startswith("internal error [")
+    assert "hunter2" not in str(error)
+
+
+async def test_a_rejection_arrives_as_the_processor_put_it(api: Engine) -> None:
+    api.intake.raises = errors.RejectedError(
+        "残高不足\n50 %", code=13, processor_reason="NO_MONEY", metadata={"left": "3"}
+    )
+    request = pb.CallRequest(namespace="orders", process_id="1")
+    error = await failure(api.process_service.Call(request))
+    info = error_details_pb2.ErrorInfo()
+    rich(error).details[0].Unpack(info)
+
+    assert (error.code(), error.details()) == (grpc.StatusCode.INTERNAL, "残高不足\n50 %")
+    assert (info.domain, info.reason, dict(info.metadata)) == (
+        "processor",
+        "NO_MONEY",
+        {"left": "3"},
+    )
+
+
+@pytest.mark.parametrize("letter", ["x", "残"])
+async def test_an_error_with_a_huge_text_still_arrives(api: Engine, letter: str) -> None:
+    api.intake.raises = errors.ProcessFailedError("1", letter * 100_000, 9)
+    request = pb.CallRequest(namespace="orders", process_id="1")
+    code, info = await end_of(api.process_service.Call(request))
+
+    assert (code, info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "PROCESS_FAILED")
+    assert info.metadata["task_id"] == "9"

@@ -1,0 +1,290 @@
+"""Several replicas on one database: an answer finds its caller, whichever replica has it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+from grpc import StatusCode
+
+from progressor.clock import SystemClock
+from progressor.domain.process import ProcessKey, process_key
+from progressor.domain.task import TaskResult, TaskStatus, TaskType
+from progressor.storage.results import Results, Word
+from progressor.v1.processor_service_pb2 import Complete, RemoveProcess
+from progressor.worker.observer import Observers
+from progressor.worker.replies import Replies
+from tests.support.points import PATIENCE_SECONDS
+from tests.support.processor import Hang
+from tests.support.replica import (
+    QUIET,
+    Replica,
+    Stage,
+    broken,
+    open_stage,
+    refusal,
+    response,
+    running_replica,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SAFETY_NET = "progressor.worker.replies._SAFETY_SECONDS"
+
+
+@pytest.fixture(scope="module")
+def no_safety_net() -> Iterator[None]:
+    """Keep the slow round over the waiting callers from ever finding an answer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SAFETY_NET, 3600.0)
+        yield
+
+
+class Trio:
+    """Three replicas that never scan, on one database."""
+
+    def __init__(self, *replicas: Replica) -> None:
+        """Name them."""
+        self.a, self.b, self.c = replicas
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def trio(database: str, no_safety_net: None) -> AsyncIterator[Trio]:  # noqa: ARG001
+    async with (
+        running_replica(database, QUIET) as a,
+        running_replica(database, QUIET) as b,
+        running_replica(database, QUIET) as c,
+    ):
+        yield Trio(a, b, c)
+        assert [each.points.count("scan_found") for each in (a, b, c)] == [0, 0, 0]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def at_b(trio: Trio) -> AsyncIterator[Stage]:
+    """Return a stage whose client talks to replica B, which carries what it starts."""
+    async with open_stage(trio.b) as stage:
+        yield stage
+
+
+class TestAnswers:
+    async def test_of_a_step_on_b_reach_the_caller_in_line_on_a_by_notification(
+        self, trio: Trio, at_b: Stage
+    ) -> None:
+        hang, _ = await at_b.busy("p")
+        async with at_b.client_at(trio.a.address) as on_a, asyncio.TaskGroup() as group:
+            waiting = group.create_task(on_a.call("p", b"2"))
+            await trio.a.points.wait("admitted", key=at_b.key("p"))
+            hang.released.set()
+
+        answer = waiting.result()
+        assert answer.response == b"2"
+        assert trio.a.points.count("reply_fetched", task_id=answer.task_id) == 1
+        assert trio.b.points.count("settled", task_id=answer.task_id) == 1
+
+    async def test_reach_await_task_on_a_third(self, trio: Trio, at_b: Stage) -> None:
+        hang, _ = await at_b.busy("p")
+        async with (
+            at_b.client_at(trio.a.address) as on_a,
+            at_b.client_at(trio.c.address) as on_c,
+            asyncio.TaskGroup() as group,
+        ):
+            accepted = await on_a.call("p", b"2", accept_only=True)
+            awaited = group.create_task(on_c.await_task("p", task_id=accepted.task_id))
+            await trio.c.points.wait("awaited", key=at_b.key("p"))
+            hang.released.set()
+
+        assert awaited.result().response == b"2"
+        assert trio.c.points.count("reply_fetched", task_id=accepted.task_id) == 1
+
+    async def test_reach_callers_with_the_same_key_on_all_replicas(
+        self, trio: Trio, at_b: Stage
+    ) -> None:
+        await at_b.running("p", hang := Hang())
+        async with contextlib.AsyncExitStack() as clients, asyncio.TaskGroup() as group:
+            calls = []
+            for replica in (trio.a, trio.b, trio.c):
+                client = await clients.enter_async_context(at_b.client_at(replica.address))
+                before = replica.points.count("admitted", key=at_b.key("p"))
+                calls.append(group.create_task(client.call("p", b"1", idempotency_key="k")))
+                await replica.points.wait("admitted", before + 1, key=at_b.key("p"))
+            await at_b.asked("p", 2)
+            hang.released.set()
+            await asyncio.wait(calls)
+
+        assert len({(call.result().task_id, call.result().response) for call in calls}) == 1
+        assert len(at_b.asked_for("p")) == 2
+
+    async def test_a_hundred_starts_with_one_key_over_all_replicas_are_one_execution(
+        self, trio: Trio, at_b: Stage
+    ) -> None:
+        async with contextlib.AsyncExitStack() as clients, asyncio.TaskGroup() as group:
+            opened = [
+                await clients.enter_async_context(at_b.client_at(replica.address))
+                for replica in (trio.a, trio.b, trio.c)
+            ]
+            starts = [
+                group.create_task(opened[n % 3].start("p", b"1", idempotency_key="k"))
+                for n in range(100)
+            ]
+            await asyncio.wait(starts)
+
+        answers = [start.result() for start in starts]
+        assert {(answer.task_id, answer.response) for answer in answers} == {
+            (answers[0].task_id, b"1")
+        }
+        assert sum(not answer.deduplicated for answer in answers) == 1
+        assert len(at_b.asked_for("p")) == 1
+
+    @pytest.mark.parametrize(
+        ("ending", "reason"),
+        [
+            pytest.param(broken().response, "PROCESS_FAILED", id="breaks the process"),
+            pytest.param(response(complete=Complete()), "PROCESS_FINISHED", id="completes it"),
+            pytest.param(response(remove=RemoveProcess()), "PROCESS_REMOVED", id="removes it"),
+        ],
+    )
+    async def test_reach_the_caller_on_a_also_where_the_step_on_b(
+        self, trio: Trio, at_b: Stage, ending: Any, reason: str
+    ) -> None:
+        hang, _ = await at_b.busy("p", answer=ending)
+        async with at_b.client_at(trio.a.address) as on_a, asyncio.TaskGroup() as group:
+            waiting = group.create_task(refusal(on_a.call("p", b"2")))
+            await trio.a.points.wait("admitted", key=at_b.key("p"))
+            hang.released.set()
+
+        assert waiting.result().reason == reason
+
+    async def test_of_a_step_that_removes_its_process_reach_who_awaits_it_elsewhere(
+        self, trio: Trio, at_b: Stage
+    ) -> None:
+        bye = response(response=b"bye", remove=RemoveProcess())
+        hang, task_id = await at_b.busy("p", answer=bye)
+        async with at_b.client_at(trio.a.address) as on_a, asyncio.TaskGroup() as group:
+            awaited = group.create_task(on_a.await_task("p", task_id=task_id))
+            await trio.a.points.wait("awaited", key=at_b.key("p"))
+            hang.released.set()
+
+        assert awaited.result().response == b"bye"
+
+    async def test_are_found_when_the_listening_connection_was_cut(
+        self, trio: Trio, at_b: Stage, database: str
+    ) -> None:
+        hang, _ = await at_b.busy("p")
+        async with at_b.client_at(trio.a.address) as on_a, asyncio.TaskGroup() as group:
+            waiting = group.create_task(on_a.call("p", b"2"))
+            await trio.a.points.wait("admitted", key=at_b.key("p"))
+            await cut_listener(database, trio.a)
+            hang.released.set()
+
+        assert waiting.result().response == b"2"
+
+
+class EndedTasks:
+    """Results of tasks that have all ended."""
+
+    async def fetch(self, tasks: Mapping[int, ProcessKey]) -> list[TaskResult]:
+        """Return an answer for each."""
+        return [
+            TaskResult(task_id=each, task_type=TaskType.CALL, status=TaskStatus.FINISHED)
+            for each in tasks
+        ]
+
+    async def notify(self, ended: Mapping[int, list[int]]) -> None:
+        """Tell nobody."""
+
+
+async def no_notifications() -> AsyncIterator[Word]:
+    await asyncio.Event().wait()
+    yield Word()
+
+
+@pytest.mark.usefixtures("no_safety_net")
+async def test_a_caller_is_answered_whose_admission_is_told_after_the_answer_of_another() -> None:
+    # Two callers joined one task in time; the second learns of it once the first has its answer.
+    replies = Replies(
+        results=EndedTasks(),
+        listen=no_notifications,
+        on_due=lambda: None,
+        carried=lambda _task_id: False,
+        clock=SystemClock(),
+        observers=Observers(),
+    )
+    key = process_key("n", "p")
+    first, second = (asyncio.get_running_loop().create_future() for _ in range(2))
+    running = asyncio.ensure_future(replies.run())
+    replies.expect(1, key, first)
+    replies.deliver(TaskResult(task_id=1, task_type=TaskType.CALL, status=TaskStatus.FINISHED))
+    replies.expect(1, key, second)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        result = await second
+    running.cancel()
+
+    assert first.done()
+    assert result.task_id == 1
+
+
+async def cut_listener(database: str, replica: Replica) -> None:
+    """End the session in which a replica listens."""
+    channel = f"LISTEN progressor_{replica.engine.replica_id}"
+    async with await psycopg.AsyncConnection.connect(database, autocommit=True) as connection:
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE query = %s",
+            [channel],
+        )
+
+
+class TestRemoveOnAnotherReplica:
+    async def test_tells_the_caller_in_line(self, trio: Trio, at_b: Stage) -> None:
+        await at_b.busy("p")
+        async with at_b.client_at(trio.a.address) as on_a, asyncio.TaskGroup() as group:
+            waiting = group.create_task(refusal(on_a.call("p", b"2")))
+            await trio.a.points.wait("admitted", key=at_b.key("p"))
+            await at_b.client.remove("p")
+
+        assert (waiting.result().code, waiting.result().reason) == (
+            StatusCode.ABORTED,
+            "PROCESS_REMOVED",
+        )
+
+    async def test_tells_the_caller_of_a_step_that_its_own_replica_carries(
+        self, trio: Trio, at_b: Stage
+    ) -> None:
+        await at_b.running("p", Hang())
+        async with at_b.client_at(trio.a.address) as on_a, asyncio.TaskGroup() as group:
+            waiting = group.create_task(refusal(on_a.call("p", b"2", timeout=10)))
+            await at_b.asked("p", 2)
+            await at_b.client.remove("p")
+
+        assert waiting.result().reason == "PROCESS_REMOVED"
+
+    async def test_fences_off_the_step_in_flight(self, trio: Trio, at_b: Stage) -> None:
+        hang, task_id = await at_b.busy("p")
+        async with at_b.client_at(trio.a.address) as on_a:
+            await on_a.remove("p")
+            hang.released.set()
+            await trio.b.points.wait("fenced", task_id=task_id)
+
+            assert (await refusal(on_a.get("p"))).reason == "PROCESS_NOT_FOUND"
+
+
+class TestSafetyNet:
+    async def test_finds_answers_whose_notification_was_lost(
+        self, trio: Trio, at_b: Stage, monkeypatch: pytest.MonkeyPatch, database: str
+    ) -> None:
+        async def lost(_results: Results, _ended: object) -> None:
+            """Tell nobody."""
+
+        monkeypatch.setattr(Results, "notify", lost)
+        monkeypatch.setattr(SAFETY_NET, 0.1)
+        async with running_replica(database, QUIET) as other:
+            hang, _ = await at_b.busy("p")
+            async with at_b.client_at(other.address) as elsewhere, asyncio.TaskGroup() as group:
+                waiting = group.create_task(elsewhere.call("p", b"2"))
+                await other.points.wait("admitted", key=at_b.key("p"))
+                hang.released.set()
+
+        assert trio.b.points.count("settled", task_id=waiting.result().task_id) == 1
+        assert waiting.result().response == b"2"

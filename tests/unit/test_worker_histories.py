@@ -1,0 +1,202 @@
+"""The history of a step: what is read, what is remembered, and what goes to the processor."""
+
+import pytest
+
+from progressor.domain.event import Direction, HistoryRange
+from progressor.domain.intent import Released, RemoveProcess
+from progressor.domain.namespace import HistoryMode
+from progressor.domain.settlement import Break, Retry
+from tests.support.builders import (
+    make_history,
+    make_namespace,
+    make_new_events,
+    make_process,
+    make_success,
+    make_task,
+    make_written,
+    seconds,
+)
+from tests.support.step_bench import Bench, task_with_history
+from tests.support.virtual_time import in_virtual_time
+
+
+@in_virtual_time
+async def test_a_step_without_its_history_is_handed_on_uncounted() -> None:
+    bench = Bench()
+    bench.histories.outage.remaining = 1
+
+    await bench.carry(task_with_history(3))
+
+    (entry,) = bench.settlements.entries
+    assert entry.settlement == Retry(delay=seconds(0), attempt_count=0, error=None)
+    assert bench.processor.asked == []
+
+
+@in_virtual_time
+async def test_a_history_too_large_for_a_message_breaks_its_process() -> None:
+    bench = Bench()
+    bench.histories.cut = True
+
+    await bench.carry(task_with_history(3))
+
+    (entry,) = bench.settlements.entries
+    assert isinstance(entry.settlement, Break)
+    assert entry.settlement.error.reason == "HISTORY_TOO_LARGE"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (HistoryRange(), (1, 2, 3, 4, 5)),
+        (HistoryRange(after=2), (3, 4, 5)),
+        (HistoryRange(after=2, limit=2), (3, 4)),
+        (HistoryRange(limit=2), (1, 2)),
+        (HistoryRange(limit=0), ()),
+        (HistoryRange(after=5), ()),
+        (HistoryRange(after=6), ()),
+        (HistoryRange(direction=Direction.BACKWARD), (5, 4, 3, 2, 1)),
+        (HistoryRange(direction=Direction.BACKWARD, limit=2), (5, 4)),
+        (HistoryRange(direction=Direction.BACKWARD, after=4), (3, 2, 1)),
+        (HistoryRange(direction=Direction.BACKWARD, after=4, limit=2), (3, 2)),
+        (HistoryRange(direction=Direction.BACKWARD, after=1), ()),
+        (HistoryRange(direction=Direction.BACKWARD, after=2, limit=9), (1,)),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("remembered", [False, True], ids=["read", "remembered"])
+@in_virtual_time
+async def test_a_range_means_the_same_read_and_remembered(
+    remembered: bool, wanted: HistoryRange, expected: tuple[int, ...]
+) -> None:
+    bench = Bench()
+    bench.histories.events = make_history(5)
+    if remembered:
+        bench.snapshots.remember(make_process(last_event_id=5), make_history(5))
+
+    await bench.carry(task_with_history(5, history_range=wanted))
+
+    assert bench.history_sent() == expected
+    assert not (remembered and bench.histories.reads)
+
+
+@in_virtual_time
+async def test_a_process_without_events_is_not_read() -> None:
+    bench = Bench()
+
+    await bench.carry()
+
+    assert bench.histories.reads == []
+
+
+@in_virtual_time
+async def test_a_history_that_was_read_whole_is_not_read_again() -> None:
+    bench = Bench()
+    bench.histories.events = make_history(3)
+
+    await bench.carry(task_with_history(3))
+    await bench.carry(task_with_history(3))
+
+    assert len(bench.histories.reads) == 1
+    assert bench.history_sent() == (1, 2, 3)
+
+
+@in_virtual_time
+async def test_no_processor_is_asked_about_a_process_that_went_while_its_history_was_read() -> None:
+    bench = Bench()
+    bench.histories.events = ()
+
+    await bench.carry(task_with_history(3))
+
+    assert bench.processor.asked == []
+    (entry,) = bench.settlements.entries
+    assert isinstance(entry.settlement, Retry)
+
+
+LAST_TWO = HistoryRange(direction=Direction.BACKWARD, limit=2)
+
+
+@pytest.mark.parametrize("wanted", [HistoryRange(limit=2), LAST_TWO], ids=repr)
+@in_virtual_time
+async def test_a_piece_of_a_history_is_not_taken_for_the_whole(wanted: HistoryRange) -> None:
+    bench = Bench()
+    bench.histories.events = make_history(3)
+
+    await bench.carry(task_with_history(3, history_range=wanted))
+    await bench.carry(task_with_history(3))
+
+    assert len(bench.histories.reads) == 2
+
+
+@in_virtual_time
+async def test_the_last_events_of_a_long_history_are_read_once() -> None:
+    bench = Bench()
+    bench.histories.events = make_history(1000)
+    after = make_process(last_event_id=1001)
+    bench.processor.script.append(make_success(events=make_new_events(1)))
+    next_task = make_task(process=after, history_range=LAST_TWO)
+    bench.settlements.script.append(make_written(process=after, next=next_task))
+
+    await bench.carry(task_with_history(1000, history_range=LAST_TWO))
+
+    assert len(bench.histories.reads) == 1
+    assert bench.history_sent() == (1001, 1000)
+
+
+@in_virtual_time
+async def test_what_a_step_records_is_known_to_the_next() -> None:
+    bench = Bench()
+    bench.processor.script.append(make_success(events=make_new_events(2)))
+    after = make_process(last_event_id=2)
+    bench.settlements.script.append(make_written(process=after, next=make_task(process=after)))
+
+    await bench.carry()
+
+    assert bench.history_sent() == (1, 2)
+    assert [event.payload for event in bench.processor.asked[-1][1]] == [b"new 1", b"new 2"]
+    assert bench.histories.reads == []
+
+
+@in_virtual_time
+async def test_a_removed_process_is_not_remembered() -> None:
+    bench = Bench()
+    bench.processor.script.append(make_success(RemoveProcess()))
+    bench.settlements.script.append(make_written(process=None))
+
+    await bench.carry()
+
+    assert bench.points["settled"] == 1
+
+
+@in_virtual_time
+async def test_the_last_events_are_sent_where_the_namespace_says_so() -> None:
+    bench = Bench(make_namespace(history_mode=HistoryMode.LAST, history_last=2))
+    bench.histories.events = make_history(5)
+
+    await bench.carry(task_with_history(5))
+
+    assert bench.history_sent() == (4, 5)
+
+
+@in_virtual_time
+async def test_an_outcome_of_the_processor_is_settled_by_the_rules() -> None:
+    bench = Bench()
+    bench.processor.script.append(Released())
+
+    await bench.carry(make_task(attempt=3))
+
+    assert bench.settlements.entries[0].settlement == Retry(
+        delay=seconds(0), attempt_count=2, error=None
+    )
+
+
+@in_virtual_time
+async def test_a_history_that_postgresql_cannot_read_breaks_its_process() -> None:
+    bench = Bench()
+    bench.histories.refuses = True
+
+    await bench.carry(task_with_history(3))
+
+    (entry,) = bench.settlements.entries
+    assert isinstance(entry.settlement, Break)
+    assert entry.settlement.error.reason == "HISTORY_UNREADABLE"
+    assert bench.processor.asked == []

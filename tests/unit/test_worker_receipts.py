@@ -1,0 +1,149 @@
+"""Receipts, repairs, imports and removals: what the intake answers without a step."""
+
+import asyncio
+
+import pytest
+
+from progressor import errors
+from progressor.domain.admission import Admission, Verdict
+from progressor.domain.answer import Receipt
+from progressor.domain.task import TaskResult, TaskStatus
+from progressor.storage.processes import Put, SimpleRepair
+from tests.support.builders import (
+    make_cancelled,
+    make_due,
+    seconds,
+)
+from tests.support.clock import START
+from tests.support.intake_bench import IMPORT, KEY, WAITING, Bench, begun
+from tests.support.virtual_time import in_virtual_time, settled
+
+
+@in_virtual_time
+async def test_a_receipt_comes_as_soon_as_the_task_is_durable() -> None:
+    bench = Bench()
+    receipt = await bench.accept()
+
+    bench.admissions.answer(WAITING)
+
+    assert await receipt == Receipt(task_id=7)
+    assert not bench.admissions.entries[0].request.waits
+    assert bench.replies.waiting_count == 0
+
+
+@in_virtual_time
+async def test_a_receipt_of_a_repetition_says_so() -> None:
+    bench = Bench()
+    receipt = await bench.accept()
+
+    bench.admissions.answer(Admission(verdict=Verdict.DUPLICATE, task_id=7))
+
+    assert (await receipt).deduplicated
+
+
+@in_virtual_time
+async def test_a_caller_who_does_not_wait_for_the_receipt_takes_nothing_back() -> None:
+    bench = Bench()
+    receipt = await bench.accept()
+    receipt.cancel()
+    await settled()
+
+    bench.admissions.answer(WAITING)
+    await settled()
+
+    assert bench.observers.counts["admitted"] == 1
+
+
+@in_virtual_time
+async def test_a_refusal_reaches_who_waits_for_a_receipt() -> None:
+    bench = Bench()
+    receipt = await bench.accept()
+
+    bench.admissions.answer(Admission(verdict=Verdict.PROCESS_NOT_FOUND))
+
+    with pytest.raises(errors.ProcessNotFoundError):
+        await receipt
+
+
+@in_virtual_time
+async def test_a_simple_repair_without_a_timer_runs_nothing() -> None:
+    assert await Bench().intake.simple_repair(KEY) is None
+
+
+@in_virtual_time
+async def test_the_timer_of_a_simple_repair_is_due_at_once() -> None:
+    bench = Bench()
+    bench.processes.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, due=make_due(9))
+
+    task_id = await bench.intake.simple_repair(KEY)
+
+    assert task_id == 9
+    assert bench.agenda.wait_seconds() == pytest.approx(0, abs=0.01)
+
+
+@in_virtual_time
+async def test_a_simple_repair_is_refused_like_any_request() -> None:
+    bench = Bench()
+    bench.processes.repair_answer = SimpleRepair(verdict=Verdict.PROCESS_IS_RUNNING, due=None)
+
+    with pytest.raises(errors.ProcessIsRunningError):
+        await bench.intake.simple_repair(KEY)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "deduplicated"), [(Verdict.ACCEPTED, False), (Verdict.DUPLICATE, True)]
+)
+@in_virtual_time
+async def test_an_import_gives_a_receipt(verdict: Verdict, deduplicated: bool) -> None:
+    bench = Bench()
+    bench.processes.put_answer = Put(verdict=verdict, task_id=1, due=None, told_at=START)
+
+    assert await bench.intake.put(IMPORT) == Receipt(task_id=1, deduplicated=deduplicated)
+    assert bench.agenda.wait_seconds() is None
+
+
+@in_virtual_time
+async def test_the_timer_of_an_import_goes_on_the_agenda() -> None:
+    bench = Bench()
+    due = make_due(due_at=START + seconds(2))
+    bench.processes.put_answer = Put(verdict=Verdict.ACCEPTED, task_id=1, due=due, told_at=START)
+
+    await bench.intake.put(IMPORT)
+
+    assert bench.agenda.wait_seconds() == pytest.approx(2, abs=0.01)
+
+
+@in_virtual_time
+async def test_an_import_of_an_existing_process_is_refused() -> None:
+    bench = Bench()
+    bench.processes.put_answer = Put(
+        verdict=Verdict.PROCESS_ALREADY_EXISTS, task_id=None, due=None, told_at=START
+    )
+
+    with pytest.raises(errors.ProcessAlreadyExistsError):
+        await bench.intake.put(IMPORT)
+
+
+@in_virtual_time
+async def test_those_who_wait_for_a_removed_process_are_told() -> None:
+    bench = Bench()
+    answer = await begun(bench.intake.await_task(KEY, 8, timeout=None))
+    bench.results.awaited = 8
+    waiter: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
+    bench.replies.expect(8, KEY, waiter)
+    bench.processes.removed = (make_cancelled(7), make_cancelled(8))
+
+    await bench.intake.remove(KEY)
+
+    with pytest.raises(errors.ProcessRemovedError):
+        await answer
+    assert (waiter.result().status, waiter.result().removed) == (TaskStatus.CANCELLED, True)
+
+
+@in_virtual_time
+async def test_a_verdict_that_is_no_refusal_is_not_told_as_one() -> None:
+    bench = Bench()
+    bench.processes.repair_answer = SimpleRepair(verdict=Verdict.GONE, due=None)
+
+    with pytest.raises(AssertionError, match="gone is no refusal"):
+        await bench.intake.simple_repair(KEY)
