@@ -40,10 +40,7 @@ from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 
 from progressor.storage.arrays import Column, instant
-from progressor.storage.pools import Connection
-
-CANCEL_SECONDS = 1.0
-"""For the request to cancel a statement; it takes a connection of its own."""
+from progressor.storage.pools import CANCEL_SECONDS, Connection
 
 LOOK_SECONDS = 0.25
 """How often to look after statements under way, whether or not anything was heard."""

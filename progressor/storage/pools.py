@@ -55,6 +55,12 @@ RECONNECT_SECONDS = 2.0
 WAITING_MAX = 5_000
 """Who may wait for a connection of a pool."""
 
+CANCEL_SECONDS = 1.0
+"""For the request to cancel a statement, which takes a connection of its own."""
+
+CLOSE_SECONDS = 1.0
+"""For the attempts to connect that are under way when a pool is closed."""
+
 HOLDS_MAX = 3
 """Statement timeouts after which a connection that is still lent is taken for a stalled one."""
 
@@ -115,6 +121,22 @@ def _ours(error: psycopg.Error) -> errors.StorageError:
     return errors.StorageRefusedError(why, doubtful=state == _INTERNAL)
 
 
+class BoundedConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
+    """A connection on which a statement that is given up ends within CANCEL_SECONDS.
+
+    The driver asks PostgreSQL to cancel it, for five seconds, and waits for five more. Where nobody
+    answers, that is how long a drain would take for each.
+    """
+
+    async def cancel_safe(self, *, timeout: float = CANCEL_SECONDS) -> None:
+        """Cancel the statement; where that cannot be done, hang up."""
+        try:
+            await super().cancel_safe(timeout=min(timeout, CANCEL_SECONDS))
+        except psycopg.Error:
+            _hang_up(self)
+            raise
+
+
 class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
     """A pool that learns from one lost connection about the others.
 
@@ -138,7 +160,7 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
         self._lent: set[Connection] = set()
         self._generations: weakref.WeakKeyDictionary[Connection, int] = weakref.WeakKeyDictionary()
         super().__init__(
-            conninfo, connection_class=psycopg.AsyncConnection[tuple[Any, ...]],
+            conninfo, connection_class=BoundedConnection,
             configure=self._prepare, reconnect_failed=_try_again, open=False, **options,
         )  # fmt: skip
 
@@ -209,8 +231,9 @@ class Pools:
 
     async def close(self) -> None:
         """Close all connections; statements in flight are given up."""
-        for pool in (self.front, self.worker, self.scan):
-            await pool.close()
+        async with asyncio.TaskGroup() as group:
+            for pool in (self.front, self.worker, self.scan):
+                group.create_task(pool.close(CLOSE_SECONDS), name=f"close {pool.name}")
 
 
 async def open_pools(config: Database, dsn: str) -> Pools:

@@ -6,15 +6,19 @@ import datetime as dt
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-import psycopg
-
 from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import TaskResult, TaskStatus, TaskType
 from progressor.storage import arrays, rows, statements
 from progressor.storage.functions import Functions
-from progressor.storage.pools import Pool, connection_of, heed_cancellation, translated
+from progressor.storage.pools import (
+    BoundedConnection,
+    Pool,
+    connection_of,
+    heed_cancellation,
+    translated,
+)
 from progressor.storage.writer import insists_on_writes, refuse_read_only
 
 _SQL = statements.load("results")
@@ -145,9 +149,7 @@ async def listen(
     """
     insists = insists_on_writes(dsn)
     with translated():
-        connection = await psycopg.AsyncConnection.connect(
-            dsn, autocommit=True, prepare_threshold=None
-        )
+        connection = await BoundedConnection.connect(dsn, autocommit=True, prepare_threshold=None)
         async with connection:
             await connection.execute(f"LISTEN progressor_{int(replica_id)}".encode())
             if insists:
