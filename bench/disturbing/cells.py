@@ -1,0 +1,175 @@
+"""The cells: what is broken, and by which bars it is judged; and one turn of a cell."""
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from bench.disturbing import backlog, checks, faults, windows
+from bench.disturbing.callers import Callers
+from bench.disturbing.cost import Cost, Meter
+from bench.disturbing.pace import Pace
+from bench.disturbing.scene import Scene, open_scene, open_server
+from bench.peers import started
+
+Disturb = Callable[[Scene, Callers, Pace], Awaitable[faults.Facts]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What is broken while callers ask.
+
+    ``kept_min`` is the least share of the rate before that is to be there after it, and
+    ``during_min`` that while it lasts, None: any. ``step_seconds`` is what a step takes.
+    """
+
+    text: str
+    disturb: Disturb
+    kept_min: float = windows.KEPT
+    during_min: float | None = None
+    step_seconds: float = 0.0
+    has_backlog: bool = False
+
+
+CELLS: Mapping[str, Cell] = MappingProxyType({
+    "restart": Cell(text="PostgreSQL restarted", disturb=faults.restart),
+    "backends": Cell(text="all backends terminated", disturb=faults.end_backends),
+    "connections": Cell(text="every connection taken, 5 s", disturb=faults.take_connections),
+    "killed": Cell(text="kill -9 of one of two replicas", disturb=faults.kill_one),
+    "kills": Cell(text="4 kills -9, of each replica in turn", disturb=faults.kill_many),
+    "xmin": Cell(text="xmin held", disturb=faults.hold_xmin, during_min=0.8),
+    "backlog": Cell(text="a backlog falls due", disturb=faults.work_off, has_backlog=True),
+    "slow": Cell(
+        text="processor 10 x slower", disturb=faults.slow_down, step_seconds=faults.STEP_SECONDS
+    ),
+    "large": Cell(text="payloads of 1 MiB in 5 % of calls", disturb=faults.send_large),
+})  # fmt: skip
+"""Those of the comparison: five of chaos, four of pressure."""
+
+OTHERS: Mapping[str, Cell] = MappingProxyType({
+    "calm": Cell(text="nothing at all", disturb=faults.nothing),
+    "postgres_killed": Cell(text="kill -9 of PostgreSQL", disturb=faults.kill_postgres),
+})  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What came of a fault. Rates are answers a second; all times are seconds from its end.
+
+    ``during_last`` is the rate of its last window; ``first`` the next answer, ``slowest`` the
+    caller who waited longest for one, ``back`` the first second with 0.9 of the rate before; None:
+    it never came. ``rates`` are by seconds, from the window before to that after it. ``failed``
+    counts the attempts in vain. ``cpu_ms_before`` and ``cpu_ms_after`` are of one answer: where
+    all components became dearer alike, it is the machine that has become slower.
+    """
+
+    before: float
+    during: float
+    during_last: float
+    after: float
+    lasted: float
+    first: float | None
+    slowest: float | None
+    back: float | None
+    answered: int
+    failed: int
+    rates: list[int]
+    cpu_ms_before: dict[str, float]
+    cpu_ms_after: dict[str, float]
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    findings: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def kept(self) -> float:
+        """The share of the rate before that was there after it."""
+        return self.after / max(self.before, 1e-9)
+
+
+async def turn(cell: Cell, pace: Pace) -> Turn:
+    """Disturb a scene of its own once."""
+    async with _opened(cell, pace) as (scene, due_at):
+        callers = Callers(scene.doors, count=pace.callers)
+        async with callers.asking():
+            await _warm_up(pace, due_at)
+            before = await _window(scene, pace)
+            facts = await cell.disturb(scene, callers, pace)
+            after = await _window(scene, pace)
+        found = await checks.findings(scene, callers)
+        if cell.has_backlog:
+            found += await asyncio.to_thread(backlog.undone, scene.dsn, pace)
+    measured = _measured(callers, before, after)
+    return dataclasses.replace(measured, facts=dict(facts), findings=found)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """A stretch of time without a fault, and what it cost."""
+
+    begun_at: float
+    ended_at: float
+    cost: Cost
+
+
+async def _window(scene: Scene, pace: Pace) -> _Window:
+    meter = Meter(scene)
+    await asyncio.sleep(pace.seconds)
+    ended_at, cost = meter.read()
+    return _Window(begun_at=meter.begun_at, ended_at=ended_at, cost=cost)
+
+
+@contextlib.asynccontextmanager
+async def _opened(cell: Cell, pace: Pace) -> AsyncIterator[tuple[Scene, float | None]]:
+    """Yield a scene, and when its backlog falls due; None: it has none."""
+    async with open_server() as server, started("patient") as processor:
+        await processor.ask(seconds=cell.step_seconds)
+        due_at = None
+        if cell.has_backlog:
+            create = functools.partial(backlog.create, processor=processor.address)
+            due_at = await asyncio.to_thread(create, server.dsn, pace)
+        async with open_scene(server, processor) as scene:
+            yield scene, due_at
+
+
+async def _warm_up(pace: Pace, due_at: float | None) -> None:
+    if due_at is None:
+        await asyncio.sleep(pace.warm_up)
+        return
+    left = due_at - pace.seconds - time.monotonic()
+    if left < pace.warm_up:
+        message = f"the backlog falls due {pace.warm_up - left:.0f} s too early to be measured"
+        raise RuntimeError(message)
+    await asyncio.sleep(left)
+
+
+def _measured(callers: Callers, before: _Window, after: _Window) -> Turn:
+    each = [caller.answered_at for caller in callers.all]
+    instants = sorted(itertools.chain.from_iterable(each))
+    began_at, ended_at, until = before.ended_at, after.begun_at, after.ended_at
+    rates = [windows.rate(instants, it.begun_at, it.ended_at) for it in (before, after)]
+    last_at = max(began_at, ended_at - (until - ended_at))
+    return Turn(
+        before=rates[0],
+        during=windows.rate(instants, began_at, ended_at),
+        during_last=windows.rate(instants, last_at, ended_at),
+        after=rates[1],
+        lasted=ended_at - began_at,
+        first=windows.first_after(instants, ended_at),
+        slowest=windows.last_of_all(each, ended_at),
+        back=windows.back_after(instants, ended_at, until, before=rates[0]),
+        answered=len(instants),
+        failed=callers.failed,
+        rates=windows.per_second(instants, before.begun_at, until),
+        cpu_ms_before=_cpu_ms(before, rates[0]),
+        cpu_ms_after=_cpu_ms(after, rates[1]),
+    )
+
+
+def _cpu_ms(window: _Window, rate: float) -> dict[str, float]:
+    """Return the milliseconds of CPU of one answer by component."""
+    count = max(1.0, rate * (window.ended_at - window.begun_at))
+    return {name: round(1000 * used / count, 4) for name, used in window.cost.items()}

@@ -1,0 +1,62 @@
+"""Checks at the end: all that was acknowledged is stored once, and the laws of storage hold."""
+
+import asyncio
+import datetime as dt
+from collections.abc import Mapping
+
+import psycopg
+
+from bench.disturbing.callers import Callers
+from bench.disturbing.scene import Scene
+from progressor import config
+from progressor.cli.doctor import examine
+from progressor.storage.findings import State
+
+_NAMED_MAX = 5
+_QUESTION_TIMEOUT = dt.timedelta(seconds=300)
+
+# Each step records one event, which names its request.
+_STORED = """
+    SELECT p.process_id, p.status::text, count(e.event_id), count(DISTINCT e.payload)
+    FROM progressor.processes p
+    LEFT JOIN progressor.events e USING (slot, namespace, process_id)
+    WHERE p.namespace = %s
+    GROUP BY p.process_id, p.status"""
+
+
+async def findings(scene: Scene, callers: Callers) -> list[str]:
+    """Return what is wrong; nothing, if all is well."""
+    found = [f"no answer in the end for {process_id}" for process_id in callers.stuck]
+    for replica in scene.replicas:
+        try:
+            await replica.scan_found()
+        except RuntimeError:
+            found.append(f"the replica at {replica.address} has left by itself")
+    found += await asyncio.to_thread(_lost, scene, callers.acknowledged)
+    return found + await doctor(scene.dsn)
+
+
+async def doctor(dsn: str) -> list[str]:
+    """Return what `progressor doctor --deep` finds broken."""
+    chosen = config.load(environment={}, flags={"database.dsn": dsn})
+    told = await asyncio.to_thread(examine, chosen, deep=True, timeout=_QUESTION_TIMEOUT)
+    return [
+        f"doctor: {it.check}: {it.words} {it.offenders[:_NAMED_MAX]}"
+        for it in told
+        if it.state is State.FAILED
+    ]
+
+
+def _lost(scene: Scene, acknowledged: Mapping[str, int]) -> list[str]:
+    """Return the processes whose events are not one for each acknowledged request."""
+    with psycopg.connect(scene.dsn) as connection:
+        rows = connection.execute(_STORED, (scene.namespace,)).fetchall()
+    stored = {process_id: rest for process_id, *rest in rows}
+    wrong = [
+        f"{process_id}: {count} acknowledged, stored is {stored.get(process_id, 'nothing')}"
+        for process_id, count in acknowledged.items()
+        if stored.get(process_id) != ["running", count, count]
+    ]
+    wrong += [f"{process_id}: nobody started it" for process_id in stored.keys() - acknowledged]
+    more = [f"... and {len(wrong) - _NAMED_MAX} more"] if len(wrong) > _NAMED_MAX else []
+    return wrong[:_NAMED_MAX] + more

@@ -1,0 +1,107 @@
+"""Doors: the ways to the replicas, of which the shut ones are avoided, as a load balancer does."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+import random
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from progressor.sdk import BYTES, Client
+from progressor.sdk.connection import Connection, Endpoint
+from progressor.sdk.exchange import Exchange, Result
+
+ATTEMPT_SECONDS = 20.0
+"""After which a caller asks again, under the same key: longer than any wait that is to be seen."""
+
+_PROBE_SECONDS = 0.1
+_PROBE_TIMEOUT_SECONDS = 1.0
+_CHANNEL_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 100),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class _OneAttempt(Connection):
+    """A connection that repeats nothing: who asks decides where to ask again, and when."""
+
+    async def send(self, exchange: Exchange[Result]) -> Result:
+        """Send once."""
+        return await super().send(dataclasses.replace(exchange, repeatable=False))
+
+
+class Door:
+    """The way to one replica: a session, for callers who repeat what fails themselves.
+
+    Once told that something failed it stays shut until the replica says that it serves.
+    """
+
+    def __init__(self, address: str, namespace: str) -> None:
+        """Connect to nothing yet."""
+        self.is_open = True
+        self.client = Client(address, namespace=namespace, codec=BYTES, timeout=ATTEMPT_SECONDS)
+        self.client.connection = _OneAttempt(
+            Endpoint(
+                target=address,
+                timeout=dt.timedelta(seconds=ATTEMPT_SECONDS),
+                credentials=None,
+                jitter=random.random,
+                session=True,
+            )
+        )
+        self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._shut = asyncio.Event()
+        self._group = asyncio.TaskGroup()
+        self._watch: asyncio.Task[None] | None = None
+
+    def shut(self) -> None:
+        """Take no callers for now."""
+        self.is_open = False
+        self._shut.set()
+
+    async def __aenter__(self) -> Self:
+        """Begin to look after it."""
+        await self._group.__aenter__()
+        self._watch = self._group.create_task(self._open_again(), name="door")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the connections."""
+        assert self._watch is not None, "it was entered"
+        self._watch.cancel()
+        await self._group.__aexit__(None, None, None)
+        await self.client.close()
+        await self._channel.close()
+
+    async def _open_again(self) -> None:
+        stub: Any = health_pb2_grpc.HealthStub(self._channel)
+        while True:  # ends by cancellation
+            await self._shut.wait()
+            await asyncio.sleep(_PROBE_SECONDS)
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                told = await stub.Check(
+                    health_pb2.HealthCheckRequest(), timeout=_PROBE_TIMEOUT_SECONDS
+                )
+                if told.status == health_pb2.HealthCheckResponse.SERVING:
+                    self._shut.clear()
+                    self.is_open = True
+
+
+def pick(doors: Sequence[Door], number: int) -> Door:
+    """Return the door for a caller of a number: its own if that is open, else any that may be."""
+    own = doors[number % len(doors)]
+    if own.is_open:
+        return own
+    return random.choice([door for door in doors if door.is_open] or doors)

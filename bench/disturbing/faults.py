@@ -1,0 +1,146 @@
+"""Faults: each lasts until it is mended, and returns what else is to be told of it."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+
+from bench.disturbing.backlog import worked_off
+from bench.disturbing.callers import Callers
+from bench.disturbing.pace import Pace
+from bench.disturbing.scene import Scene
+
+STEP_SECONDS = 0.005
+"""What a step takes where the processor is to become slower."""
+SLOWER = 10
+LARGE_SHARE = 0.05
+
+_OURS = "disturbed"
+_DOWN_SECONDS = 1.0
+"""Until a supervisor has started a replica again."""
+_TAKEN_SECONDS = 5.0
+_PAUSE_SECONDS = 0.02
+_KILL_COUNT = 4
+_BETWEEN_KILLS_SECONDS = 2.0
+
+_END_OTHERS = """
+    SELECT pg_terminate_backend(pid)
+    FROM pg_stat_activity
+    WHERE pid <> pg_backend_pid() AND backend_type = 'client backend' AND application_name <> %s"""
+
+Facts = Mapping[str, Any]
+
+
+async def nothing(_scene: Scene, _callers: Callers, pace: Pace) -> Facts:
+    """Break nothing, for as long as a window."""
+    await asyncio.sleep(pace.seconds)
+    return {}
+
+
+async def restart(scene: Scene, _callers: Callers, _pace: Pace) -> Facts:
+    """Shut PostgreSQL down fast, and start it."""
+    await asyncio.to_thread(scene.server.stop)
+    await asyncio.to_thread(scene.server.start)
+    return {}
+
+
+async def kill_postgres(scene: Scene, _callers: Callers, _pace: Pace) -> Facts:
+    """Kill PostgreSQL, and start it."""
+    await asyncio.to_thread(scene.server.kill)
+    await asyncio.to_thread(scene.server.start)
+    return {}
+
+
+async def end_backends(scene: Scene, _callers: Callers, _pace: Pace) -> Facts:
+    """End all sessions at once."""
+
+    def end() -> int:
+        with psycopg.connect(scene.dsn, autocommit=True, application_name=_OURS) as connection:
+            return len(connection.execute(_END_OTHERS, (_OURS,)).fetchall())
+
+    return {"ended": await asyncio.to_thread(end)}
+
+
+async def take_connections(scene: Scene, _callers: Callers, _pace: Pace) -> Facts:
+    """Take every connection there is, also those that the engine had, for some seconds."""
+    return {"taken": await asyncio.to_thread(_take, scene.dsn)}
+
+
+async def kill_one(scene: Scene, _callers: Callers, _pace: Pace) -> Facts:
+    """Kill a replica, and start it as a supervisor would."""
+    await _kill(scene, 0)
+    return {}
+
+
+async def kill_many(scene: Scene, _callers: Callers, _pace: Pace) -> Facts:
+    """Kill each replica in turn, several times."""
+    for number in range(_KILL_COUNT):
+        if number:
+            await asyncio.sleep(_BETWEEN_KILLS_SECONDS)
+        await _kill(scene, number % len(scene.replicas))
+    return {"kills": _KILL_COUNT}
+
+
+async def hold_xmin(scene: Scene, _callers: Callers, pace: Pace) -> Facts:
+    """Have a session sit idle in a transaction whose snapshot holds back vacuum."""
+    async with await psycopg.AsyncConnection.connect(scene.dsn) as connection:
+        await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await connection.execute("SELECT FROM progressor.processes LIMIT 1")
+        await asyncio.sleep(pace.hold_seconds)
+        await connection.rollback()
+    return {"hold_seconds": pace.hold_seconds}
+
+
+async def work_off(scene: Scene, _callers: Callers, pace: Pace) -> Facts:
+    """Wait until the backlog, which falls due now, is worked off."""
+    begun_at = time.monotonic()
+    await worked_off(scene.dsn)
+    seconds = time.monotonic() - begun_at
+    return {
+        "backlog": pace.backlog,
+        "worked_off_seconds": round(seconds, 1),
+        "worked_off_per_s": round(pace.backlog / seconds),
+    }
+
+
+async def slow_down(scene: Scene, _callers: Callers, pace: Pace) -> Facts:
+    """Have the processor take longer for every step."""
+    await scene.processor.ask(seconds=SLOWER * STEP_SECONDS)
+    await asyncio.sleep(pace.seconds)
+    await scene.processor.ask(seconds=STEP_SECONDS)
+    return {"step_ms": 1000 * STEP_SECONDS, "slow_step_ms": 1000 * SLOWER * STEP_SECONDS}
+
+
+async def send_large(_scene: Scene, callers: Callers, pace: Pace) -> Facts:
+    """Have some of the calls carry much."""
+    callers.large_share = LARGE_SHARE
+    await asyncio.sleep(pace.seconds)
+    callers.large_share = 0.0
+    return {"large_share": LARGE_SHARE}
+
+
+async def _kill(scene: Scene, number: int) -> None:
+    await scene.replicas[number].kill()
+    await asyncio.sleep(_DOWN_SECONDS)
+    await scene.replicas[number].start()
+
+
+def _take(dsn: str) -> int:
+    """Return how many connections it had in the end; then it gives them back."""
+    ends_at, count = time.monotonic() + _TAKEN_SECONDS, 0
+    with contextlib.ExitStack() as taken:
+        last: psycopg.Connection[Any] | None = None
+        while time.monotonic() < ends_at:
+            try:
+                last = psycopg.connect(dsn, autocommit=True, application_name=_OURS)
+                taken.callback(last.close)
+                count += 1
+            except psycopg.OperationalError:
+                # Others come back at once: each time a few less, until all is ours.
+                if last is not None:
+                    last.execute(_END_OTHERS, (_OURS,))
+                time.sleep(_PAUSE_SECONDS)
+    return count

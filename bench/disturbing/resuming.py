@@ -1,0 +1,71 @@
+"""PostgreSQL goes and comes back under load: how soon is each process at work answered again?"""
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+
+from bench.disturbing import checks, faults, windows
+from bench.disturbing.callers import Callers
+from bench.disturbing.pace import Pace
+from bench.disturbing.scene import Scene, open_scene, open_server
+from bench.peers import started
+
+RESUMED_SECONDS_MAX = 5.0
+
+_WATCHED_SECONDS = 15.0
+"""At most, from when PostgreSQL is back."""
+_POLL_SECONDS = 0.05
+
+WAYS: Mapping[str, Callable[[Scene, Callers, Pace], Awaitable[faults.Facts]]] = MappingProxyType(
+    {"restart": faults.restart, "kill": faults.kill_postgres}
+)
+"""In which it goes."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """Seconds from PostgreSQL accepting connections: ``first`` until anybody was answered.
+
+    ``each`` has those of every caller, who had a process at work each; None: not within what was
+    watched. ``away`` is for how long PostgreSQL was gone.
+    """
+
+    away: float
+    first: float | None
+    each: list[float | None]
+    findings: list[str]
+
+
+async def turn(way: str, pace: Pace) -> Resumed:
+    """Let PostgreSQL go once, and watch until all are answered."""
+    async with (
+        open_server() as server,
+        started("patient") as processor,
+        open_scene(server, processor) as scene,
+    ):
+        callers = Callers(scene.doors, count=pace.callers)
+        async with callers.asking():
+            await asyncio.sleep(pace.warm_up)
+            gone_at = time.monotonic()
+            await WAYS[way](scene, callers, pace)
+            back_at = time.monotonic()
+            await _watch(callers, back_at)
+        found = await checks.findings(scene, callers)
+    each = [windows.first_after(caller.answered_at, back_at) for caller in callers.all]
+    answered = [seconds for seconds in each if seconds is not None]
+    return Resumed(
+        away=back_at - gone_at,
+        first=min(answered, default=None),
+        each=each,
+        findings=found,
+    )
+
+
+async def _watch(callers: Callers, back_at: float) -> None:
+    """Return once everybody has had an answer, or when that takes too long."""
+    while time.monotonic() < back_at + _WATCHED_SECONDS:
+        if all(it.answered_at and it.answered_at[-1] > back_at for it in callers.all):
+            return
+        await asyncio.sleep(_POLL_SECONDS)

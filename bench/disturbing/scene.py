@@ -1,0 +1,172 @@
+"""The scene: a PostgreSQL that can be killed, replicas that can be killed, and a processor."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+import os
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+
+from bench.disturbing.doors import Door
+from bench.peers import Peer, started
+from progressor.sdk import Client, NamespaceConfig, ZombiePolicy
+from progressor.storage.embedded import EmbeddedPostgres
+
+REPLICA_COUNT = 2
+
+# Below those that a system gives to whoever connects: one of these, tried while nobody listens
+# there, would connect to itself.
+_PORTS = range(21_000, 21_900)
+_WORKER_COUNT_MAX = 1000
+
+
+class Server:
+    """PostgreSQL, with full durability; methods block."""
+
+    def __init__(self, directory: Path) -> None:
+        """Start nothing yet."""
+        self._directory = directory
+        self._embedded = EmbeddedPostgres(data_directory=directory)
+        self.dsn = ""
+
+    def start(self) -> None:
+        """Return once it accepts connections; where it listens never changes."""
+        dsn = self._embedded.start()
+        assert self.dsn in {"", dsn}, f"{dsn} was {self.dsn}"
+        self.dsn = dsn
+
+    def stop(self) -> None:
+        """Shut it down fast: sessions are ended, nothing is left to recover."""
+        self._embedded.stop()
+
+    def kill(self) -> None:
+        """End it as kill -9 does; what was not written is recovered by the next start."""
+        lines = (self._directory / "postgres/postmaster.pid").read_text("ascii").splitlines()
+        os.kill(int(lines[0]), signal.SIGKILL)
+        self._embedded.stop()
+
+
+class Replica:
+    """An engine in a process of its own, always at the same address."""
+
+    def __init__(self, address: str, settings: Mapping[str, str]) -> None:
+        """Start nothing yet."""
+        self.address = address
+        chosen = {"server.bind": address, "log.level": "error", **settings}
+        self._settings = [f"{key}={value}" for key, value in chosen.items()]
+        self._stack = contextlib.AsyncExitStack()
+        self._peer: Peer | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process, while it runs."""
+        assert self._peer is not None, "it was started"
+        return self._peer.pid
+
+    async def start(self) -> None:
+        """Return once it serves."""
+        self._peer = await self._stack.enter_async_context(started("engine", "1", *self._settings))
+
+    async def kill(self) -> None:
+        """Send SIGKILL, and return once it is gone."""
+        os.kill(self.pid, signal.SIGKILL)
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Have it drain and leave. Safe to repeat."""
+        self._peer = None
+        await self._stack.aclose()
+
+    async def scan_found(self) -> int:
+        """Return how many due tasks only a scan has found since it was started.
+
+        Raises:
+            RuntimeError: It has left by itself.
+        """
+        assert self._peer is not None, "it was started"
+        return int((await self._peer.ask())["counts"].get("scan_found", 0))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """All parts, running; a door leads to each replica."""
+
+    server: Server
+    replicas: Sequence[Replica]
+    doors: Sequence[Door]
+    processor: Peer
+    namespace: str
+
+    @property
+    def dsn(self) -> str:
+        """How to connect to PostgreSQL."""
+        return self.server.dsn
+
+
+@contextlib.asynccontextmanager
+async def open_server() -> AsyncIterator[Server]:
+    """Start a PostgreSQL; it is stopped, and all it has stored is gone, at the end."""
+    # No tmpfs: a commit must reach a disk.
+    directory = Path(tempfile.mkdtemp(prefix="progressor-disturbed-", dir="/var/tmp"))
+    server = Server(directory)
+    try:
+        await asyncio.to_thread(server.start)
+        yield server
+    finally:
+        await asyncio.to_thread(server.stop)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.asynccontextmanager
+async def open_scene(
+    server: Server,
+    processor: Peer,
+    *,
+    zombie_policy: ZombiePolicy = ZombiePolicy.RETRY,
+    settings: Mapping[str, str] | None = None,
+) -> AsyncIterator[Scene]:
+    """Start replicas, with all settings as they are by default but for `settings`."""
+    chosen = {"database.dsn": server.dsn, **(settings or {})}
+    replicas = [Replica(f"127.0.0.1:{port}", chosen) for port in _free_ports(REPLICA_COUNT)]
+    config = NamespaceConfig(
+        name=f"disturbed-{secrets.token_hex(4)}",
+        processor_targets=(processor.address,),
+        zombie_policy=zombie_policy,
+        history_last=0,
+        worker_count_max=_WORKER_COUNT_MAX,
+        step_timeout=dt.timedelta(seconds=60),
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        for replica in replicas:
+            stack.push_async_callback(replica.stop)
+            await replica.start()
+        async with Client(replicas[0].address, namespace=config.name) as client:
+            await client.create_namespace(config)
+        doors = [Door(replica.address, config.name) for replica in replicas]
+        for door in doors:
+            await stack.enter_async_context(door)
+        yield Scene(
+            server=server,
+            replicas=replicas,
+            doors=doors,
+            processor=processor,
+            namespace=config.name,
+        )
+
+
+def _free_ports(count: int) -> list[int]:
+    found: list[int] = []
+    for port in _PORTS:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    message = f"no {count} free ports in {_PORTS}"
+    raise OSError(message)

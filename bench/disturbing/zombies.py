@@ -1,0 +1,163 @@
+"""A replica is killed with steps in hand: when is each asked again, and how does it end?"""
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from bench.disturbing import checks
+from bench.disturbing.callers import insist
+from bench.disturbing.pace import Pace
+from bench.disturbing.patient import HOLD, TIMED, args_of
+from bench.disturbing.scene import Scene, open_scene, open_server
+from bench.peers import started
+from progressor import errors
+from progressor.sdk import ZombiePolicy
+
+RESUMED_SECONDS_MAX = 1.0
+"""Beyond the lease timeout."""
+
+_VICTIM = 0
+_POLL_SECONDS = 0.05
+_END_SECONDS_MAX = 60.0
+
+_ENDED = """
+    SELECT p.process_id, p.status::text, coalesce(p.detail, ''), p.last_event_id,
+        coalesce(p.corrupted_by = t.task_id, false), t.attempt_count,
+        t.status::text, behind.status::text, timer.status::text,
+        extract(epoch FROM t.finished_at)
+    FROM progressor.processes p
+    JOIN progressor.tasks t USING (slot, namespace, process_id)
+    JOIN progressor.tasks behind USING (slot, namespace, process_id)
+    JOIN progressor.tasks timer USING (slot, namespace, process_id)
+    WHERE p.namespace = %s AND t.idempotency_key = 'held' AND behind.idempotency_key = 'behind'
+        AND timer.task_type = 'timeout'"""
+
+_RETRIED = ("running", "", 3, False, 2, "finished", "finished", "waiting")
+_FAILED = ("error", "zombie detected", 1, True, 1, "error", "cancelled", "cancelled")
+"""How a process ends by each policy: as `_ENDED` says it, between the id and the time."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Killed:
+    """Seconds from the kill, of each process whose step was in hand.
+
+    ``asked`` until its step was asked again (none where it may not be), ``settled`` until it was
+    written how it ended, ``answered`` until its caller knew.
+    """
+
+    asked: list[float]
+    settled: list[float]
+    answered: list[float]
+    findings: list[str]
+
+
+async def turn(pace: Pace) -> Killed:
+    """Kill one of two replicas once, with all steps in its hands."""
+    policy = ZombiePolicy.FAIL if pace.fails else ZombiePolicy.RETRY
+    # By default five heartbeats are a lease.
+    settings = {
+        "replica.lease_timeout_seconds": f"{pace.lease_seconds:g}",
+        "replica.heartbeat_interval_seconds": f"{pace.lease_seconds / 5:g}",
+    }
+    names = [f"held-{number}" for number in range(pace.processes)]
+    async with (
+        open_server() as server,
+        started("patient") as processor,
+        open_scene(server, processor, zombie_policy=policy, settings=settings) as scene,
+    ):
+        await _start(scene, names)
+        async with asyncio.timeout(2 * _END_SECONDS_MAX), asyncio.TaskGroup() as group:
+            held = [group.create_task(_call(scene, name), name=name) for name in names]
+            await _all_in_hand(scene, names)
+            await _leave_behind(scene, names)
+            killed_at, killed_at_epoch = time.monotonic(), time.time()
+            await scene.replicas[_VICTIM].kill()
+        asked = (await scene.processor.ask())["asked_at"]
+        await _all_settled(scene)
+        rows = await asyncio.to_thread(_ended, scene)
+        found = _judged(rows, names, _FAILED if pace.fails else _RETRIED)
+        found += await checks.doctor(scene.dsn)
+    return Killed(
+        asked=[at - killed_at for name in names for at in asked[name][1:]],
+        settled=[float(row[-1]) - killed_at_epoch for row in rows],
+        answered=[task.result() - killed_at for task in held],
+        findings=found,
+    )
+
+
+async def _start(scene: Scene, names: Sequence[str]) -> None:
+    """Start processes that have a timer, which waits for long."""
+
+    async def start(name: str) -> None:
+        args = args_of(name, letter=TIMED)
+        await scene.doors[_VICTIM].client.start(name, args, idempotency_key="start")
+
+    async with asyncio.TaskGroup() as group:
+        for name in names:
+            group.create_task(start(name), name=name)
+
+
+async def _call(scene: Scene, name: str) -> float:
+    """Call a process until it is known what came of it, and return when that was."""
+    args = args_of(name, letter=HOLD)
+    # What it may come to is held against the database.
+    with contextlib.suppress(errors.ProcessFailedError):
+        await insist(
+            scene.doors,
+            _VICTIM,
+            lambda client: client.call(name, args, idempotency_key="held"),
+        )
+    return time.monotonic()
+
+
+async def _leave_behind(scene: Scene, names: Sequence[str]) -> None:
+    """Leave one more call with each process, which waits behind the one in hand."""
+
+    async def call(name: str) -> None:
+        await scene.doors[1 - _VICTIM].client.call(
+            name, args_of(f"{name}-behind"), idempotency_key="behind", accept_only=True
+        )
+
+    async with asyncio.TaskGroup() as group:
+        for name in names:
+            group.create_task(call(name), name=name)
+
+
+async def _all_in_hand(scene: Scene, names: Sequence[str]) -> None:
+    held = 0
+    while held < len(names):  # ends by the timeout around it at the latest
+        await asyncio.sleep(_POLL_SECONDS)
+        held = len((await scene.processor.ask())["asked_at"])
+
+
+async def _all_settled(scene: Scene) -> None:
+    """Wait until what was left behind is over too."""
+    ends_at = time.monotonic() + _END_SECONDS_MAX
+    async with await psycopg.AsyncConnection.connect(scene.dsn, autocommit=True) as connection:
+        while time.monotonic() < ends_at:
+            cursor = await connection.execute(
+                "SELECT EXISTS (SELECT FROM progressor.running)"
+                " OR EXISTS (SELECT FROM progressor.schedule WHERE task_type = 'call')"
+            )
+            row = await cursor.fetchone()
+            if row is not None and not row[0]:
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+def _ended(scene: Scene) -> list[tuple[Any, ...]]:
+    with psycopg.connect(scene.dsn) as connection:
+        return connection.execute(_ENDED, (scene.namespace,)).fetchall()
+
+
+def _judged(
+    rows: Sequence[tuple[Any, ...]], names: Sequence[str], expected: tuple[object, ...]
+) -> list[str]:
+    found = [f"{row[0]}: {row[1:-1]} is not {expected}" for row in rows if row[1:-1] != expected]
+    missing = set(names) - {row[0] for row in rows}
+    return found[:5] + [f"{name} is not there" for name in sorted(missing)[:5]]

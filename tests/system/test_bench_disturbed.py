@@ -1,0 +1,94 @@
+"""What is disturbed: a few seconds of each kind, so that it does not rot."""
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from bench.disturbing import windows
+from bench.disturbing.cells import CELLS
+from bench.peers import ROOT
+
+SHORT = (
+    "--turns", "1", "--seconds", "1", "--warm-up", "0.5", "--callers", "8", "--hold-seconds", "0.5",
+    "--backlog", "500", "--processes", "20", "--lease-seconds", "1.5", "--json",
+)  # fmt: skip
+"""Too short to say anything of rates."""
+
+
+async def measured(*chosen: str) -> dict[str, Any]:
+    """Return what is printed of what was chosen, by the names of the measurements."""
+    bench = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.disturbed", *SHORT, *chosen, cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    printed, _ = await bench.communicate()
+    document = json.loads(printed)
+    assert bench.returncode == (not document["passed"])
+    return {line["name"]: line for line in document["measured"]}
+
+
+def findings(line: dict[str, Any]) -> list[str]:
+    return [finding for turn in line["turns"] for finding in turn["findings"]]
+
+
+@pytest.mark.parametrize("name", ["restart", "killed", "backlog"])
+async def test_callers_go_on_and_lose_nothing_while_something_is_broken(name: str) -> None:
+    (line,) = (await measured("--only", name)).values()
+
+    (turn,) = line["turns"]
+    assert findings(line) == []
+    assert turn["answered"] > 100
+    assert line["before"] > 0
+    assert line["after"] > 0
+    assert line["first_seconds"] is not None
+    assert line["kept"] == pytest.approx(line["after"] / line["before"], rel=0.1)
+    assert len(turn["rates"]) >= 2
+
+
+async def test_what_a_killed_replica_had_in_hand_is_asked_again_on_the_other() -> None:
+    (line,) = (await measured("--only", "kills_p99")).values()
+
+    (turn,) = line["turns"]
+    assert findings(line) == []
+    assert len(turn["asked"]) == 20
+    assert 0 < line["asked_again"]["p50"] <= line["asked_again"]["max"]
+    assert line["answered"]["p50"] > 0
+
+
+async def test_by_the_policy_fail_nothing_is_asked_again() -> None:
+    (line,) = (await measured("--only", "kills_p99", "--policy", "fail")).values()
+
+    (turn,) = line["turns"]
+    assert findings(line) == []
+    assert line["policy"] == "fail"
+    assert turn["asked"] == []
+    assert len(turn["settled"]) == 20
+
+
+async def test_every_caller_is_answered_once_postgresql_is_back() -> None:
+    lines = await measured("--only", "postgres_resume")
+
+    assert lines.keys() == {"postgres_resume_restart", "postgres_resume_kill"}
+    for line in lines.values():
+        (turn,) = line["turns"]
+        assert findings(line) == []
+        assert len(turn["each"]) == 8
+        assert turn["away"] > 0
+        assert 0 < line["first_seconds"] <= line["each"]["max"]
+
+
+def test_by_default_all_nine_of_the_comparison_are_measured() -> None:
+    assert list(CELLS) == [
+        "restart", "backends", "connections", "killed", "kills",
+        "xmin", "backlog", "slow", "large",
+    ]  # fmt: skip
+
+
+def test_a_rate_that_stays_low_is_never_back() -> None:
+    busy, idle = [0.01 * number for number in range(500)], [5.0 + number for number in range(5)]
+
+    assert windows.back_after(busy, 1.0, 5.0, before=100.0) == 0.0
+    assert windows.back_after(sorted(busy + idle), 5.0, 10.0, before=100.0) is None
