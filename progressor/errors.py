@@ -276,7 +276,7 @@ class OverloadedError(RequestError):
 
 
 class ShuttingDownError(RequestError):
-    """This replica drains; another takes the request."""
+    """This replica drains and has not accepted the request; another one takes it."""
 
     reason = "SHUTTING_DOWN"
 
@@ -284,6 +284,17 @@ class ShuttingDownError(RequestError):
         """Say when to try again."""
         self.retry_after = retry_after
         super().__init__("this replica is shutting down")
+
+
+class ReplicaStoppedError(RequestError):
+    """This replica stopped before it had the answer: whether it accepted the request is unknown."""
+
+    reason = "REPLICA_STOPPED"
+
+    def __init__(self, retry_after: dt.timedelta) -> None:
+        """Say when to ask again."""
+        self.retry_after = retry_after
+        super().__init__("this replica stopped before the answer; an accepted task goes on")
 
 
 class DeadlineExceededError(RequestError):

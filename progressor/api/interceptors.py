@@ -226,9 +226,9 @@ class Interceptor:
             await self._left.wait()
 
     def cut_off(self) -> None:
-        """End the calls in flight with SHUTTING_DOWN; the tasks they wait for go on elsewhere."""
+        """End the calls in flight with REPLICA_STOPPED; the tasks they wait for go on elsewhere."""
         for task in self._in_flight:
-            self.cut_short(task, errors.ShuttingDownError(RETRY_AFTER))
+            self.cut_short(task, errors.ReplicaStoppedError(RETRY_AFTER))
 
     def cut_short(self, task: asyncio.Task[Any], error: errors.ProgressorError) -> None:
         """End a call with `error` if it is in flight; the task that it waits for goes on."""

@@ -50,6 +50,7 @@ CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = MappingProxyType
         errors.RejectedError: grpc.StatusCode.UNKNOWN,
         errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
         errors.ShuttingDownError: grpc.StatusCode.UNAVAILABLE,
+        errors.ReplicaStoppedError: grpc.StatusCode.UNAVAILABLE,
         errors.DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
         errors.ProcessorError: grpc.StatusCode.INTERNAL,
         errors.InvalidAnswerError: grpc.StatusCode.INTERNAL,

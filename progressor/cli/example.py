@@ -18,6 +18,7 @@ _PAUSE_SECONDS = 1.0
 _AWAY = (
     EngineUnavailableError,
     errors.StorageUnavailableError,
+    errors.ReplicaStoppedError,
     errors.ShuttingDownError,
     errors.OverloadedError,
     errors.DeadlineExceededError,

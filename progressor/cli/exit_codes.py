@@ -44,6 +44,7 @@ _BY_CLASS: tuple[tuple[type[errors.ProgressorError], ExitCode], ...] = (
     (errors.DeadlineExceededError, ExitCode.DEADLINE),
     (errors.OverloadedError, ExitCode.UNAVAILABLE),
     (errors.ShuttingDownError, ExitCode.UNAVAILABLE),
+    (errors.ReplicaStoppedError, ExitCode.UNAVAILABLE),
     (errors.StorageUnavailableError, ExitCode.UNAVAILABLE),
     (EngineUnavailableError, ExitCode.UNAVAILABLE),
 )

@@ -204,6 +204,7 @@ _BY_REASON: Mapping[str, Callable[[Status], errors.ProgressorError]] = {
         it.metadata.get("what", it.detail), it.retry_pause
     ),
     "SHUTTING_DOWN": lambda it: errors.ShuttingDownError(it.retry_pause),
+    "REPLICA_STOPPED": lambda it: errors.ReplicaStoppedError(it.retry_pause),
     "DEADLINE_EXCEEDED": lambda it: errors.DeadlineExceededError(it.number("task_id") or None),
     "STORAGE_UNAVAILABLE": lambda it: errors.StorageUnavailableError(it.detail, it.retry_pause),
 }

@@ -25,6 +25,7 @@ _NO_WORD = (
     EngineUnavailableError,
     errors.StorageUnavailableError,
     errors.DeadlineExceededError,
+    errors.ReplicaStoppedError,
 )
 _NOTHING_ACCEPTED = (errors.OverloadedError, errors.ShuttingDownError)
 _WRITES = frozenset({Kind.START, Kind.CALL, Kind.NOTIFY, Kind.REPAIR, Kind.PUT})

@@ -120,7 +120,7 @@ async def test_a_drain_that_runs_out_of_grace_tells_those_who_wait(api: Engine) 
         await api.server.drain(SECOND / 20)
     code, info = await waiting
 
-    assert (code, info.reason) == (grpc.StatusCode.UNAVAILABLE, "SHUTTING_DOWN")
+    assert (code, info.reason) == (grpc.StatusCode.UNAVAILABLE, "REPLICA_STOPPED")
 
 
 async def test_a_taken_port_is_refused_by_its_key(api: Engine) -> None:

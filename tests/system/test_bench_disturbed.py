@@ -34,7 +34,7 @@ def findings(line: dict[str, Any]) -> list[str]:
     return [finding for turn in line["turns"] for finding in turn["findings"]]
 
 
-@pytest.mark.parametrize("name", ["restart", "killed", "backlog"])
+@pytest.mark.parametrize("name", ["killed", "backlog"])
 async def test_callers_go_on_and_lose_nothing_while_something_is_broken(name: str) -> None:
     (line,) = (await measured("--only", name)).values()
 

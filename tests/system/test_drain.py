@@ -123,14 +123,14 @@ class TestSigterm:
             assert left == 0
             assert (told.result().code, told.result().reason) == (
                 StatusCode.UNAVAILABLE,
-                "SHUTTING_DOWN",
+                "REPLICA_STOPPED",
             )
             assert answer.response == b"1"
             # Its first attempt is not counted; a zombie's would be.
             assert stage.asked_for("p")[2].task.attempt == 1
             assert survivor.points.count("zombie_collected", task_id=task.task_id) == 0
 
-    async def test_tells_everyone_who_still_waits_that_it_is_shutting_down(
+    async def test_tells_everyone_who_still_waits_that_it_has_stopped(
         self, stage: Stage, database: str, tmp_path: Path
     ) -> None:
         await stage.running("p", hang := Hang())
@@ -158,7 +158,7 @@ class TestSigterm:
         hang.released.set()
 
         assert left == 0
-        assert {it.result() for it in told} == {(StatusCode.UNAVAILABLE, "SHUTTING_DOWN")}
+        assert {it.result() for it in told} == {(StatusCode.UNAVAILABLE, "REPLICA_STOPPED")}
 
     async def test_under_requests_that_never_pause_is_never_a_surprise(
         self, stage: Stage, database: str, tmp_path: Path
@@ -179,7 +179,11 @@ class TestSigterm:
             left = await leaving.left()
 
         assert left == 0
-        assert set.union(*(it.result() for it in asking)) <= {"SHUTTING_DOWN", "ENGINE_UNAVAILABLE"}
+        assert set.union(*(it.result() for it in asking)) <= {
+            "SHUTTING_DOWN",
+            "REPLICA_STOPPED",
+            "ENGINE_UNAVAILABLE",
+        }
 
     async def test_hands_on_the_calls_behind_the_step_in_hand(
         self, stage: Stage, database: str, tmp_path: Path

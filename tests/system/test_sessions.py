@@ -54,6 +54,7 @@ TOLD: list[errors.ProgressorError] = [
     errors.RejectedError("no", code=3, processor_reason="NO_MONEY", metadata={"left": "3"}),
     errors.OverloadedError("callers", SOON),
     errors.ShuttingDownError(SOON),
+    errors.ReplicaStoppedError(SOON),
     errors.DeadlineExceededError(77),
     errors.StorageUnavailableError("host=db"),
     errors.StorageConflictError("deadlock"),

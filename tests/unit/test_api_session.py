@@ -444,7 +444,7 @@ async def test_a_drain_that_runs_out_of_grace_ends_the_calls_with_an_answer() ->
         await run.sessions.end(0.01)
         await run.ended()
 
-    assert reason(run.stream.answers[1][0]) == "SHUTTING_DOWN"
+    assert reason(run.stream.answers[1][0]) == "REPLICA_STOPPED"
     assert run.stream.end is None
 
 

@@ -76,6 +76,7 @@ TOLD = [
     (errors.TaskCancelledError("p", 3), "ABORTED", {"process_id": "p", "task_id": "3"}),
     (errors.OverloadedError("callers", RETRY), "RESOURCE_EXHAUSTED", {"what": "callers"}),
     (errors.ShuttingDownError(RETRY), "UNAVAILABLE", {}),
+    (errors.ReplicaStoppedError(RETRY), "UNAVAILABLE", {}),
     (errors.DeadlineExceededError(3), "DEADLINE_EXCEEDED", {"task_id": "3"}),
     (errors.DeadlineExceededError(None), "DEADLINE_EXCEEDED", {}),
     (errors.StorageUnavailableError("host=db", RETRY), "UNAVAILABLE", {}),

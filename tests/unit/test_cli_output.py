@@ -78,6 +78,7 @@ def test_every_class_of_error_has_an_exit_code() -> None:
         errors.DeadlineExceededError(None): ExitCode.DEADLINE,
         errors.OverloadedError("queue", minute): ExitCode.UNAVAILABLE,
         errors.ShuttingDownError(minute): ExitCode.UNAVAILABLE,
+        errors.ReplicaStoppedError(minute): ExitCode.UNAVAILABLE,
         errors.StorageUnavailableError("away"): ExitCode.UNAVAILABLE,
         errors.EmbeddedPostgresError("no binaries"): ExitCode.FAILED,
         errors.InvalidAnswerError("events", "too many"): ExitCode.FAILED,

@@ -143,6 +143,11 @@ MAPPING: list[tuple[grpc.Status, type[errors.ProgressorError], dict[str, Any]]] 
         {"retry_after": SOON},
     ),
     (
+        refusal(Code.UNAVAILABLE, "REPLICA_STOPPED", retry_after=SOON),
+        errors.ReplicaStoppedError,
+        {"retry_after": SOON},
+    ),
+    (
         refusal(Code.UNAVAILABLE, "STORAGE_UNAVAILABLE"),
         errors.StorageUnavailableError,
         {"why": "as the engine says", "retry_after": dt.timedelta(seconds=1)},
