@@ -22,6 +22,8 @@ from tests.support.replica import serving
 
 ROOT = Path(__file__).parents[2]
 _PORTS = range(20_000, 30_000)  # Below those that the kernel gives away.
+_PORTS_APART = 100
+"""Between the ports of two seeds, whose runs may begin at the same moment."""
 _WATCH_SECONDS = 0.2
 
 SETTINGS: Mapping[str, str] = MappingProxyType(
@@ -134,7 +136,7 @@ async def open_scene(directory: Path, *, replica_count: int, seed: int) -> Async
     with _cluster() as cluster:
         conninfo = cluster.create_database()
         await asyncio.to_thread(migrate, conninfo)
-        ports = _free_ports(2 + replica_count, first=seed % len(_PORTS))
+        ports = _free_ports(2 + replica_count, first=_PORTS_APART * seed % len(_PORTS))
         scene = _scene(cluster, conninfo, directory, ports)
         try:
             await _begin(scene, ports)
