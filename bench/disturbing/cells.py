@@ -64,8 +64,8 @@ class Turn:
     ``during_last`` is the rate of its last window; ``first`` the next answer, ``slowest`` the
     caller who waited longest for one, ``back`` the first second with 0.9 of the rate before; None:
     it never came. ``rates`` are by seconds, from the window before to that after it. ``failed``
-    counts the attempts in vain. ``cpu_ms_before`` and ``cpu_ms_after`` are of one answer: where
-    all components became dearer alike, it is the machine that has become slower.
+    counts the attempts in vain. ``cpu_ms_…`` are of one answer. The client does the same for each,
+    whatever becomes of the engine: where an answer costs it more, it is the machine that is slower.
     """
 
     before: float
@@ -80,9 +80,23 @@ class Turn:
     failed: int
     rates: list[int]
     cpu_ms_before: dict[str, float]
+    client_ms_during: float
     cpu_ms_after: dict[str, float]
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
     findings: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def held_at_one_speed(self) -> float:
+        """The share of the rate before that was there meanwhile, the machine's own pace apart."""
+        return self.during / max(self.before, 1e-9) * self._slowness(self.client_ms_during)
+
+    @property
+    def kept_at_one_speed(self) -> float:
+        """The share of the rate before that was there after it, the machine's own pace apart."""
+        return self.kept * self._slowness(self.cpu_ms_after["client"])
+
+    def _slowness(self, client_ms: float) -> float:
+        return client_ms / max(self.cpu_ms_before["client"], 1e-9)
 
     @property
     def kept(self) -> float:
@@ -97,12 +111,14 @@ async def turn(cell: Cell, pace: Pace) -> Turn:
         async with callers.asking():
             await _warm_up(pace, due_at)
             before = await _window(scene, pace)
+            begun = time.process_time()
             facts = await cell.disturb(scene, callers, pace)
+            client_seconds = time.process_time() - begun
             after = await _window(scene, pace)
         found = await checks.findings(scene, callers)
         if cell.has_backlog:
             found += await asyncio.to_thread(backlog.undone, scene.dsn, pace)
-    measured = _measured(callers, before, after)
+    measured = _measured(callers, before, after, client_seconds)
     return dataclasses.replace(measured, facts=dict(facts), findings=found)
 
 
@@ -146,15 +162,16 @@ async def _warm_up(pace: Pace, due_at: float | None) -> None:
     await asyncio.sleep(left)
 
 
-def _measured(callers: Callers, before: _Window, after: _Window) -> Turn:
+def _measured(callers: Callers, before: _Window, after: _Window, client_seconds: float) -> Turn:
     each = [caller.answered_at for caller in callers.all]
     instants = sorted(itertools.chain.from_iterable(each))
     began_at, ended_at, until = before.ended_at, after.begun_at, after.ended_at
     rates = [windows.rate(instants, it.begun_at, it.ended_at) for it in (before, after)]
     last_at = max(began_at, ended_at - (until - ended_at))
+    during = windows.rate(instants, began_at, ended_at)
     return Turn(
         before=rates[0],
-        during=windows.rate(instants, began_at, ended_at),
+        during=during,
         during_last=windows.rate(instants, last_at, ended_at),
         after=rates[1],
         lasted=ended_at - began_at,
@@ -165,6 +182,7 @@ def _measured(callers: Callers, before: _Window, after: _Window) -> Turn:
         failed=callers.failed,
         rates=windows.per_second(instants, before.begun_at, until),
         cpu_ms_before=_cpu_ms(before, rates[0]),
+        client_ms_during=1000 * client_seconds / max(1.0, during * (ended_at - began_at)),
         cpu_ms_after=_cpu_ms(after, rates[1]),
     )
 

@@ -18,14 +18,13 @@ Line = Mapping[str, Any]
 
 def of_cell(name: str, cell: Cell, turns: Sequence[Turn]) -> Line:
     """Return what came of a cell; rates are medians of the turns, waits the longest."""
-    kept = statistics.median(turn.kept for turn in turns)
-    held = statistics.median(turn.during / max(turn.before, 1e-9) for turn in turns)
-    last = statistics.median(turn.during_last / max(turn.before, 1e-9) for turn in turns)
+    kept = statistics.median(turn.kept_at_one_speed for turn in turns)
+    held = statistics.median(turn.held_at_one_speed for turn in turns)
     complaints = _findings(turns)
     if kept < cell.kept_min:
-        complaints.append(f"after it the rate is {kept:.2f} of what it was")
-    if cell.during_min is not None and min(held, last) < cell.during_min:
-        complaints.append(f"while it lasts the rate is {held:.2f}, {last:.2f} in the end")
+        complaints.append(f"after it the rate is {kept:.2f} of what it was, at one speed")
+    if cell.during_min is not None and held < cell.during_min:
+        complaints.append(f"while it lasts the rate is {held:.2f} of what it was, at one speed")
     return {
         "name": name,
         "text": cell.text,
@@ -33,12 +32,15 @@ def of_cell(name: str, cell: Cell, turns: Sequence[Turn]) -> Line:
             field: round(statistics.median(getattr(turn, field) for turn in turns), 1)
             for field in ("before", "during", "during_last", "after", "lasted")
         },
-        "kept": round(kept, 3),
+        "kept": round(statistics.median(turn.kept for turn in turns), 3),
+        "kept_at_one_speed": round(kept, 3),
         "kept_by_turn": [round(turn.kept, 3) for turn in turns],
         "cpu_ms_before": _medians([turn.cpu_ms_before for turn in turns]),
         "cpu_ms_after": _medians([turn.cpu_ms_after for turn in turns]),
-        "kept_while": round(held, 3),
-        "kept_while_last": round(last, 3),
+        "kept_while": round(
+            statistics.median(turn.during / max(turn.before, 1e-9) for turn in turns), 3
+        ),
+        "kept_while_at_one_speed": round(held, 3),
         "first_seconds": _longest(turn.first for turn in turns),
         "slowest_seconds": _longest(turn.slowest for turn in turns),
         "back_seconds": _longest(turn.back for turn in turns),

@@ -19,15 +19,17 @@ def tables_of(lines: Sequence[Line]) -> Iterator[Table]:
 
 def _cells(lines: Iterable[Line]) -> Table:
     heads = (
-        "name", "lasted s", "before /s", "during /s", "after /s", "during", "after", "of the turns",
+        "name", "lasted s", "before /s", "during /s", "after /s", "during", "after", "at one speed",
         "first s", "slowest s", "back s",
     )  # fmt: skip
     rows = [
         (
             line["name"], f"{line['lasted']:.1f}", f"{line['before']:,.0f}",
             f"{line['during']:,.0f}", f"{line['after']:,.0f}", f"{line['kept_while']:.2f}",
-            f"{line['kept']:.2f}", _range(line["kept_by_turn"]), _seconds(line["first_seconds"]),
-            _seconds(line["slowest_seconds"]), _seconds(line["back_seconds"]),
+            f"{line['kept']:.2f}",
+            f"{line['kept_while_at_one_speed']:.2f}, {line['kept_at_one_speed']:.2f}",
+            _seconds(line["first_seconds"]), _seconds(line["slowest_seconds"]),
+            _seconds(line["back_seconds"]),
         )
         for line in lines
     ]  # fmt: skip
@@ -52,10 +54,6 @@ def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> T
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def _range(values: Sequence[float]) -> str:
-    return f"{min(values):.2f} .. {max(values):.2f}"
 
 
 def _seconds(value: float | None) -> str:

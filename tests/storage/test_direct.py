@@ -27,10 +27,13 @@ AN_INSTANT = dt.datetime(2026, 11, 21, 13, 34, 17, 123456, tzinfo=dt.UTC)
 LOCKED = 42
 
 
+CANCEL_SECONDS = 30.0
+
+
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a request to cancel take as long as a busy machine needs."""
-    monkeypatch.setattr(direct, "CANCEL_SECONDS", 30.0)
+    monkeypatch.setattr(direct, "CANCEL_SECONDS", CANCEL_SECONDS)
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -221,7 +224,7 @@ def test_a_connection_is_closed_even_if_nobody_hears_the_request_to_cancel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def unheard(_connection: Connection, *, timeout: float) -> None:
-        assert timeout == direct.CANCEL_SECONDS
+        assert timeout == CANCEL_SECONDS
         raise psycopg.errors.CancellationTimeout("nobody there")
 
     async def work(connection: Connection) -> None:
