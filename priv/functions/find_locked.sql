@@ -1,5 +1,5 @@
 -- Finds those of some processes that another transaction holds locked. It waits for nobody.
--- Locks: the others, with SKIP LOCKED, until it has answered: no order is needed.
+-- Locks: the others, in key order, with SKIP LOCKED, until it has answered.
 -- Returns: the items, from 1, in any order; a process that does not exist is not locked.
 CREATE FUNCTION find_locked(
     p_slot       smallint[],
@@ -26,6 +26,7 @@ BEGIN
         JOIN unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
             AS i (slot, namespace, process_id, item)
             USING (slot, namespace, process_id)
+        ORDER BY p.slot, p.namespace, p.process_id
         FOR NO KEY UPDATE OF p SKIP LOCKED
     )
     SELECT coalesce(array_agg(f.item), '{}') INTO v_free FROM free f;

@@ -63,7 +63,8 @@ FAULTS = """
         FOR EACH ROW WHEN (NEW.process_id LIKE 'poison%') EXECUTE FUNCTION public.refuse();
 """
 
-CONFLICTS = ("40P01", "40001", "55P03")
+CONFLICTS = ("40P01", "40001")
+LOCKED = ("55P03",)
 AWAY = (
     "08006", "25P03", "25P04", "40003", "53000", "53100", "53200", "53300", "55006", "57014",
     "57P01", "57P02", "57P03", "57P05", "58030",
@@ -76,12 +77,13 @@ DOUBTFUL = ("XX000",)
 
 CLASSES: dict[str, type[errors.StorageError]] = {
     **dict.fromkeys(CONFLICTS, errors.StorageConflictError),
+    **dict.fromkeys(LOCKED, errors.StorageLockedError),
     **dict.fromkeys(AWAY, errors.StorageUnavailableError),
     **dict.fromkeys(READ_ONLY, errors.StorageReadOnlyError),
     **dict.fromkeys(SCHEMA, errors.StorageSchemaError),
     **dict.fromkeys((*VALUES, *CORRUPT, *DOUBTFUL), errors.StorageRefusedError),
 }
-TRANSIENT = (*CONFLICTS, *AWAY, *READ_ONLY, *SCHEMA)
+TRANSIENT = (*CONFLICTS, *LOCKED, *AWAY, *READ_ONLY, *SCHEMA)
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +207,7 @@ class TestASettlement:
         assert written.process is not None
         assert written.process.last_event_id == 1
 
-    @pytest.mark.parametrize("state", CONFLICTS)
+    @pytest.mark.parametrize("state", [*CONFLICTS, *LOCKED])
     async def test_that_is_undone_more_often_than_is_tried_at_once_is_written_later(
         self, desk: Desk, strike: Strike, state: str
     ) -> None:
@@ -259,7 +261,7 @@ class TestAnAdmission:
         assert raised.value.retry_after > dt.timedelta()
         assert admission.running is not None
 
-    @pytest.mark.parametrize("state", CONFLICTS)
+    @pytest.mark.parametrize("state", [*CONFLICTS, *LOCKED])
     async def test_that_was_undone_for_another_is_repeated_unseen(
         self, desk: Desk, strike: Strike, state: str
     ) -> None:
@@ -283,7 +285,7 @@ class TestAnAdmission:
 
 
 class TestAClaim:
-    @pytest.mark.parametrize("state", TRANSIENT)
+    @pytest.mark.parametrize("state", sorted({*TRANSIENT} - {*LOCKED}))
     async def test_that_fails_leaves_the_task_to_be_claimed_again(
         self, desk: Desk, clock: ManualClock, strike: Strike, state: str
     ) -> None:
@@ -295,6 +297,18 @@ class TestAClaim:
             await desk.claim(key, timer)
 
         [claimed] = await desk.claim(key, timer)
+        assert (claimed.task.task_id, claimed.task.attempt) == (timer, 1)
+
+    async def test_that_meets_a_lock_is_repeated_at_once_without_what_is_locked(
+        self, desk: Desk, clock: ManualClock, strike: Strike
+    ) -> None:
+        key, timer = await desk.timed(dt.timedelta(seconds=1))
+        clock.advance(dt.timedelta(seconds=2))
+        await desk.beat()
+        strike(*LOCKED)
+
+        [claimed] = await desk.claim(key, timer)
+
         assert (claimed.task.task_id, claimed.task.attempt) == (timer, 1)
 
 
