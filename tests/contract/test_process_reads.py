@@ -1,0 +1,212 @@
+"""Processes as people read them: histories, traces, lists."""
+
+import dataclasses
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from progressor import errors
+from progressor.domain.admission import Import
+from progressor.domain.event import Direction, HistoryRange, NewEvent
+from progressor.domain.intent import Complete
+from progressor.domain.process import ProcessKey, ProcessStatus
+from progressor.domain.task import TaskStatus
+from progressor.domain.view import ProcessQuery
+from tests.support.clock import ManualClock
+from tests.support.storage import (
+    BROKEN,
+    NO_TIME,
+    Desk,
+    a_request,
+    fresh_key,
+    success,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HOUR = dt.timedelta(hours=1)
+SECOND = dt.timedelta(seconds=1)
+
+
+class TestHistory:
+    @pytest.mark.parametrize(
+        ("wanted", "ids"),
+        [
+            (HistoryRange(), [1, 2, 3, 4, 5]),
+            (HistoryRange(after=2), [3, 4, 5]),
+            (HistoryRange(after=5), []),
+            (HistoryRange(limit=2), [1, 2]),
+            (HistoryRange(limit=0), []),
+            (HistoryRange(direction=Direction.BACKWARD), [5, 4, 3, 2, 1]),
+            (HistoryRange(after=3, direction=Direction.BACKWARD), [2, 1]),
+            (HistoryRange(after=4, limit=1, direction=Direction.BACKWARD), [3]),
+        ],
+    )
+    async def test_is_the_range_that_was_asked_for(
+        self, desk: Desk, wanted: HistoryRange, ids: list[int]
+    ) -> None:
+        key = fresh_key()
+        await desk.started(key, success(events=5))
+
+        page = await desk.processes.history(key, wanted, last_event_id=5, bytes_max=9999)
+
+        assert ([event.event_id for event in page.events], page.next_after) == (ids, None)
+
+    async def test_ends_where_the_reader_knows_it_to_end(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.started(key, success(events=5))
+
+        forward, backward = [
+            await desk.processes.history(
+                key, HistoryRange(direction=direction), last_event_id=3, bytes_max=9999
+            )
+            for direction in Direction
+        ]
+
+        assert [event.event_id for event in forward.events] == [1, 2, 3]
+        assert [event.event_id for event in backward.events] == [3, 2, 1]
+
+    async def test_is_cut_where_a_message_is_full_but_moves_on(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.started(key, success(events=5))
+        seen, after = [], 0
+        while True:
+            page = await desk.processes.history(
+                key, HistoryRange(after=after), last_event_id=5, bytes_max=1
+            )
+            seen += [event.event_id for event in page.events]
+            if page.next_after is None:
+                break
+            after = page.next_after
+
+        assert seen == [1, 2, 3, 4, 5]
+
+    async def test_longer_than_a_page_is_read_whole(self, desk: Desk) -> None:
+        put = Import(
+            key=fresh_key(),
+            status=ProcessStatus.RUNNING,
+            history=(NewEvent(payload=b""),) * 2001,
+        )
+        await desk.processes.put(put)
+
+        for direction in Direction:
+            page = await desk.processes.history(
+                put.key, HistoryRange(direction=direction), last_event_id=2001, bytes_max=10**9
+            )
+            assert len({event.event_id for event in page.events}) == 2001
+
+    async def test_after_an_event_that_does_not_exist_is_refused(self, desk: Desk) -> None:
+        with pytest.raises(errors.EventNotFoundError):
+            await desk.processes.history(
+                fresh_key(), HistoryRange(after=1), last_event_id=0, bytes_max=1
+            )
+
+
+class TestTrace:
+    async def test_tells_each_task_with_its_events_in_order(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        key = fresh_key()
+        await desk.started(key, success(events=2))
+        call = await desk.run_task(
+            a_request(key, args=b"a", caller_context={"who": "me"}, idempotency_key="k")
+        )
+        clock.advance(SECOND)
+        await desk.settled(call, success(events=1, response=b"r"))
+        refused = await desk.run_task(a_request(key))
+        await desk.settled(refused, BROKEN)
+
+        init, done, failed = await desk.processes.trace(key, after=0, limit=10)
+
+        assert [event.event_id for event in init.events] == [1, 2]
+        assert [event.event_id for event in done.events] == [3]
+        assert (done.args, done.caller_context, done.idempotency_key, done.response) == (
+            b"a", {"who": "me"}, "k", b"r",
+        )  # fmt: skip
+        assert (done.created_at, done.finished_at) == (clock.now() - SECOND, clock.now())
+        assert (done.attempt_count, done.error) == (1, None)
+        assert (failed.status, failed.error is not None) == (TaskStatus.ERROR, True)
+
+    async def test_is_read_in_pages(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.started(key)
+        for _ in range(4):
+            await desk.settled(await desk.run_task(a_request(key)))
+        seen, after = [], 0
+        while page := await desk.processes.trace(key, after=after, limit=2):
+            seen += [task.task_id for task in page]
+            after = page[-1].task_id
+
+        assert len(seen) == 5
+        assert seen == sorted(seen)
+
+    async def test_is_refused_where_there_is_nothing(self, desk: Desk) -> None:
+        with pytest.raises(errors.ProcessNotFoundError):
+            await desk.processes.trace(fresh_key(), after=0, limit=1)
+
+    async def test_is_refused_where_the_process_goes_meanwhile(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        key = fresh_key()
+        await desk.started(key, success(events=2))
+        read_events = desk.processes._trace_events
+
+        async def too_late(*arguments: Any) -> Any:
+            await desk.processes.remove(key)
+            return await read_events(*arguments)
+
+        monkeypatch.setattr(desk.processes, "_trace_events", too_late)
+
+        with pytest.raises(errors.ProcessNotFoundError):
+            await desk.processes.trace(key, after=0, limit=10)
+
+
+class TestList:
+    async def test_pages_from_the_newest_without_gap_or_repetition(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        keys = []
+        for number in range(7):
+            keys.append(fresh_key())
+            await desk.start(keys[-1])
+            clock.advance(SECOND if number % 3 == 0 else NO_TIME)
+        seen: list[Any] = []
+        query = ProcessQuery(namespace="orders", page_size=2)
+        while page := await desk.processes.list(query):
+            seen += page
+            last = page[-1]
+            query = dataclasses.replace(query, before=(last.created_at, last.key.process_id))
+
+        assert {process.key for process in seen} == set(keys)
+        assert len(seen) == 7
+        order = [(process.created_at, process.key.process_id) for process in seen]
+        assert order == sorted(order, reverse=True)
+
+    async def test_filters_by_status_time_and_metadata(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        broken, tagged, early = fresh_key(), fresh_key(), fresh_key()
+        await desk.started(early, success(Complete()))
+        clock.advance(HOUR)
+        await desk.broken(broken)
+        await desk.started(tagged, success(metadata={"colour": "red", "n": [1, 2]}))
+
+        async def found(**filters: Any) -> set[ProcessKey]:
+            listed = await desk.processes.list(ProcessQuery(namespace="orders", **filters))
+            return {process.key for process in listed}
+
+        assert await found(statuses=(ProcessStatus.ERROR,)) == {broken}
+        assert await found(statuses=(ProcessStatus.ERROR, ProcessStatus.FINISHED)) == {
+            broken, early,
+        }  # fmt: skip
+        assert await found(created_from=clock.now()) == {broken, tagged}
+        assert await found(created_to=clock.now()) == {early}
+        assert await found(metadata={"colour": "red"}) == {tagged}
+        assert await found(metadata={"n": [2]}) == {tagged}
+        assert await found(metadata={"colour": "blue"}) == set()
+
+    async def test_knows_nothing_of_other_namespaces(self, desk: Desk) -> None:
+        await desk.start(fresh_key())
+
+        assert await desk.processes.list(ProcessQuery(namespace="nowhere")) == ()

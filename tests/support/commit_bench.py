@@ -1,0 +1,131 @@
+"""A group commit over a scripted write, to be run in virtual time."""
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, cast
+
+import psycopg
+
+from progressor.domain.process import ProcessKey
+from progressor.storage.group_commit import (
+    GroupCommit,
+    Insistence,
+)
+from progressor.storage.pools import Connection, Pool
+from tests.support.builders import make_key
+from tests.support.memory import MemoryPool
+from tests.support.virtual_time import settled
+
+TIMEOUT_SECONDS = 10.0
+GATHER_SECONDS = 0.01
+WRITE_SECONDS = 0.002
+AWAY = psycopg.OperationalError
+LOCKED = psycopg.errors.LockNotAvailable
+CONFLICT = psycopg.errors.DeadlockDetected
+REFUSED = psycopg.DataError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Item:
+    """Something to write about a process."""
+
+    number: int
+    process_id: str
+    poisoned: bool = False
+    rival: str | None = None
+
+    @property
+    def key(self) -> ProcessKey:
+        return make_key(self.process_id)
+
+
+class Bench:
+    """A group commit over a scripted write; an error in the script is raised by one write."""
+
+    def __init__(
+        self, insistence: Insistence = Insistence.GIVE_UP, *, seconds: float = 0.0, **fields: Any
+    ) -> None:
+        self.seconds = seconds
+        self.pool = MemoryPool()
+        self.script: collections.deque[type[Exception] | None] = collections.deque()
+        self.batches: list[tuple[int, ...]] = []
+        self.again: list[bool] = []
+        self.under_way = 0
+        self.under_way_max: list[int] = []
+        """How many were under way when each batch set out, itself among them."""
+        self.times: list[float] = []
+        self.told: list[tuple[str, int]] = []
+        self.locked: set[str] = set()
+        """Processes that another transaction holds."""
+        self.asked: list[tuple[str, ...]] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        defaults = {"lane_count": 1, "batch_max": 4, "queue_max": 100}
+        self.commit: GroupCommit[Item, int] = GroupCommit(
+            name="test",
+            write=self._write,
+            key=lambda item: item.key,
+            pool=cast("Pool", self.pool),
+            insistence=insistence,
+            find_locked=self._find_locked,
+            statement_timeout=TIMEOUT_SECONDS,
+            on_batch=lambda name, size: self.told.append((name, size)),
+            **defaults | fields,
+        )
+
+    def submit(self, *items: Item) -> list["asyncio.Future[int]"]:
+        futures = [self.commit.submit(item) for item in items]
+        for future in futures:
+            # Not every test asks how every item ended.
+            future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return futures
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        running = asyncio.ensure_future(self.commit.run())
+        await settled()
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+
+    async def _write(
+        self, _connection: Connection, items: Sequence[Item], again: bool
+    ) -> Sequence[int]:
+        self.batches.append(tuple(item.number for item in items))
+        self.under_way += 1
+        self.under_way_max.append(self.under_way)
+        try:
+            return await self._written(items, again=again)
+        finally:
+            self.under_way -= 1
+
+    async def _written(self, items: Sequence[Item], *, again: bool) -> Sequence[int]:
+        self.again.append(again)
+        self.times.append(asyncio.get_running_loop().time())
+        await self.open.wait()
+        if self.seconds:
+            await asyncio.sleep(self.seconds)
+        answer = self.script.popleft() if self.script else None
+        if answer is not None:
+            raise answer
+        if any(item.process_id in self.locked for item in items):
+            raise LOCKED
+        if any(item.poisoned for item in items):
+            raise REFUSED
+        return [10 * item.number for item in items]
+
+    async def _find_locked(
+        self, _connection: Connection, keys: Sequence[ProcessKey]
+    ) -> frozenset[ProcessKey]:
+        self.asked.append(tuple(key.process_id for key in keys))
+        return frozenset(key for key in keys if key.process_id in self.locked)
+
+
+def crowd(*numbers: int) -> list[Item]:
+    """Return items of as many processes."""
+    return [Item(number, f"p{number}") for number in numbers]

@@ -1,0 +1,320 @@
+"""Group commit while PostgreSQL is away, or takes offence: who is told, and what is repeated."""
+
+import asyncio
+import itertools
+import struct
+
+import psycopg
+import psycopg_pool
+import pytest
+
+from progressor import errors
+from progressor.storage.group_commit import (
+    CONFLICT_ATTEMPTS_MAX,
+    QUEUE_BYTES_MAX,
+    Insistence,
+)
+from progressor.storage.lane import BATCH_BYTES_MAX
+from tests.support.commit_bench import AWAY, CONFLICT, REFUSED, TIMEOUT_SECONDS, Bench, Item, crowd
+from tests.support.virtual_time import in_virtual_time, settled
+
+
+@in_virtual_time
+async def test_an_outage_fails_all_who_wait_and_would_rather_know() -> None:
+    bench = Bench(batch_max=2)
+    bench.script.append(AWAY)
+    futures = bench.submit(*crowd(1, 2, 3))
+    async with bench.running():
+        await asyncio.wait(futures)
+
+    raised = {type(future.exception()) for future in futures}
+    assert raised == {errors.StorageUnavailableError}
+    assert bench.batches == [(1, 2)]
+
+
+@in_virtual_time
+async def test_a_pool_that_is_away_fails_all_who_wait() -> None:
+    bench = Bench()
+    bench.pool.outages = 1
+    (future,) = bench.submit(*crowd(1))
+    async with bench.running():
+        await asyncio.wait({future})
+
+    assert isinstance(future.exception(), errors.StorageUnavailableError)
+
+
+@in_virtual_time
+async def test_what_comes_after_an_outage_is_written() -> None:
+    bench = Bench()
+    bench.script.append(AWAY)
+    async with bench.running():
+        (failed,) = bench.submit(*crowd(1))
+        await asyncio.wait({failed})
+        (later,) = bench.submit(*crowd(2))
+
+        assert await later == 20
+
+    assert isinstance(failed.exception(), errors.StorageUnavailableError)
+
+
+@in_virtual_time
+async def test_a_caller_who_has_gone_is_not_failed() -> None:
+    bench = Bench()
+    gone, there = bench.submit(*crowd(1, 2))
+    gone.cancel()
+    bench.script.append(AWAY)
+    async with bench.running():
+        await asyncio.wait({there})
+
+    assert gone.cancelled()
+
+
+@in_virtual_time
+async def test_what_is_decided_is_written_again_until_postgresql_answers() -> None:
+    bench = Bench(Insistence.INSIST)
+    bench.script.extend([AWAY, AWAY])
+    bench.pool.outages = 1
+    futures = bench.submit(*crowd(1, 2))
+    async with bench.running():
+        await asyncio.wait(futures)
+
+    assert [future.result() for future in futures] == [10, 20]
+    assert bench.batches == [(1, 2), (1,), (1,), (2,)]
+    assert bench.again == [False, True, True, True]
+
+
+@in_virtual_time
+async def test_an_outage_keeps_the_order_within_a_process() -> None:
+    bench = Bench(Insistence.INSIST)
+    bench.script.append(AWAY)
+    bench.open.clear()
+    async with bench.running():
+        futures = bench.submit(Item(1, "a"), Item(2, "b"))
+        await settled()
+        futures += bench.submit(Item(3, "a"), Item(4, "b"))
+        bench.open.set()
+        await asyncio.wait(futures)
+
+    assert bench.batches == [(1, 2), (1,), (2, 3), (4,)]
+
+
+@in_virtual_time
+async def test_a_worker_who_has_gone_leaves_its_settlement_to_be_written_again() -> None:
+    bench = Bench(Insistence.INSIST)
+    bench.script.append(AWAY)
+    bench.open.clear()
+    async with bench.running():
+        (future,) = bench.submit(*crowd(1))
+        await settled()
+        future.cancel()
+        bench.open.set()
+        await asyncio.sleep(1)
+
+    assert bench.batches == [(1,), (1,)]
+
+
+@in_virtual_time
+async def test_the_pauses_of_an_outage_grow_up_to_a_second_and_then_start_over() -> None:
+    bench = Bench(Insistence.INSIST)
+    bench.script.extend([AWAY] * 7)
+    async with bench.running():
+        (first,) = bench.submit(*crowd(1))
+        await asyncio.wait({first})
+        bench.script.append(AWAY)
+        (second,) = bench.submit(*crowd(2))
+        await asyncio.wait({second})
+
+    pauses = [later - earlier for earlier, later in itertools.pairwise(bench.times)]
+    assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 0.0, 0.05])
+
+
+@in_virtual_time
+async def test_the_pauses_of_an_outage_are_spread() -> None:
+    bench = Bench(Insistence.INSIST, jitter=lambda: 1.0)
+    bench.script.extend([AWAY] * 3)
+    async with bench.running():
+        (future,) = bench.submit(*crowd(1))
+        await asyncio.wait({future})
+
+    pauses = [later - earlier for earlier, later in itertools.pairwise(bench.times)]
+    assert pauses == pytest.approx([0.05 * 1.25, 0.1 * 1.25, 0.2 * 1.25])
+
+
+@in_virtual_time
+async def test_what_was_not_written_is_written_again_in_smaller_and_then_in_larger_batches() -> (
+    None
+):
+    bench = Bench(Insistence.INSIST, batch_max=8)
+    bench.script.extend([AWAY] * 2)
+    async with bench.running():
+        futures = bench.submit(*crowd(*range(16)))
+        await asyncio.wait(futures)
+
+    assert [len(batch) for batch in bench.batches] == [8, 4, 2, 4, 8, 2]
+    assert [future.result() for future in futures] == [10 * number for number in range(16)]
+
+
+@in_virtual_time
+async def test_a_batch_holds_no_more_bytes_than_it_may() -> None:
+    bench = Bench(size=lambda item: BATCH_BYTES_MAX // 2 if item.number else BATCH_BYTES_MAX + 1)
+    async with bench.running():
+        await asyncio.wait(bench.submit(*crowd(1, 2, 3, 0, 4)))
+
+    assert bench.batches == [(1, 2), (3,), (0,), (4,)]
+    assert bench.commit.waiting_bytes == 0
+
+
+@in_virtual_time
+async def test_a_line_that_is_full_of_bytes_refuses_requests_until_there_is_room() -> None:
+    bench = Bench(size=lambda _: QUEUE_BYTES_MAX // 2)
+    bench.submit(*crowd(1, 2))
+
+    with pytest.raises(errors.OverloadedError, match="bytes"):
+        bench.submit(*crowd(3))
+
+    async with bench.running():
+        await settled()
+        (late,) = bench.submit(*crowd(3))
+
+        assert await late == 30
+
+
+@in_virtual_time
+@pytest.mark.parametrize("insistence", Insistence)
+async def test_a_line_that_was_given_up_or_put_back_knows_its_bytes(insistence: Insistence) -> None:
+    bench = Bench(insistence, size=lambda _: 7)
+    bench.script.append(AWAY)
+    async with bench.running():
+        await asyncio.wait(bench.submit(*crowd(1, 2, 3, 4, 5, 6)))
+
+    assert bench.commit.waiting_bytes == 0
+
+
+@in_virtual_time
+async def test_who_waits_keeps_its_place_where_only_connections_are_short() -> None:
+    bench = Bench()
+    bench.pool.outages = 2
+    bench.pool.outage = psycopg_pool.TooManyRequests
+    async with bench.running():
+        (future,) = bench.submit(*crowd(1))
+
+        assert await future == 10
+
+
+@in_virtual_time
+async def test_an_error_that_may_be_the_moment_s_is_repeated_before_it_counts_as_a_refusal() -> (
+    None
+):
+    bench = Bench()
+    bench.script.extend([psycopg.errors.InternalError_] * (CONFLICT_ATTEMPTS_MAX - 1))
+    async with bench.running():
+        (future,) = bench.submit(*crowd(1))
+
+        assert await future == 10
+
+
+@in_virtual_time
+async def test_an_error_that_stays_is_a_refusal() -> None:
+    bench = Bench()
+    bench.script.extend([psycopg.errors.InternalError_] * CONFLICT_ATTEMPTS_MAX)
+    async with bench.running():
+        (future,) = bench.submit(*crowd(1))
+        await asyncio.wait({future})
+
+    assert isinstance(future.exception(), errors.StorageRefusedError)
+
+
+@in_virtual_time
+async def test_a_write_that_hangs_is_cut_off() -> None:
+    bench = Bench()
+    bench.open.clear()
+    (future,) = bench.submit(*crowd(1))
+    async with bench.running():
+        await asyncio.wait({future})
+
+    assert asyncio.get_running_loop().time() == TIMEOUT_SECONDS
+    assert isinstance(future.exception(), errors.StorageUnavailableError)
+
+
+@in_virtual_time
+async def test_a_write_that_was_undone_for_another_is_repeated_at_once() -> None:
+    bench = Bench()
+    bench.script.append(CONFLICT)
+    (future,) = bench.submit(*crowd(1))
+    async with bench.running():
+        assert await future == 10
+
+    assert asyncio.get_running_loop().time() == 0
+    assert bench.again == [False, False]
+
+
+@in_virtual_time
+async def test_a_write_that_is_undone_again_and_again_is_an_outage() -> None:
+    bench = Bench()
+    bench.script.extend([CONFLICT] * CONFLICT_ATTEMPTS_MAX)
+    (future,) = bench.submit(*crowd(1))
+    async with bench.running():
+        await asyncio.wait({future})
+
+    assert len(bench.batches) == CONFLICT_ATTEMPTS_MAX
+    assert isinstance(future.exception(), errors.StorageConflictError)
+
+
+@pytest.mark.parametrize("insistence", Insistence)
+@in_virtual_time
+async def test_an_item_that_postgresql_refuses_fails_alone(insistence: Insistence) -> None:
+    bench = Bench(insistence)
+    good, poisoned = crowd(1, 3, 4), Item(2, "p2", poisoned=True)
+    futures = bench.submit(good[0], poisoned, *good[1:])
+    async with bench.running():
+        await asyncio.wait(futures)
+
+    assert isinstance(futures[1].exception(), errors.StorageRefusedError)
+    assert [futures[index].result() for index in (0, 2, 3)] == [10, 30, 40]
+
+
+@pytest.mark.parametrize("error", [struct.error, UnicodeError, OverflowError])
+@in_virtual_time
+async def test_an_item_that_no_column_can_hold_fails_alone(error: type[Exception]) -> None:
+    bench = Bench()
+    bench.script.extend([error, error])
+    futures = bench.submit(*crowd(1, 2))
+    async with bench.running():
+        await asyncio.wait(futures)
+
+    assert isinstance(futures[0].exception(), errors.StorageRefusedError)
+    assert futures[1].result() == 20
+
+
+@in_virtual_time
+async def test_the_refusal_of_an_item_that_nobody_waits_for_is_no_matter() -> None:
+    bench = Bench(Insistence.INSIST)
+    (gone,) = bench.submit(Item(1, "p1", poisoned=True))
+    gone.cancel()
+    async with bench.running():
+        (there,) = bench.submit(*crowd(2))
+
+        assert await there == 20
+
+
+@in_virtual_time
+async def test_half_a_batch_that_is_written_is_not_written_again_for_the_other() -> None:
+    bench = Bench(Insistence.INSIST)
+    bench.script.extend([REFUSED, None, AWAY])
+    futures = bench.submit(*crowd(1, 2))
+    async with bench.running():
+        await asyncio.wait(futures)
+
+    assert bench.batches == [(1, 2), (1,), (2,), (2,)]
+
+
+@in_virtual_time
+async def test_a_bug_in_a_write_ends_the_group() -> None:
+    bench = Bench()
+    bench.script.append(ZeroDivisionError)
+    bench.submit(*crowd(1))
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await bench.commit.run()
+
+    assert caught.group_contains(ZeroDivisionError)
