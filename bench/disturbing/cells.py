@@ -53,6 +53,9 @@ CELLS: Mapping[str, Cell] = MappingProxyType({
 
 OTHERS: Mapping[str, Cell] = MappingProxyType({
     "calm": Cell(text="nothing at all", disturb=faults.nothing),
+    "calm_for_long": Cell(
+        text="nothing at all, for as long as xmin is held", disturb=faults.nothing_for_long
+    ),
     "postgres_killed": Cell(text="kill -9 of PostgreSQL", disturb=faults.kill_postgres),
 })  # fmt: skip
 

@@ -40,6 +40,12 @@ async def nothing(_scene: Scene, _callers: Callers, pace: Pace) -> Facts:
     return {}
 
 
+async def nothing_for_long(_scene: Scene, _callers: Callers, pace: Pace) -> Facts:
+    """Break nothing, for as long as xmin is held: what time, and what is stored in it, cost."""
+    await asyncio.sleep(pace.hold_seconds)
+    return {"hold_seconds": pace.hold_seconds}
+
+
 async def restart(scene: Scene, _callers: Callers, _pace: Pace) -> Facts:
     """Shut PostgreSQL down fast, and start it."""
     await asyncio.to_thread(scene.server.stop)
