@@ -95,7 +95,8 @@ class Assembly:
         config, pools, functions = self._config, self._pools, self.functions
         clock, own_id = self._clock, self._replica_id
         timeout, grace = config.database.statement_timeout, config.replica.step_grace
-        self.namespaces = Namespaces(pool=pools.front)
+        self._channels = Channels()
+        self.namespaces = Namespaces(pool=pools.front, on_gone=self._channels.forget)
         self.roster = Roster(
             pool=pools.front, clock=clock, lease_timeout=config.replica.lease_timeout
         )
@@ -136,7 +137,6 @@ class Assembly:
         )
         self._agenda = Agenda(clock=clock, horizon=config.scanner.horizon, size_max=_AGENDA_MAX)
         self._aftermath = Aftermath(replies=self.replies, agenda=self._agenda, replica_id=own_id)
-        self._channels = Channels()
         steps = Steps(
             processor=ProcessorClient(self._channels, clock),
             settlements=self._settlements,

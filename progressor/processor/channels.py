@@ -80,11 +80,19 @@ class Channels:
         if connection.is_idle:
             await self._close_connection(connection)
 
-    async def forget(self, namespace_name: str) -> None:
-        """Let go of the targets of a namespace that was deleted; unknown ones are fine."""
+    def forget(self, namespace_name: str) -> None:
+        """Let go of the targets of a namespace that was deleted; unknown ones are fine.
+
+        Channels that nobody names any more are closed soon after, by `run`; where that does not
+        run, by `close`.
+        """
         forgotten = self._rounds.pop(namespace_name, None)
-        if forgotten is not None:
-            await self._release(forgotten)
+        if forgotten is None:
+            return
+        if self._group is None:
+            _uncount(forgotten)
+            return
+        self._group.create_task(self._release(forgotten), name=f"forget {namespace_name}")
 
     async def close(self) -> None:
         """Close all channels; calls in flight end as if their processors were unavailable."""
@@ -111,8 +119,7 @@ class Channels:
         return connection
 
     async def _release(self, old: _Round) -> None:
-        for connection in old.connections:
-            connection.namespace_count -= 1
+        _uncount(old)
         # A target may be named twice, so idleness is looked at after all are counted.
         for connection in old.connections:
             if connection.is_idle:
@@ -122,6 +129,11 @@ class Channels:
         if self._connections.get(connection.target) is connection:
             del self._connections[connection.target]
             await connection.close()
+
+
+def _uncount(old: _Round) -> None:
+    for connection in old.connections:
+        connection.namespace_count -= 1
 
 
 def _next_in_turn(current: _Round) -> Connection:

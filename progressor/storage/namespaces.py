@@ -21,9 +21,10 @@ UPDATE_ATTEMPTS_MAX = 10
 class Namespaces:
     """The namespaces, and a memory of them that the scan refreshes."""
 
-    def __init__(self, *, pool: Pool) -> None:
-        """Open nothing."""
+    def __init__(self, *, pool: Pool, on_gone: Callable[[str], None] = lambda _: None) -> None:
+        """Open nothing; ``on_gone`` is told the name of each that was known and is no more."""
         self._pool = pool
+        self._on_gone = on_gone
         self._known: dict[str, Namespace] = {}
 
     async def lookup(self, name: str) -> Namespace:
@@ -157,7 +158,8 @@ class Namespaces:
         return namespace
 
     def _forget(self, name: str) -> None:
-        self._known.pop(name, None)
+        if self._known.pop(name, None) is not None:
+            self._on_gone(name)
 
 
 def _config(namespace: Namespace) -> str:

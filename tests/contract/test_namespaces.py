@@ -1,6 +1,7 @@
 """Namespaces: their configuration, its revisions, and each replica's memory of them."""
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime as dt
 
@@ -10,6 +11,7 @@ from progressor import errors
 from progressor.domain.namespace import HistoryMode, Namespace, RetryPolicy, ZombiePolicy
 from progressor.domain.process import process_key
 from progressor.domain.task import TaskType
+from progressor.storage.namespaces import Namespaces
 from tests.support.storage import Desk, a_request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -117,6 +119,21 @@ class TestTheMemory:
         assert "gone" not in {each.name for each in desk.namespaces.known()}
         with pytest.raises(errors.NamespaceNotFoundError):
             await desk.namespaces.lookup("gone")
+
+    @pytest.mark.parametrize("operation", ["refresh", "get", "delete"])
+    async def test_tells_once_what_is_gone(self, desk: Desk, other: Desk, operation: str) -> None:
+        told: list[str] = []
+        namespaces = Namespaces(pool=other.pool, on_gone=told.append)
+        name = f"gone-by-{operation}"
+        await namespaces.create(named(name))
+        await desk.namespaces.delete(name)
+
+        for _ in range(2):
+            with contextlib.suppress(errors.NamespaceNotFoundError):
+                arguments = () if operation == "refresh" else (name,)
+                await getattr(namespaces, operation)(*arguments)
+
+        assert told == [name]
 
 
 class TestADeletion:

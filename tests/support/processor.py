@@ -134,6 +134,10 @@ class ScriptedProcessor:
             await self._server.stop(grace=0)
             self._server = None
 
+    async def hung_up(self) -> None:
+        """Wait until nobody is connected any more."""
+        await self._relay.hung_up()
+
     def on_process(self, process_id: str, *steps: Step) -> None:
         """Serve the requests for a process by these steps in turn, the last one for ever."""
         self._scripts[process_id] = list(steps)

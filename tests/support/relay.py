@@ -17,6 +17,7 @@ class Relay:
         self._server_port = 0
         self._listener: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._left = asyncio.Event()
 
     @property
     def target(self) -> str:
@@ -45,6 +46,12 @@ class Relay:
         for writer in tuple(self._writers):
             writer.transport.abort()
 
+    async def hung_up(self) -> None:
+        """Wait until there is no connection."""
+        while self._writers:
+            self._left.clear()
+            await self._left.wait()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             way_on = await asyncio.open_connection("127.0.0.1", self._server_port)
@@ -61,6 +68,7 @@ class Relay:
                 group.create_task(_pass_on(server_reader, writer), name="relay from server")
         finally:
             self._writers.difference_update(pair)
+            self._left.set()
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -214,7 +214,9 @@ async def open_stage(
 
     Without `streaming` the processor, without `session` the client speaks by single calls alone.
 
-    Leaving it removes the processes, so that nothing of them is in hand when the engine drains.
+    Leaving it removes the processes, so that nothing of them is in hand when the engine drains, and
+    the namespace: the port of its processor may be the next one's, and the engine would not try to
+    connect there for a while.
     """
     name = f"stage-{os.getpid()}-{next(_numbers)}"
     async with (
@@ -230,9 +232,11 @@ async def open_stage(
         fields = {"processor_targets": (processor.target,), **options}
         await client.create_namespace(NamespaceConfig(name=name, **fields))
         yield Stage(replica=replica, processor=processor, client=client)
-        async for process in client.list(page_size=1000):
-            with contextlib.suppress(errors.ProcessNotFoundError):
-                await client.remove(process.process_id)
+        with contextlib.suppress(errors.NamespaceNotFoundError):
+            async for process in client.list(page_size=1000):
+                with contextlib.suppress(errors.ProcessNotFoundError):
+                    await client.remove(process.process_id)
+            await client.delete_namespace(name)
 
 
 def answering(*events: bytes, **fields: Any) -> Answer:

@@ -90,3 +90,12 @@ async def test_an_update_with_a_mask_leaves_the_other_fields(stage: Stage) -> No
     now = await stage.client.get_namespace(stage.namespace)
     assert (now.worker_count_max, now.waiting_callers_max) == (9, config.waiting_callers_max)
     assert now.revision == config.revision + 1
+
+
+async def test_nobody_stays_connected_for_a_namespace_that_is_gone(stage: Stage) -> None:
+    await stage.running("p")
+    await stage.client.remove("p")
+
+    await stage.client.delete_namespace(stage.namespace)
+
+    await stage.processor.hung_up()

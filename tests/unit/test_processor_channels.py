@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from progressor.domain.namespace import Namespace
 from progressor.processor.channels import Channels
+from progressor.processor.connection import Connection
 
 A, B, C = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
 
@@ -18,6 +19,16 @@ async def channels() -> AsyncIterator[Channels]:
     channels = Channels()
     yield channels
     await channels.close()
+
+
+@pytest_asyncio.fixture
+async def carried(channels: Channels) -> AsyncIterator[Channels]:
+    """Return channels that run."""
+    running = asyncio.ensure_future(channels.run())
+    await asyncio.sleep(0)
+    yield channels
+    await channels.close()
+    await running
 
 
 def namespace(*targets: str, name: str = "orders") -> Namespace:
@@ -31,6 +42,18 @@ async def targets_of(channels: Channels, asked: Namespace, count: int) -> list[s
         targets.append(connection.target)
         await channels.give_back(connection)
     return targets
+
+
+async def closed(connection: Connection) -> None:
+    """Wait until a channel is closed."""
+    async with asyncio.timeout(10):
+        while (state := connection.channel.get_state()) is not grpc.ChannelConnectivity.SHUTDOWN:
+            await connection.channel.wait_for_state_change(state)
+
+
+async def others_had_their_turn() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 async def test_targets_are_taken_in_turn(channels: Channels) -> None:
@@ -88,24 +111,46 @@ async def test_callers_with_old_and_new_targets_do_not_close_each_other(channels
         assert connection.channel.get_state() is not grpc.ChannelConnectivity.SHUTDOWN
 
 
-async def test_a_channel_stays_while_another_namespace_names_it(channels: Channels) -> None:
-    shared = await channels.take(namespace(A))
-    await channels.give_back(shared)
-    await targets_of(channels, namespace(A, name="payments"), 1)
+async def test_a_channel_stays_while_another_namespace_names_it(carried: Channels) -> None:
+    shared = await carried.take(namespace(A))
+    await carried.give_back(shared)
+    await targets_of(carried, namespace(A, name="payments"), 1)
 
-    await channels.forget("orders")
+    carried.forget("orders")
+    await others_had_their_turn()
 
     assert shared.channel.get_state() is not grpc.ChannelConnectivity.SHUTDOWN
-    await channels.forget("payments")
-    assert shared.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+    carried.forget("payments")
+    await closed(shared)
 
 
-async def test_a_target_named_twice_is_one_channel_and_closed_once(channels: Channels) -> None:
-    connection = await channels.take(namespace(A, A))
+async def test_a_target_named_twice_is_one_channel_and_closed_once(carried: Channels) -> None:
+    connection = await carried.take(namespace(A, A))
+    await carried.give_back(connection)
+
+    carried.forget("orders")
+    carried.forget("orders")
+
+    await closed(connection)
+
+
+async def test_a_channel_that_is_forgotten_in_a_call_is_closed_after_it(carried: Channels) -> None:
+    connection = await carried.take(namespace(A))
+    carried.forget("orders")
+    await others_had_their_turn()
+
+    assert connection.channel.get_state() is not grpc.ChannelConnectivity.SHUTDOWN
+    await carried.give_back(connection)
+    assert connection.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+
+
+async def test_what_is_forgotten_before_the_channels_run_is_closed_with_the_others() -> None:
+    channels = Channels()
+    connection = await channels.take(namespace(A))
     await channels.give_back(connection)
 
-    await channels.forget("orders")
-    await channels.forget("orders")
+    channels.forget("orders")
+    await channels.close()
 
     assert connection.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
 
