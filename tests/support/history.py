@@ -15,7 +15,8 @@ Unknown     no word came: it was done, will be done, or never
 ==========  =====================================================================
 
 `merged` makes one operation of all that was asked and seen of one element: repetitions under the
-same idempotency key, and those who awaited it. `linear.py` asks whether an order explains the
+same idempotency key, and those who awaited it. Only a start that was rejected leaves no key behind:
+repetitions of one may each have been done. `linear.py` asks whether an order explains the
 operations; here `broken_promises` asks whether the database has them exactly once.
 """
 
@@ -171,7 +172,9 @@ def merged(operations: Iterable[Operation], *, settled_at: float = math.inf) -> 
             asked.append(operation)
         elif not (operation.kind is Kind.LOOK and isinstance(operation.outcome, Unknown)):
             whole.append(operation)
-    return [*whole, *(_one(asked, settled_at) for asked in by_element.values())]
+    whole.extend(_one(asked, settled_at) for asked in by_element.values())
+    whole.extend(itertools.chain.from_iterable(map(_anew, by_element.values())))
+    return whole
 
 
 def contradictions(operations: Iterable[Operation]) -> Iterator[str]:
@@ -392,6 +395,16 @@ def _one(asked: Sequence[Operation], settled_at: float) -> Operation:
         sent_at=min(it.sent_at for it in requests),
         answered_at=answered_at,
     )
+
+
+def _anew(asked: Sequence[Operation]) -> Iterator[Operation]:
+    """Yield what repetitions of a start may have done once more.
+
+    A start that was rejected leaves no process, and no key: a repetition may be rejected anew.
+    """
+    requests = [it for it in asked if it.kind is Kind.START and it.deed is Deed.REJECT]
+    for operation in requests[1:]:
+        yield dataclasses.replace(operation, outcome=Unknown("repeated"), answered_at=math.inf)
 
 
 def _heard(

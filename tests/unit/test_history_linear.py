@@ -18,6 +18,7 @@ from tests.support.history import (
     Revived,
     Sight,
     Unknown,
+    merged,
 )
 from tests.support.linear import UNDECIDED, explained
 
@@ -286,3 +287,41 @@ def test_a_hundred_lost_requests_are_no_trouble_where_the_end_is_known() -> None
     lost = [asked(Kind.CALL, name, Unknown(), 2) for name in names]
 
     assert explained([STARTED, *lost, saw("s", *names[::2], at=9)]) is None
+
+
+BORN = Done(Sight("init", 0, ()))
+GONE = Refused("PROCESS_NOT_FOUND")
+REJECTED = Refused("REJECTED")
+
+
+def rejected(outcome: Outcome, sent_at: float, answered_at: float = math.inf) -> Operation:
+    return asked(Kind.START, "s", outcome, sent_at, answered_at, Deed.REJECT)
+
+
+def test_a_start_that_was_rejected_is_rejected_anew_when_it_is_repeated() -> None:
+    """Its key has gone with its process."""
+    repeated = [rejected(Unknown(), 0), rejected(REJECTED, 5, 6)]
+    seen = [
+        asked(Kind.LOOK, "", BORN, 1, 2),
+        asked(Kind.LOOK, "", GONE, 3, 4),
+        asked(Kind.LOOK, "", BORN, 5, 6),
+    ]
+
+    assert explained(merged([*repeated, *seen])) is None
+
+
+def test_a_start_that_was_sent_once_is_rejected_once() -> None:
+    seen = [
+        asked(Kind.LOOK, "", BORN, 1, 2),
+        asked(Kind.LOOK, "", GONE, 3, 4),
+        asked(Kind.LOOK, "", BORN, 5, 6),
+    ]
+
+    assert explained(merged([rejected(REJECTED, 0, 7), *seen])) is not None
+
+
+def test_a_start_that_is_repeated_while_the_first_lives_need_not_be_done_twice() -> None:
+    repeated = [rejected(Unknown(), 0), rejected(REJECTED, 2, 6)]
+    seen = [asked(Kind.LOOK, "", BORN, 1, 3), asked(Kind.LOOK, "", GONE, 7, 8)]
+
+    assert explained(merged([*repeated, *seen])) is None
