@@ -33,8 +33,13 @@ def _arguments() -> argparse.Namespace:
     add("--replicas", type=int, default=3, help="engines on the one database [3]")
     add("--callers", type=int, default=_CALLERS, help=f"at once [{_CALLERS}]")
     add("--json", type=Path, help="append the report to this file as a line of JSON")
-    add("--keep", type=Path, help="leave logs and journals in this directory")
-    return parser.parse_args()
+    add("--keep", type=Path, help="leave logs and journals in this directory, which is empty")
+    add("--calm", action="store_true", help="break nothing: what time alone does to the rate")
+    arguments = parser.parse_args()
+    if arguments.keep is not None and arguments.keep.exists() and any(arguments.keep.iterdir()):
+        # Journals are appended to, and a seed calls its requests by the same names again.
+        parser.error(f"--keep: {arguments.keep} is not empty")
+    return arguments
 
 
 def _say(line: object) -> None:
@@ -89,7 +94,8 @@ class _Run:
             async with asyncio.TaskGroup() as callers:
                 self._begun_at = time.monotonic()
                 self._call(callers, lines, ending)
-                await self._break_all(plan(self._arguments.seed, seconds))
+                faults = () if self._arguments.calm else plan(self._arguments.seed, seconds)
+                await self._break_all(faults)
                 mended_after = time.monotonic() - self._begun_at
                 await self._sleep_until(max(seconds, mended_after + calm_seconds(seconds)))
                 ended_at = time.monotonic()
