@@ -1,11 +1,14 @@
 """Addresses and connection strings: checked, and shown without their secrets."""
 
+import dataclasses
 import re
 
 from progressor import errors
 
 _PORT_MAX = 65535
-_HOST_AND_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+):(\d{1,5})", re.ASCII)
+_HOST = r"\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+"
+_HOST_AND_PORT = re.compile(rf"(?:{_HOST}):(\d{{1,5}})", re.ASCII)
+_HTTP_BIND = re.compile(rf"({_HOST}):(\d{{1,5}})(\+?)", re.ASCII)
 _UNIX = re.compile(r"unix:\S+")
 
 # Greedy up to the last @: a password with an unescaped @ or / must not show either.
@@ -16,6 +19,34 @@ _KEY_AND_VALUE = re.compile(
     rf"(\b(?:{_SECRETS})\s*=\s*)(?:'(?:[^'\\]|\\.)*(?:'|$)|(?:\\.|[^\s\\])+)",
     re.IGNORECASE | re.DOTALL,
 )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HttpBind:
+    """Where to listen for HTTP; with `or_above`, at a higher port where that one is taken."""
+
+    host: str
+    port: int
+    or_above: bool
+
+    def __str__(self) -> str:
+        """Return it as it is written in the configuration."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}{'+' if self.or_above else ''}"
+
+
+def http_bind(key: str, text: str) -> HttpBind:
+    """Return what ``host:port`` stands for, or ``host:port+``.
+
+    Raises:
+        ConfigError: It is neither, or there is no such port.
+    """
+    match = _HTTP_BIND.fullmatch(text)
+    if match is None or int(match[2]) > _PORT_MAX:
+        raise errors.ConfigError(
+            key, f"{text!r} is not host:port, with a port 0 .. {_PORT_MAX} and a + or none, nor off"
+        )
+    return HttpBind(host=match[1].strip("[]"), port=int(match[2]), or_above=bool(match[3]))
 
 
 def check_address(key: str, address: str, *, port_min: int) -> None:

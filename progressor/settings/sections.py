@@ -12,8 +12,11 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from progressor import errors
-from progressor.settings.addresses import check_address, redact_dsn
+from progressor.settings.addresses import HttpBind, check_address, http_bind, redact_dsn
 from progressor.settings.decoding import found_setting, setting
+
+METRICS_KEY = "telemetry.metrics_bind"
+METRICS_OFF = "off"
 
 _MIB = 1024 * 1024
 
@@ -195,13 +198,39 @@ class Snapshots:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
-    """OpenTelemetry."""
+    """Metrics and traces."""
 
+    metrics_bind: str = setting(
+        "127.0.0.1:9464+",
+        "where Prometheus reads /metrics: host:port; with a +, the next free port where that one "
+        "is taken; off: nowhere",
+    )
+    metrics_interval: Annotated[dt.timedelta, Meta(ge=0.1, le=3600)] = setting(
+        dt.timedelta(seconds=15), "between two pushes of all metrics by OTLP"
+    )
     otlp_endpoint: str = setting("", "OTLP over gRPC, as in http://localhost:4317; empty: off")
     service_name: str = setting("progressor", "service.name of every span and metric")
     sample_ratio: Annotated[float, Meta(ge=0, le=1)] = setting(
         1.0, "share of traces that is recorded where the caller has not decided"
     )
+
+    def __post_init__(self) -> None:
+        """Check where metrics are served."""
+        self.metrics_at()
+
+    def metrics_at(self, number: int = 1) -> HttpBind | None:
+        """Return where the metrics of so many-th process of an engine are served; None: nowhere.
+
+        Raises:
+            ConfigError: There is no such place.
+        """
+        if self.metrics_bind == METRICS_OFF:
+            return None
+        bind = http_bind(METRICS_KEY, self.metrics_bind)
+        if not bind.port or number == 1:
+            return bind
+        following = dataclasses.replace(bind, port=bind.port + number - 1)
+        return http_bind(METRICS_KEY, str(following))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,74 +1,318 @@
-"""Every metric and span by its name, with its unit and one sentence."""
+"""Every metric, span and attribute by its name, with its unit and one sentence.
 
-import dataclasses
+The eight histograms that end in ``_duration_ms`` have the names that the Erlang progressor gave
+them. Labels are of bounded cardinality: what names a process or a task belongs into spans and logs.
+In Prometheus a counter's name ends in ``_total``.
+"""
+
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from progressor.telemetry.instruments import Kind, Metric
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Counter:
-    """A metric that only grows; ``facts`` become its attributes, all of bounded cardinality."""
-
-    name: str
-    unit: str
-    meaning: str
-    facts: tuple[str, ...] = ()
+_DURATIONS_MS = (
+    0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000
+)  # fmt: skip
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_BY_TASK = ("namespace", "task_type")
 
 
-COUNTERS: Mapping[str, Counter] = MappingProxyType(
+def _duration(name: str, meaning: str, labels: tuple[str, ...] = _BY_TASK) -> Metric:
+    return Metric(
+        kind=Kind.HISTOGRAM, name=name, unit="ms", meaning=meaning, labels=labels,
+        bounds=_DURATIONS_MS,
+    )  # fmt: skip
+
+
+def _counter(name: str, unit: str, meaning: str, *labels: str) -> Metric:
+    return Metric(kind=Kind.COUNTER, name=name, unit=unit, meaning=meaning, labels=labels)
+
+
+def _gauge(name: str, unit: str, meaning: str, *labels: str) -> Metric:
+    return Metric(kind=Kind.GAUGE, name=name, unit=unit, meaning=meaning, labels=labels)
+
+
+METRICS: Mapping[str, Metric] = MappingProxyType(
     {
-        "admitted": Counter(
-            name="progressor_requests_admitted",
-            unit="{task}",
-            meaning="Requests that became durable tasks, or joined one by their idempotency key.",
+        # The ancestor's.
+        "calls_scanning": _duration(
+            "progressor_calls_scanning_duration_ms",
+            "A claim of due requests (init, call, notify, repair), told once for each namespace "
+            "and type in it; a look of the safety net that finds nothing counts as call.",
         ),
-        "settled": Counter(
-            name="progressor_tasks_settled",
-            unit="{task}",
-            meaning="Attempts whose outcome was written.",
-            facts=("task_type", "settlement"),
+        "timers_scanning": _duration(
+            "progressor_timers_scanning_duration_ms",
+            "A claim of due timers (timeout, remove), told once for each namespace and type in "
+            "it; a look of the safety net that finds nothing counts as timeout.",
         ),
-        "fenced": Counter(
-            name="progressor_settlements_fenced",
-            unit="{task}",
-            meaning="Settlements refused because their lease was lost.",
+        "zombie_collection": _duration(
+            "progressor_zombie_collection_duration_ms",
+            "From finding a lost lease to its settlement.",
         ),
-        "abandoned": Counter(
-            name="progressor_steps_abandoned",
-            unit="{task}",
-            meaning="Steps given up because no heartbeat could be written.",
+        "request_preparing": _duration(
+            "progressor_request_preparing_duration_ms",
+            "Admission: from a request's arrival to its durable task, the wait for a batch in it.",
         ),
-        "scan_found": Counter(
-            name="progressor_scan_found",
-            unit="{task}",
-            meaning="Due tasks that only the safety net found; zero in a healthy engine.",
-            facts=("task_type",),
+        "task_processing": _duration(
+            "progressor_task_processing_duration_ms",
+            "One attempt at the processor, from asking to its answer.",
         ),
-        "zombie_collected": Counter(
-            name="progressor_zombies_collected",
-            unit="{task}",
-            meaning="Lost leases settled by this replica.",
-            facts=("cause", "settlement"),
+        "task_completion": _duration(
+            "progressor_task_completion_duration_ms",
+            "Settlement: from the outcome to its commit, the wait for a batch in it.",
         ),
-        "reply_fetched": Counter(
-            name="progressor_replies_fetched",
-            unit="{task}",
-            meaning="Answers read because another replica had carried the task.",
+        "process_removing": _duration(
+            "progressor_process_removing_duration_ms",
+            "Deleting a process with all its rows, by a request or a step.",
         ),
-        "notification_lost": Counter(
-            name="progressor_notifications_lost",
-            unit="{notification}",
-            meaning="Notifications to other replicas that could not be sent.",
+        "notification": _duration(
+            "progressor_notification_duration_ms",
+            "Telling other replicas that tasks have ended for which callers wait there, told once "
+            "for each namespace and type in it.",
         ),
-        "scan_failed": Counter(
-            name="progressor_scans_failed",
-            unit="{scan}",
-            meaning="Scans that ended in an error and are repeated.",
-            facts=("scan",),
+        # Requests.
+        "requests": _counter(
+            "progressor_requests", "{request}",
+            "Requests that have ended. outcome: ok, refused (the caller's to mend), failed (the "
+            "processor's word), unavailable (try again), cancelled (the caller has gone), internal "
+            "(a bug). reason: of the error, REJECTED for the processor's own. namespace: empty for "
+            "one that is not known, and for requests about none.",
+            "namespace", "operation", "outcome", "reason",
+        ),
+        "admitted": _counter(
+            "progressor_requests_admitted", "{task}",
+            "Requests that became durable tasks, or joined one by their idempotency key.",
+            "namespace", "task_type",
+        ),
+        "callers_waiting": _gauge(
+            "progressor_callers_waiting", "{task}",
+            "Tasks for whose answers callers wait in this replica.",
+        ),
+        "replies": _counter(
+            "progressor_replies", "{task}",
+            "Answers given to waiting callers. way: local, or remote where another replica had "
+            "carried the task.",
+            "way",
+        ),
+        "notifications_lost": _counter(
+            "progressor_notifications_lost", "{notification}",
+            "Notifications to other replicas that could not be sent; a slow round makes up for it.",
+        ),
+        "stream_sessions": _gauge(
+            "progressor_stream_sessions", "{session}",
+            "Streams open. side: client (sessions of clients), processor (streams to processors).",
+            "side",
+        ),
+        # Queues.
+        "queue_tasks": _gauge(
+            "progressor_queue_tasks", "{task}",
+            "Tasks that wait, over all replicas, as of the last look; counted up to 10,000. cause: "
+            "timer, retry, no_free_worker (due and not taken), behind_task.",
+            "namespace", "cause",
+        ),
+        "queue_oldest_age": _gauge(
+            "progressor_queue_oldest_age_seconds", "s",
+            "How long the oldest of them has waited; zero where none does. cause: no_free_worker, "
+            "since it was due; behind_task, since it was admitted (a timer: since it was due); "
+            "retry, since its first attempt.",
+            "namespace", "cause",
+        ),
+        "timer_lateness": _duration(
+            "progressor_timer_lateness_ms",
+            "From the instant at which a timer, or its retry, was due to the start of its step; "
+            "those left out that a step sets for at once.",
+            ("namespace",),
+        ),
+        "scan_found": _counter(
+            "progressor_scan_found", "{task}",
+            "Due tasks that only the safety net found; zero in a healthy engine.",
+            "namespace", "task_type",
+        ),
+        "scans_failed": _counter(
+            "progressor_scans_failed", "{scan}",
+            "Scans that ended in an error and are repeated.",
+            "scan",
+        ),
+        # Steps.
+        "steps_in_flight": _gauge(
+            "progressor_steps_in_flight", "{task}",
+            "Steps that this replica has in hand.",
+            "namespace",
+        ),
+        "workers_free": _gauge(
+            "progressor_workers_free", "{worker}",
+            "Places for more steps in this replica.",
+            "namespace",
+        ),
+        "settled": _counter(
+            "progressor_tasks_settled", "{task}",
+            "Attempts whose outcome was written, those of zombies among them. settlement: finish, "
+            "fail, retry, break, remove.",
+            "namespace", "task_type", "settlement",
+        ),
+        "fenced": _counter(
+            "progressor_settlements_fenced", "{task}",
+            "Settlements refused because their lease was lost.",
+            "namespace", "task_type",
+        ),
+        "abandoned": _counter(
+            "progressor_steps_abandoned", "{task}",
+            "Steps given up: no heartbeat could be written, or the namespace is gone.",
+            "namespace", "task_type",
+        ),
+        "processor_errors": _counter(
+            "progressor_processor_errors", "{attempt}",
+            "Attempts that the processor did not succeed in. code: of gRPC; rejected: its own word "
+            "to the caller.",
+            "namespace", "task_type", "code", "rejected",
+        ),
+        "events_written": _counter(
+            "progressor_events_written", "{event}",
+            "Events that became part of a history.",
+            "namespace",
+        ),
+        "bytes_written": _counter(
+            "progressor_bytes_written", "By",
+            "Payloads written. kind: args, events, response, aux_state, result.",
+            "namespace", "kind",
+        ),
+        "zombies_collected": _counter(
+            "progressor_zombies_collected", "{task}",
+            "Lost leases settled by this replica. cause: silent, overrun, unknown. policy: of the "
+            "namespace, retry or fail. settlement: what came of it, as of all attempts.",
+            "namespace", "cause", "policy", "settlement",
+        ),
+        # Storage.
+        "batch_items": Metric(
+            kind=Kind.HISTOGRAM, name="progressor_batch_items", unit="{item}",
+            meaning="Items of a batch of the group commit. write: which kind.",
+            labels=("write",), bounds=_SIZES,
+        ),
+        "batch_wait": _duration(
+            "progressor_batch_wait_ms",
+            "How long the first item of a batch waited until it was sent.",
+            ("write",),
+        ),
+        "writes_waiting": _gauge(
+            "progressor_writes_waiting", "{item}",
+            "Items in line for the group commit.",
+            "write",
+        ),
+        "writes_waiting_bytes": _gauge(
+            "progressor_writes_waiting_bytes", "By",
+            "What they take.",
+            "write",
+        ),
+        "pool_connections": _gauge(
+            "progressor_pool_connections", "{connection}",
+            "Connections to PostgreSQL. state: used, idle.",
+            "pool", "state",
+        ),
+        "pool_waiting": _gauge(
+            "progressor_pool_waiting", "{waiter}",
+            "Who waits for a connection.",
+            "pool",
+        ),
+        "pool_wait": _counter(
+            "progressor_pool_wait_ms", "ms",
+            "Time spent waiting for a connection, over all who did.",
+            "pool",
+        ),
+        # Telemetry itself.
+        "spans": _counter(
+            "progressor_spans", "{span}",
+            "Spans that have ended. fate: pushed, no_room (more than the line to the collector "
+            "holds), not_taken (the collector was away, or refused). No series: there is no "
+            "collector.",
+            "fate",
+        ),
+        "heartbeat_age": _gauge(
+            "progressor_heartbeat_age_seconds", "s",
+            "How old this replica's last heartbeat is; at 0.9 of the lease timeout it lets go.",
         ),
     }
-)
-"""By the point that an observer is told of (worker/observer.py)."""
+)  # fmt: skip
+"""By the attribute of `metrics.Metrics`."""
 
-STEP_SPAN = "progressor.step"
-"""One attempt of a task: from asking the processor to its answer."""
+PROCESSOR_SERVICE = "progressor.v1.ProcessorService"
+ADMIT = "progressor.admit"
+STEP = "progressor.step"
+CLAIM = "progressor.claim"
+SETTLE = "progressor.settle"
+COLLECT = "progressor.collect"
+
+SPANS: Mapping[str, str] = MappingProxyType(
+    {
+        "progressor.v1.ProcessService/…": "A request, alone or in a session, from its arrival to "
+        "its answer; likewise of the other services.",
+        ADMIT: "A request becomes a durable task, its wait for a batch in it.",
+        STEP: "One attempt of a task, from its claim to its settlement; a timer's is linked to "
+        "the step that set it.",
+        CLAIM: "The statement that leased a task which had waited, many at once as a rule.",
+        f"{PROCESSOR_SERVICE}/Process": "The processor is asked, by a call or in a frame; its own "
+        "spans go below.",
+        SETTLE: "The outcome is written, its wait for a batch in it.",
+        COLLECT: "A lost lease is found and settled.",
+    }
+)
+"""By name, a sentence for each."""
+
+NAMESPACE = "progressor.namespace"
+PROCESS_ID = "progressor.process_id"
+TASK_ID = "progressor.task_id"
+TASK_TYPE = "progressor.task_type"
+ATTEMPT = "progressor.attempt"
+LATENESS = "progressor.lateness_ms"
+BATCH_WAIT = "progressor.batch_wait_ms"
+VERDICT = "progressor.verdict"
+SETTLEMENT = "progressor.settlement"
+NEXT_TASK_ID = "progressor.next_task_id"
+RETRY_DELAY = "progressor.retry_delay_ms"
+REJECTED = "progressor.rejected"
+CAUSE = "progressor.cause"
+ERROR_TYPE = "error.type"
+RPC_SYSTEM = "rpc.system.name"
+RPC_METHOD = "rpc.method"
+RPC_STATUS_CODE = "rpc.response.status_code"
+SERVER_ADDRESS = "server.address"
+SERVER_PORT = "server.port"
+MESSAGING_SYSTEM = "messaging.system"
+MESSAGING_OPERATION = "messaging.operation.name"
+MESSAGING_OPERATION_TYPE = "messaging.operation.type"
+MESSAGING_DESTINATION = "messaging.destination.name"
+MESSAGE_ID = "messaging.message.id"
+DB_SYSTEM = "db.system.name"
+DB_PROCEDURE = "db.stored_procedure.name"
+
+ATTRIBUTES: Mapping[str, str] = MappingProxyType(
+    {
+        NAMESPACE: "The namespace of the process.",
+        PROCESS_ID: "The id of the process.",
+        TASK_ID: "The id of the task.",
+        TASK_TYPE: "init, call, notify, repair, timeout or remove.",
+        ATTEMPT: "The number of the attempt, from 1.",
+        LATENESS: "From the instant at which a timer, or its retry, was due to the start of its "
+        "step.",
+        BATCH_WAIT: "How long an admission or a settlement stood in line until it was sent.",
+        VERDICT: "What admission said of the request: accepted, duplicate, process_not_found …",
+        SETTLEMENT: "What was written: finish, fail, retry, break, remove.",
+        NEXT_TASK_ID: "The task of the same process that the worker goes on with.",
+        RETRY_DELAY: "For how long the task waits for its next attempt.",
+        REJECTED: "The processor refused the request: its own word to the caller, and no failure.",
+        CAUSE: "How the lease was lost: silent, overrun, unknown.",
+        ERROR_TYPE: "The reason of an error; CANCELLED where nobody waited any more.",
+        RPC_SYSTEM: "grpc.",
+        RPC_METHOD: "The full name of the method.",
+        RPC_STATUS_CODE: "The gRPC status: OK, UNAVAILABLE …",
+        SERVER_ADDRESS: "The host, or the path of the socket, where the processor was asked.",
+        SERVER_PORT: "Its port.",
+        MESSAGING_SYSTEM: "progressor: to whoever looks at queues alone, a task is a message.",
+        MESSAGING_OPERATION: "step.",
+        MESSAGING_OPERATION_TYPE: "process.",
+        MESSAGING_DESTINATION: "The namespace.",
+        MESSAGE_ID: "The id of the task.",
+        DB_SYSTEM: "postgresql.",
+        DB_PROCEDURE: "The function in the database.",
+    }
+)
+"""Of spans, by name, a sentence for each."""

@@ -1,8 +1,9 @@
-"""A collector of metrics that a replica in a process of its own pushes by OTLP.
+"""A collector of the counters that a replica in a process of its own pushes by OTLP.
 
 A replica that drains pushes the last values before it leaves.
 """
 
+import asyncio
 import collections
 import contextlib
 from collections.abc import AsyncIterator
@@ -21,11 +22,20 @@ class Collector:
     def __init__(self) -> None:
         """Hear of none yet."""
         self.endpoint = ""
+        self.names: set[str] = set()
+        """Of all metrics that were ever heard of."""
         self._counts: collections.Counter[str] = collections.Counter()
+        self._pushes = 0
+        self._news = asyncio.Condition()
 
     def count(self, name: str) -> int:
         """Return the last value of a counter, over all its attributes."""
         return self._counts[name]
+
+    async def pushed(self, count: int) -> None:
+        """Wait until there were so many pushes in all."""
+        async with self._news:
+            await self._news.wait_for(lambda: self._pushes >= count)
 
     async def export(
         self,
@@ -39,7 +49,11 @@ class Collector:
         for resource in request.resource_metrics:
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
+                    self.names.add(metric.name)
                     self._counts[metric.name] = _total(metric)
+        async with self._news:
+            self._pushes += 1
+            self._news.notify_all()
         return metrics_service_pb2.ExportMetricsServiceResponse()
 
 
@@ -67,4 +81,4 @@ async def running_collector() -> AsyncIterator[Collector]:
 
 
 def _total(metric: Metric) -> int:
-    return sum(point.as_int for point in metric.sum.data_points)
+    return int(sum(point.as_int + point.as_double for point in metric.sum.data_points))

@@ -1,0 +1,322 @@
+"""The metrics leave the process: scraped over a socket, pushed to a collector, printed where."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+import logging
+import os
+import re
+import socket
+import sys
+import urllib.error
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import generate_latest
+
+from progressor import errors
+from progressor.clock import SystemClock
+from progressor.domain.admission import Verdict
+from progressor.settings.addresses import http_bind
+from progressor.settings.sections import METRICS_KEY
+from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.names import METRICS
+from progressor.telemetry.otlp import EXPORTER_LOGGER, Push
+from progressor.telemetry.prometheus import Endpoint
+from progressor.telemetry.resource import resource_of
+from progressor.worker.measures import IntakeMeasures
+from tests.support.builders import make_key, make_process, make_request, make_task
+from tests.support.crew import running_crew
+from tests.support.faults_metrics import running_collector
+from tests.support.metrics import families, filled_metrics, read, registry_of, scrape, scraped
+from tests.support.points import PATIENCE_SECONDS
+from tests.support.replica import answering, open_stage, running_replica
+from tests.support.step_bench import Bench
+
+SCRAPES_MAX = 8
+PROCESSES = 100_000
+SETTLED = "progressor_tasks_settled_total"
+HOUR = dt.timedelta(hours=1)
+ALL = {it.name for it in METRICS.values()}
+THE_EIGHT = {it.name for it in METRICS.values() if it.name.endswith("_duration_ms")}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """Metrics with a value in each, served at an address."""
+
+    url: str
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Host and port."""
+        host, _, port = self.url.removeprefix("http://").partition("/")[0].rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    endpoint = Endpoint(filled_metrics(), http_bind("key", "127.0.0.1:0"))
+    yield Served(url=endpoint.open())
+    endpoint.close()
+
+
+def push(endpoint: str, metrics: Metrics, *, interval: dt.timedelta = HOUR) -> Push:
+    return Push(
+        metrics,
+        endpoint=endpoint,
+        interval=interval,
+        resource=resource_of(service_name="service", instance="replica:1"),
+        clock=SystemClock(),
+    )
+
+
+async def test_a_scrape_is_answered_while_the_event_loop_stands_still(served: Served) -> None:
+    # The thread of the loop is the one that waits here.
+    text = scrape(served.url)
+
+    assert families(text).keys() >= ALL
+    assert "process_resident_memory_bytes" in families(text)
+
+
+async def test_a_scrape_of_openmetrics_gets_that(served: Served) -> None:
+    text = scrape(served.url, {"Accept": "application/openmetrics-text;version=1.0.0"})
+
+    assert text.endswith("# EOF\n")
+    assert "# UNIT progressor_heartbeat_age_seconds seconds\n" in text
+
+
+async def test_there_is_nothing_but_the_metrics(served: Served) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        scrape(served.url.removesuffix("metrics"))
+
+
+def test_whoever_connects_and_says_nothing_takes_no_more_than_a_few_places(served: Served) -> None:
+    silent = [socket.create_connection(served.place) for _ in range(SCRAPES_MAX)]
+    try:
+        with socket.create_connection(served.place, timeout=PATIENCE_SECONDS) as one_more:
+            refused = one_more.recv(1)
+        silent.pop().close()
+        answered = until_answered(served.url)
+    finally:
+        for each in silent:
+            each.close()
+
+    assert refused == b""
+    assert families(answered).keys() >= ALL
+
+
+def until_answered(url: str) -> str:
+    """Return what a scrape gets once there is a place for it again."""
+    for _ in range(1_000):
+        try:
+            return scrape(url)
+        except (ConnectionError, urllib.error.URLError):
+            continue
+    message = "no place was given back"
+    raise AssertionError(message)
+
+
+def test_a_port_that_is_taken_is_an_error_by_its_key(served: Served) -> None:
+    host, port = served.place
+    second = Endpoint(Metrics(), http_bind("key", f"{host}:{port}"))
+
+    with pytest.raises(errors.ConfigError, match=re.escape(f"'{host}:{port}'")) as caught:
+        second.open()
+
+    assert caught.value.key == METRICS_KEY
+
+
+def test_where_it_may_be_another_port_the_next_free_one_is_taken(served: Served) -> None:
+    host, port = served.place
+    second = Endpoint(Metrics(), http_bind("key", f"{host}:{port}+"))
+
+    url = second.open()
+    told = scrape(url)
+    second.close()
+
+    assert url != served.url
+    assert families(told).keys() >= ALL
+
+
+@pytest.mark.parametrize("bind", ["192.0.2.1:0", "192.0.2.1:9464+"])
+def test_an_address_that_is_not_ours_is_an_error_by_its_key(bind: str) -> None:
+    with pytest.raises(errors.ConfigError) as caught:
+        Endpoint(Metrics(), http_bind("key", bind)).open()
+
+    assert caught.value.key == METRICS_KEY
+
+
+def test_an_endpoint_that_was_closed_leaves_its_port_to_the_next() -> None:
+    first = Endpoint(Metrics(), http_bind("key", "127.0.0.1:0"))
+    url = first.open()
+    scrape(url)
+    first.close()
+    place = url.removeprefix("http://").removesuffix("/metrics")
+    second = Endpoint(Metrics(), http_bind("key", place))
+
+    assert second.open() == url
+    second.close()
+
+
+async def test_the_last_values_are_pushed_at_the_end() -> None:
+    metrics = Metrics()
+    async with running_collector() as collector:
+        pushing = push(collector.endpoint, metrics)
+        pushing.start()
+        metrics.notifications_lost.add(7)
+        await asyncio.to_thread(pushing.stop)
+
+        assert collector.count("progressor_notifications_lost") == 7
+
+
+async def test_all_is_pushed_again_and_again() -> None:
+    metrics = filled_metrics()
+    async with running_collector() as collector:
+        pushing = push(collector.endpoint, metrics, interval=dt.timedelta(milliseconds=20))
+        pushing.start()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await collector.pushed(3)
+        await asyncio.to_thread(pushing.stop)
+
+        assert collector.names == ALL
+
+
+async def test_a_collector_that_is_away_costs_one_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The library's own filter remembers what other tests have heard.
+    monkeypatch.setattr(logging.getLogger(EXPORTER_LOGGER), "filters", [])
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    pushing = push(f"http://127.0.0.1:{port}", Metrics())
+
+    pushing.start()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await asyncio.to_thread(pushing.stop)
+
+    said = [it for it in caplog.records if it.name == EXPORTER_LOGGER]
+    assert [it.levelno for it in said] == [logging.WARNING]
+    assert f"127.0.0.1:{port}" in said[0].getMessage()
+
+
+async def test_one_that_accepts_and_says_nothing_does_not_hold_up_the_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        pushing = push(f"http://127.0.0.1:{silent.getsockname()[1]}", Metrics())
+        pushing.start()
+
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await asyncio.to_thread(pushing.stop)
+
+    assert not pushing.is_running
+
+
+async def test_an_engine_counts_what_it_does(database: str) -> None:
+    async with (
+        running_replica(database, {"telemetry.metrics_bind": "127.0.0.1:0"}) as replica,
+        open_stage(replica) as stage,
+    ):
+        await stage.running("p", answering(b"event"))
+        await stage.client.call("p", b"args")
+        told = read(await scraped(replica.engine.metrics_url))
+
+    names = {name for name, _ in told}
+    requests = [
+        value
+        for (name, labels), value in told.items()
+        if name == "progressor_requests_total"
+        and dict(labels)["namespace"] == stage.namespace
+        and dict(labels)["outcome"] == "ok"
+    ]
+    assert sum(requests) == 2
+    assert {"progressor_task_processing_duration_ms_count", "progressor_pool_connections"} <= names
+    assert 0 <= told["progressor_heartbeat_age_seconds", ()] < PATIENCE_SECONDS
+
+
+@pytest.mark.slow
+async def test_a_hundred_thousand_processes_make_no_series_more_than_one() -> None:
+    bench = Bench()
+    intake = IntakeMeasures(bench.metrics)
+
+    async def step(number: int) -> None:
+        key = make_key(f"process-{number}")
+        intake.admitted(make_request(key=key), Verdict.ACCEPTED, 0.001)
+        await bench.carry(make_task(process=make_process(key=key), task_id=number))
+
+    await step(0)
+    one = read(generate_latest(registry_of(bench.metrics)).decode())
+    for number in range(1, PROCESSES):
+        await step(number)
+    many = read(generate_latest(registry_of(bench.metrics)).decode())
+
+    assert many.keys() == one.keys()
+    assert sum(value for (name, _), value in many.items() if name == SETTLED) == PROCESSES
+
+
+async def test_serve_prints_where_all_metrics_are_read(database: str) -> None:
+    settings = {"database.dsn": database, "telemetry.metrics_bind": "127.0.0.1:0"}
+    async with running_crew(settings, count=1) as engine:
+        url = (await engine.told("engine serves"))["metrics"]
+        text = await scraped(url)
+
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/metrics", url)
+        assert (await engine.told("engine listens"))["metrics"] == url
+    assert families(text).keys() >= ALL
+    assert families(text).keys() >= THE_EIGHT
+    assert len(THE_EIGHT) == 8
+
+
+async def test_dev_prints_where_all_metrics_are_read(own_database: str) -> None:
+    settings = {
+        "database.dsn": own_database,
+        "server.bind": "127.0.0.1:0",
+        "telemetry.metrics_bind": "127.0.0.1:0",
+    }
+    flags = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "progressor", "dev", *flags,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PROGRESSOR_CONFIG": "", "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert process.stdout is not None
+    printed = ""
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not (found := re.search(r"^metrics at (\S+)$", printed, re.MULTILINE)):
+                line = await process.stdout.readline()
+                assert line, printed
+                printed += line.decode()
+            text = await scraped(found[1])
+    finally:
+        process.kill()
+        await process.communicate()
+
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/metrics", found[1])
+    assert families(text).keys() >= ALL
+
+
+async def test_each_worker_prints_where_its_own_are_read(own_database: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        bind = f"127.0.0.1:{port}+"
+        settings = {"database.dsn": own_database, "telemetry.metrics_bind": bind}
+        async with running_crew(settings) as crew:
+            urls = (await crew.told("engine serves"))["metrics"]
+            texts = [await scraped(url) for url in urls]
+
+    assert len(set(urls)) == 2
+    assert f"http://{bind[:-1]}/metrics" not in urls
+    assert [families(text).keys() >= ALL for text in texts] == [True, True]
+
+
+async def test_a_worker_s_port_that_is_taken_ends_the_crew_with_its_key(database: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = {
+            "database.dsn": database,
+            "telemetry.metrics_bind": f"127.0.0.1:{taken.getsockname()[1] - 1}",
+        }
+        async with running_crew(settings) as crew:
+            code = await crew.left()
+
+    assert code == 2
+    assert any(METRICS_KEY in line for line in crew.lines if line.startswith("error: "))

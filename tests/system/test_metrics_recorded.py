@@ -1,0 +1,284 @@
+"""Every metric moves where it should, in two replicas under a little load."""
+
+import asyncio
+import dataclasses
+import math
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from google.rpc import code_pb2
+
+from progressor.telemetry.instruments import Distribution, Family, Labels
+from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.names import METRICS
+from tests.support.processor import Answer, Hang, reject
+from tests.support.replica import (
+    NOW_AND_THEN,
+    QUIET,
+    Replica,
+    Stage,
+    answering,
+    open_stage,
+    refusal,
+    running_process,
+    running_replica,
+    unavailable,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CALLS = 20
+LONG_MS = 30_000.0
+WRITES = {"admit_starts", "admit_requests", "settle_tasks"}
+POOLS = {"front", "worker", "scan"}
+
+HEALTHY = (
+    "fenced", "abandoned", "zombies_collected", "scan_found", "scans_failed", "notifications_lost",
+)  # fmt: skip
+"""What nothing is counted of, unless something is wrong."""
+
+LAZY = (*HEALTHY, "zombie_collection", "spans")
+"""What may have no values at all."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """The metrics of a replica at one moment."""
+
+    families: Mapping[str, Family]
+
+    @classmethod
+    def of(cls, metrics: Metrics) -> "Seen":
+        """Look."""
+        return cls(dict(zip(METRICS, metrics.families(), strict=True)))
+
+    def value(self, name: str, *labels: str) -> float:
+        """Return a counter or a gauge; 0 where nothing is told."""
+        found = self.families[name].values.get(labels, 0.0)
+        assert not isinstance(found, Distribution)
+        return found
+
+    def distribution(self, name: str, *labels: str) -> Distribution:
+        """Return a histogram that has values."""
+        found = self.families[name].values[labels]
+        assert isinstance(found, Distribution)
+        return found
+
+    def labels(self, name: str) -> set[Labels]:
+        """Return the sets of labels of a metric."""
+        return set(self.families[name].values)
+
+    def counts(self, name: str) -> dict[Labels, int]:
+        """Return how many values a histogram has."""
+        values = self.families[name].values
+        return {it: found.count for it, found in values.items() if isinstance(found, Distribution)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Two replicas while a call waits at the second for a step of the first, and the end of it."""
+
+    namespace: str
+    busy: Seen
+    waiting: Seen
+    first: Seen
+    second: Seen
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def scene(database: str) -> AsyncIterator[Scene]:
+    async with (
+        running_replica(database, QUIET) as first,
+        open_stage(first, retry_policy=NOW_AND_THEN) as stage,
+    ):
+        await load(stage)
+        async with running_replica(database, QUIET) as second:
+            yield await play(stage, first, second)
+
+
+async def load(stage: Stage) -> None:
+    """Have a little of everything done."""
+    await stage.running("called", answering(b"event", response=b"answer", aux_state=b"state"))
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CALLS):
+            group.create_task(stage.client.call("called", b"args"))
+    await stage.running("retried", unavailable(), Answer())
+    await stage.client.call("retried")
+    await stage.running("rejecting", reject(code_pb2.NOT_FOUND, reason="NO_SUCH_THING"))
+    await refusal(stage.client.call("rejecting"))
+    await stage.broken("broken")
+    await stage.client.repair("broken")
+    await stage.running("removed")
+    await stage.client.remove("removed")
+    await stage.timed("fired", answering(b"fired"), after=0.05)
+    await stage.settled("fired", 2)
+    await stage.timed("later", after=3600)
+
+
+async def play(stage: Stage, first: Replica, second: Replica) -> Scene:
+    """Have a call wait at the second replica until the first is through with a step."""
+    await second.points.wait("scanned", scan="due")
+    await second.points.wait("scanned", scan="queues")
+    hang, _ = await stage.busy("shared")
+    async with stage.client_at(second.address) as there, asyncio.TaskGroup() as group:
+        waiting = group.create_task(there.call("shared", b"there"))
+        await second.points.wait("admitted", key=stage.key("shared"))
+        busy, at_second = Seen.of(first.engine.metrics), Seen.of(second.engine.metrics)
+        hang.released.set()
+        await waiting
+        await first.points.wait("notified")
+        await second.points.wait("reply_fetched")
+    return Scene(
+        namespace=stage.namespace,
+        busy=busy,
+        waiting=at_second,
+        first=Seen.of(first.engine.metrics),
+        second=Seen.of(second.engine.metrics),
+    )
+
+
+@pytest.mark.parametrize("name", METRICS)
+async def test_each_metric_is_told_with_its_labels_and_sane_values(scene: Scene, name: str) -> None:
+    metric = METRICS[name]
+    values = [
+        value.total if isinstance(value, Distribution) else value
+        for seen in (scene.first, scene.second)
+        for value in seen.families[name].values.values()
+    ]
+
+    assert values or name in LAZY
+    assert all(math.isfinite(value) and value >= 0 for value in values)
+    for labels in scene.first.labels(name):
+        assert len(labels) == len(metric.labels)
+        assert all(type(label) is str for label in labels)
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+async def test_nothing_is_wrong(scene: Scene, name: str) -> None:
+    for seen in (scene.first, scene.second):
+        assert sum(seen.value(name, *labels) for labels in seen.labels(name)) == 0
+
+
+async def test_requests_are_counted_by_how_they_ended(scene: Scene) -> None:
+    name, first = scene.namespace, scene.first
+
+    # Those of the load, the one that was retried, and the one that was only to be accepted.
+    assert first.value("requests", name, "Call", "ok", "") == CALLS + 2
+    assert first.value("requests", name, "Call", "failed", "REJECTED") == 1
+    assert first.value("requests", name, "Call", "failed", "PROCESS_FAILED") == 1
+    assert first.value("requests", name, "Remove", "ok", "") == 1
+    assert first.value("requests", name, "Repair", "ok", "") == 1
+    assert scene.second.value("requests", name, "Call", "ok", "") == 1
+    admitted = {it: first.value("admitted", *it) for it in first.labels("admitted")}
+    assert admitted == first.counts("request_preparing")
+    assert admitted[name, "call"] == CALLS + 4
+    assert admitted[name, "repair"] == 1
+
+
+async def test_steps_are_counted_by_how_they_ended(scene: Scene) -> None:
+    name, first = scene.namespace, scene.first
+
+    # The call of the second replica is carried by the first, behind the one that it waits for.
+    assert first.value("settled", name, "call", "finish") == CALLS + 3
+    assert first.value("settled", name, "call", "retry") == 1
+    assert first.value("settled", name, "call", "fail") == 1
+    assert first.value("settled", name, "call", "break") == 1
+    assert first.value("settled", name, "timeout", "finish") == 1
+    assert first.value("processor_errors", name, "call", "UNAVAILABLE", "false") == 1
+    assert first.value("processor_errors", name, "call", "INTERNAL", "false") == 1
+    assert first.value("processor_errors", name, "call", "NOT_FOUND", "true") == 1
+    assert first.counts("task_processing") == first.counts("task_completion")
+    assert first.counts("task_completion")[name, "call"] == CALLS + 6
+    assert first.counts("process_removing") == {(name, "remove"): 1}
+
+
+async def test_what_is_written_is_counted_in_events_and_bytes(scene: Scene) -> None:
+    name, first = scene.namespace, scene.first
+
+    assert first.value("events_written", name) > CALLS
+    assert first.value("bytes_written", name, "args") >= CALLS * len(b"args")
+    assert first.value("bytes_written", name, "events") >= CALLS * len(b"event")
+    assert first.value("bytes_written", name, "response") >= CALLS * len(b"answer")
+    assert first.value("bytes_written", name, "aux_state") >= CALLS * len(b"state")
+
+
+async def test_claims_and_their_lateness_are_measured(scene: Scene) -> None:
+    name, first = scene.namespace, scene.first
+
+    assert first.counts("timers_scanning")[name, "timeout"] >= 1
+    # The retry.
+    assert first.counts("calls_scanning")[name, "call"] >= 1
+    lateness = first.distribution("timer_lateness", name)
+    assert lateness.count == 1
+    assert lateness.total < LONG_MS
+    # The second replica has looked once, and nothing was due.
+    assert scene.second.counts("calls_scanning") == {(name, "call"): 1}
+
+
+async def test_an_answer_from_another_replica_is_remote(scene: Scene) -> None:
+    assert scene.first.value("replies", "local") >= CALLS
+    assert scene.second.value("replies", "remote") == 1
+    assert scene.first.distribution("notification", scene.namespace, "call").count >= 1
+    assert scene.waiting.value("callers_waiting") == 1
+    assert scene.second.value("callers_waiting") == 0
+
+
+async def test_places_are_taken_while_a_step_is_in_hand(scene: Scene) -> None:
+    name = scene.namespace
+    size = scene.busy.value("workers_free", name) + scene.busy.value("steps_in_flight", name)
+
+    assert scene.busy.value("steps_in_flight", name) == 1
+    assert scene.first.value("workers_free", name) <= size
+    assert scene.busy.value("stream_sessions", "client") == 1
+    assert scene.busy.value("stream_sessions", "processor") == 1
+
+
+async def test_what_waits_is_counted_at_the_look_before(scene: Scene) -> None:
+    name, second = scene.namespace, scene.second
+
+    assert second.value("queue_tasks", name, "timer") == 1
+    for cause in ("retry", "no_free_worker", "behind_task"):
+        assert (name, cause) in second.labels("queue_tasks")
+        assert second.value("queue_tasks", name, cause) == 0
+        assert (name, cause) in second.labels("queue_oldest_age")
+        assert second.value("queue_oldest_age", name, cause) == 0
+
+
+async def test_storage_tells_of_its_batches_and_its_pools(scene: Scene) -> None:
+    first = scene.first
+
+    assert {write for (write,) in first.labels("batch_items")} == WRITES
+    assert first.counts("batch_items") == first.counts("batch_wait")
+    items = first.distribution("batch_items", "admit_requests")
+    assert items.total >= CALLS
+    assert first.labels("writes_waiting") == {(write,) for write in WRITES}
+    assert first.labels("writes_waiting_bytes") == {(write,) for write in WRITES}
+    assert first.labels("pool_connections") == {
+        (pool, state) for pool in POOLS for state in ("used", "idle")
+    }
+    assert first.labels("pool_waiting") == first.labels("pool_wait") == {(it,) for it in POOLS}
+    assert 0 <= first.value("heartbeat_age") < LONG_MS / 1000
+
+
+async def test_a_lost_lease_is_counted_by_its_cause_and_its_end(
+    own_database: str, tmp_path: Path
+) -> None:
+    async with running_replica(own_database) as survivor, open_stage(survivor) as stage:
+        await stage.running("p", Hang(), Answer())
+        async with (
+            running_process(own_database, tmp_path) as victim,
+            stage.client_at(victim.address) as there,
+        ):
+            await there.call("p", accept_only=True)
+            await stage.asked("p", 2)
+            victim.kill()
+        await stage.settled("p", 2)
+        seen = Seen.of(survivor.engine.metrics)
+
+    name = stage.namespace
+    assert seen.value("zombies_collected", name, "silent", "retry", "retry") == 1
+    assert seen.counts("zombie_collection") == {(name, "call"): 1}
+    assert seen.value("settled", name, "call", "retry") == 1
+    assert seen.value("settled", name, "call", "finish") == 1

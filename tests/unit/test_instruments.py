@@ -1,0 +1,148 @@
+"""Instruments: what is recorded is what is read, within the bounds of their labels."""
+
+import pytest
+
+from progressor.domain.task import TaskType
+from progressor.telemetry.instruments import (
+    LABEL_SETS_MAX,
+    OVERFLOW,
+    Counter,
+    Distribution,
+    Gauge,
+    Histogram,
+    Kind,
+    Labels,
+    Metric,
+    instrument,
+    quantile,
+)
+from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.names import METRICS
+from tests.support.measured import counted, recorded
+
+BOUNDS = (1.0, 10.0)
+
+
+def metric(kind: Kind, *labels: str) -> Metric:
+    bounds = BOUNDS if kind is Kind.HISTOGRAM else ()
+    return Metric(kind=kind, name="m", unit="1", meaning="It is.", labels=labels, bounds=bounds)
+
+
+def test_a_counter_grows_by_what_is_added_to_its_labels() -> None:
+    counter = Counter(metric(Kind.COUNTER, "way"))
+
+    counter.add(2, ("here",))
+    counter.add(labels=("here",))
+    counter.add(0.5, ("there",))
+
+    assert counted(counter) == {("here",): 3, ("there",): 0.5}
+    assert counter.value(("here",)) == 3
+    assert counter.value(("nowhere",)) == 0
+
+
+def test_a_counter_tells_what_others_count_beside_its_own() -> None:
+    counter = Counter(metric(Kind.COUNTER, "pool"))
+    counts: dict[Labels, float] = {("front",): 1}
+    counter.read_from(counts.items)
+    counter.add(7, ("ours",))
+
+    before = counted(counter)
+    counts["front",] = 5
+
+    assert before == {("ours",): 7, ("front",): 1}
+    assert counted(counter) == {("ours",): 7, ("front",): 5}
+
+
+def test_a_gauge_asks_all_its_sources_each_time() -> None:
+    gauge = Gauge(metric(Kind.GAUGE, "side"))
+    values = [1.0]
+    gauge.read_from(lambda: [(("client",), values[0])])
+    gauge.read_from(lambda: [(("processor",), 7.0)])
+
+    values[0] = 2
+
+    assert counted(gauge) == {("client",): 2, ("processor",): 7}
+
+
+@pytest.mark.parametrize(
+    ("value", "bucket"), [(0, 0), (1, 0), (1.001, 1), (10, 1), (11, 2), (1e12, 2)]
+)
+def test_a_value_falls_into_the_first_bucket_that_holds_it(value: float, bucket: int) -> None:
+    histogram = Histogram(metric(Kind.HISTOGRAM))
+
+    histogram.record(value)
+
+    counts = [0, 0, 0]
+    counts[bucket] = 1
+    assert histogram.snapshot().values == {(): Distribution(tuple(counts), value)}
+
+
+def test_a_snapshot_does_not_change_with_what_is_recorded_later() -> None:
+    histogram = Histogram(metric(Kind.HISTOGRAM))
+    histogram.record(5)
+
+    before = histogram.snapshot()
+    histogram.record(5)
+
+    assert before.values == {(): Distribution((0, 1, 0), 5.0)}
+
+
+@pytest.mark.parametrize("kind", [Kind.COUNTER, Kind.HISTOGRAM])
+def test_what_exceeds_the_label_sets_is_counted_as_other(kind: Kind) -> None:
+    made = instrument(metric(kind, "id", "way"))
+    for number in range(100_000):
+        if isinstance(made, Counter):
+            made.add(1, (str(number), "here"))
+        elif isinstance(made, Histogram):
+            made.record(1, (str(number), "here"))
+
+    values = made.snapshot().values
+    other = values[OVERFLOW, OVERFLOW]
+    assert len(values) == LABEL_SETS_MAX + 1
+    count = other.count if isinstance(other, Distribution) else other
+    assert count == 100_000 - LABEL_SETS_MAX
+
+
+def test_what_exceeds_the_label_sets_of_a_gauge_is_left_out() -> None:
+    gauge = Gauge(metric(Kind.GAUGE, "id"))
+    gauge.read_from(lambda: (((str(number),), 1.0) for number in range(100_000)))
+
+    assert len(counted(gauge)) == LABEL_SETS_MAX
+
+
+def test_a_member_of_an_enum_is_the_label_of_its_word() -> None:
+    counter = Counter(metric(Kind.COUNTER, "type"))
+    counter.add(1, (TaskType.CALL,))
+    counter.add(1, ("call",))
+
+    [(label,)] = counted(counter)
+
+    assert (label, type(label)) == ("call", str)
+    assert counter.value((TaskType.CALL,)) == 2
+
+
+def test_a_histogram_without_labels_is_there_before_its_first_value() -> None:
+    assert recorded(Histogram(metric(Kind.HISTOGRAM))) == {(): (0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("counts", "share", "expected"),
+    [
+        ((0, 0, 0), 0.5, None),
+        ((4, 0, 0), 0.5, 0.5),
+        ((0, 4, 0), 0.5, 5.5),
+        ((2, 2, 0), 0.5, 1.0),
+        ((0, 0, 4), 0.99, 10.0),
+    ],
+)
+def test_a_quantile_lies_within_its_bucket(
+    counts: tuple[int, ...], share: float, expected: float | None
+) -> None:
+    assert quantile(Distribution(counts, 0.0), BOUNDS, share) == expected
+
+
+def test_every_metric_is_an_instrument_and_the_other_way_round() -> None:
+    metrics = Metrics()
+
+    assert [family.metric for family in metrics.families()] == list(METRICS.values())
+    assert vars(metrics).keys() == METRICS.keys()

@@ -1,0 +1,217 @@
+"""What is counted of requests: admission, answers, and how callers are told."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from grpc import StatusCode
+
+from progressor import errors
+from progressor.api import status
+from progressor.api.request_count import NAMESPACES_MAX, RequestCount, outcome_of
+from progressor.domain.admission import Admission, Import, Verdict
+from progressor.domain.event import NewEvent
+from progressor.domain.process import ProcessStatus
+from progressor.domain.task import TaskResult
+from progressor.telemetry.instruments import OVERFLOW
+from progressor.telemetry.metrics import Metrics
+from progressor.v1 import namespace_service_pb2, process_service_pb2
+from tests.support.builders import make_cancelled, make_request, make_result, seconds
+from tests.support.intake_bench import KEY, WAITING, Bench
+from tests.support.measured import counted, recorded
+from tests.support.virtual_time import in_virtual_time, settled
+
+RETRY_AFTER = seconds(1)
+NOT_FOUND = 5
+FAILED_BY_THE_PROCESSOR = {
+    errors.ProcessFailedError, errors.RepairFailedError, errors.TaskFailedError,
+}  # fmt: skip
+
+
+@in_virtual_time
+async def test_preparing_a_request_lasts_until_it_is_durable() -> None:
+    bench = Bench()
+    await bench.ask(make_request(args=b"four"))
+    await asyncio.sleep(0.05)
+
+    bench.admissions.answer(WAITING)
+    await settled()
+
+    labels = ("orders", "call")
+    assert recorded(bench.metrics.request_preparing) == {labels: (1, 50)}
+    assert counted(bench.metrics.admitted) == {labels: 1}
+    assert counted(bench.metrics.bytes_written) == {("orders", "args"): 4}
+    assert counted(bench.metrics.callers_waiting) == {(): 1}
+
+
+@in_virtual_time
+async def test_a_duplicate_joins_a_task_and_writes_nothing() -> None:
+    bench = Bench()
+    await bench.ask(make_request(args=b"four"))
+
+    bench.admissions.answer(Admission(verdict=Verdict.DUPLICATE, task_id=7))
+    await settled()
+
+    assert counted(bench.metrics.admitted) == {("orders", "call"): 1}
+    assert counted(bench.metrics.bytes_written) == {}
+
+
+@in_virtual_time
+async def test_a_request_that_was_refused_has_prepared_nothing() -> None:
+    bench = Bench()
+    asked = await bench.ask()
+
+    bench.admissions.answer(Admission(verdict=Verdict.PROCESS_NOT_FOUND))
+    await asyncio.wait([asked])
+
+    assert isinstance(asked.exception(), errors.ProcessNotFoundError)
+    assert recorded(bench.metrics.request_preparing) == {}
+    assert counted(bench.metrics.admitted) == {}
+
+
+@in_virtual_time
+async def test_a_removal_by_request_is_told_by_that_type() -> None:
+    bench = Bench()
+    bench.processes.removed = (make_cancelled(),)
+
+    await bench.intake.remove(KEY)
+
+    assert recorded(bench.metrics.process_removing) == {("orders", "remove"): (1, 0)}
+
+
+@in_virtual_time
+async def test_an_import_writes_its_history() -> None:
+    bench = Bench()
+    history = (NewEvent(payload=b"one"), NewEvent(payload=b"three"))
+
+    await bench.intake.put(
+        Import(key=KEY, status=ProcessStatus.RUNNING, history=history, aux_state=b"state")
+    )
+
+    assert counted(bench.metrics.events_written) == {("orders",): 2}
+    assert counted(bench.metrics.bytes_written) == {
+        ("orders", "events"): 8,
+        ("orders", "aux_state"): 5,
+    }
+
+
+@in_virtual_time
+async def test_an_answer_of_this_replica_is_local() -> None:
+    bench = Bench()
+    waiter: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
+    bench.replies.expect(7, KEY, waiter)
+
+    bench.replies.deliver(make_result(7))
+    bench.replies.deliver(make_result(8))
+
+    assert counted(bench.metrics.replies) == {("local",): 1}
+    assert counted(bench.metrics.callers_waiting) == {(): 0}
+
+
+def rejected() -> errors.RejectedError:
+    return errors.RejectedError("no", code=NOT_FOUND, processor_reason="of its own")
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "reason", "names_it"),
+    [
+        (errors.ProcessFinishedError("p"), "refused", "PROCESS_FINISHED", True),
+        (errors.ProcessNotFoundError("orders", "p"), "refused", "PROCESS_NOT_FOUND", True),
+        (errors.NamespaceNotFoundError("orders"), "refused", "NAMESPACE_NOT_FOUND", False),
+        (
+            errors.InvalidRequestError(errors.FieldViolation("args", "too long")),
+            "refused",
+            "INVALID_REQUEST",
+            False,
+        ),
+        (rejected(), "failed", "REJECTED", True),
+        (errors.ProcessFailedError("p", "why", 7), "failed", "PROCESS_FAILED", True),
+        (errors.RepairFailedError("p", "why", 7), "failed", "REPAIR_FAILED", True),
+        (errors.OverloadedError("callers", RETRY_AFTER), "unavailable", "OVERLOADED", False),
+        (errors.ShuttingDownError(RETRY_AFTER), "unavailable", "SHUTTING_DOWN", False),
+        (errors.DeadlineExceededError(7), "unavailable", "DEADLINE_EXCEEDED", False),
+        (errors.StorageUnavailableError("away"), "unavailable", "STORAGE_UNAVAILABLE", False),
+        (errors.StorageRefusedError("a value"), "internal", "INTERNAL", False),
+    ],
+    ids=lambda it: type(it).__name__ if isinstance(it, Exception) else None,
+)
+def test_an_end_is_counted_by_who_has_to_act(
+    error: errors.ProgressorError,
+    outcome: str,
+    reason: str,
+    names_it: bool,
+) -> None:
+    metrics = Metrics()
+    request = process_service_pb2.CallRequest(namespace="orders")
+
+    RequestCount(metrics).refused("Call", request, error)
+
+    name = "orders" if names_it else ""
+    assert counted(metrics.requests) == {(name, "Call", outcome, reason): 1}
+
+
+@pytest.mark.parametrize("kind", status.CODES, ids=lambda it: it.__name__)
+def test_who_has_to_act_is_what_the_status_says(kind: type[errors.ProgressorError]) -> None:
+    error = kind.__new__(kind)
+    by_status = {
+        StatusCode.UNAVAILABLE: "unavailable",
+        StatusCode.RESOURCE_EXHAUSTED: "unavailable",
+        StatusCode.DEADLINE_EXCEEDED: "unavailable",
+        StatusCode.INTERNAL: "internal",
+        StatusCode.UNKNOWN: "failed",
+    }
+
+    expected = by_status.get(status.CODES[kind], "refused")
+    if kind in FAILED_BY_THE_PROCESSOR:
+        expected = "failed"
+
+    assert outcome_of(error) == expected
+
+
+def test_a_namespace_that_was_found_once_is_named_whatever_comes() -> None:
+    metrics = Metrics()
+    count = RequestCount(metrics)
+    request = process_service_pb2.CallRequest(namespace="orders")
+
+    count.left("Call", request)
+    count.answered("Call", request)
+    count.left("Call", request)
+    count.broke("Call", request)
+
+    assert counted(metrics.requests) == {
+        ("", "Call", "cancelled", ""): 1,
+        ("orders", "Call", "ok", ""): 1,
+        ("orders", "Call", "cancelled", ""): 1,
+        ("orders", "Call", "internal", "INTERNAL"): 1,
+    }
+
+
+def test_a_request_of_an_operator_is_about_no_namespace() -> None:
+    metrics = Metrics()
+    request = namespace_service_pb2.CreateNamespaceRequest()
+
+    RequestCount(metrics).answered("CreateNamespace", request)
+
+    assert counted(metrics.requests) == {("", "CreateNamespace", "ok", ""): 1}
+
+
+def test_invented_namespaces_make_no_labels() -> None:
+    metrics = Metrics()
+    count = RequestCount(metrics)
+    for number in range(10 * NAMESPACES_MAX):
+        name = f"invented-{number}"
+        request = process_service_pb2.CallRequest(namespace=name)
+        count.refused("Call", request, errors.NamespaceNotFoundError(name))
+
+    assert counted(metrics.requests) == {
+        ("", "Call", "refused", "NAMESPACE_NOT_FOUND"): 10 * NAMESPACES_MAX
+    }
+
+
+def test_namespaces_beyond_the_bound_are_counted_as_one() -> None:
+    metrics = Metrics()
+    count = RequestCount(metrics)
+    for number in range(NAMESPACES_MAX + 5):
+        count.answered("Call", SimpleNamespace(namespace=f"real-{number}"))
+
+    assert counted(metrics.requests)[OVERFLOW, "Call", "ok", ""] == 5

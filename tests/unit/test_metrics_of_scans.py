@@ -1,0 +1,128 @@
+"""What is counted of scans: claims, lateness, what was missed, and what waits."""
+
+import asyncio
+from collections.abc import Sequence
+
+from progressor.domain.activity import QUEUES_MAX, Queue
+from progressor.domain.task import TaskType
+from progressor.scanner.queues import QueueScan
+from progressor.telemetry.metrics import Metrics
+from tests.support.builders import make_namespace
+from tests.support.claims_bench import Bench
+from tests.support.measured import counted, recorded
+from tests.support.memory import MemoryNamespaces
+from tests.support.virtual_time import in_virtual_time, settled
+
+
+@in_virtual_time
+async def test_a_claim_is_told_once_for_each_type_in_it() -> None:
+    bench = Bench()
+    bench.make_due(1, 2)
+    bench.make_due(3, task_type=TaskType.CALL)
+    bench.remember(1, 2, 3)
+    async with bench.running(bench.timers.run):
+        await asyncio.sleep(0.001)
+
+    assert recorded(bench.metrics.timers_scanning) == {("orders", "timeout"): (1, 0)}
+    assert recorded(bench.metrics.calls_scanning) == {("orders", "call"): (1, 0)}
+
+
+@in_virtual_time
+async def test_what_only_the_scan_finds_is_counted() -> None:
+    bench = Bench()
+    bench.make_due(1)
+    async with bench.running():
+        await bench.due.scan()
+
+    assert counted(bench.metrics.scan_found) == {("orders", "timeout"): 1}
+    assert recorded(bench.metrics.timers_scanning) == {("orders", "timeout"): (1, 0)}
+    assert recorded(bench.metrics.calls_scanning) == {}
+
+
+@in_virtual_time
+async def test_a_look_that_finds_nothing_is_told_of_all_namespaces() -> None:
+    bench = Bench(make_namespace(), make_namespace("invoices"))
+
+    await bench.due.scan()
+
+    both = {("orders", "call"): (1, 0), ("invoices", "call"): (1, 0)}
+    assert recorded(bench.metrics.calls_scanning) == both
+    assert recorded(bench.metrics.timers_scanning).keys() == {
+        ("orders", "timeout"),
+        ("invoices", "timeout"),
+    }
+    assert counted(bench.metrics.scan_found) == {}
+
+
+@in_virtual_time
+async def test_a_claim_from_the_backlog_is_counted() -> None:
+    bench = Bench()
+    bench.make_due(1, task_type=TaskType.CALL)
+    bench.workers.reserve_up_to(make_namespace(), 0)
+    bench.workers.mark_backlog("orders")
+    async with bench.running(bench.backlog.run):
+        await settled()
+
+    assert recorded(bench.metrics.calls_scanning) == {("orders", "call"): (1, 0)}
+
+
+class CountedQueues:
+    """Queues as a test has it."""
+
+    def __init__(self, *found: Queue) -> None:
+        self.found = found
+        self.asked: list[tuple[str, ...]] = []
+
+    async def count(self, namespaces: Sequence[str]) -> Sequence[Queue]:
+        self.asked.append(tuple(namespaces))
+        return self.found
+
+
+QUEUE = Queue(
+    namespace="orders", due=4, due_seconds=1.5, timers=3, retries=2, retry_seconds=2.5, behind=1,
+    behind_seconds=3.5,
+)  # fmt: skip
+
+
+@in_virtual_time
+async def test_what_the_last_look_found_is_what_the_metrics_tell() -> None:
+    metrics = Metrics()
+    scan = QueueScan(queues=CountedQueues(QUEUE), namespaces=MemoryNamespaces(), metrics=metrics)
+    assert counted(metrics.queue_tasks) == {}
+
+    await scan.scan()
+
+    assert counted(metrics.queue_tasks) == {
+        ("orders", "timer"): 3,
+        ("orders", "retry"): 2,
+        ("orders", "no_free_worker"): 4,
+        ("orders", "behind_task"): 1,
+    }
+    assert counted(metrics.queue_oldest_age) == {
+        ("orders", "retry"): 2.5,
+        ("orders", "no_free_worker"): 1.5,
+        ("orders", "behind_task"): 3.5,
+    }
+
+
+@in_virtual_time
+async def test_one_look_is_at_so_many_namespaces() -> None:
+    many = [make_namespace(f"n{number}") for number in range(QUEUES_MAX + 1)]
+    queues = CountedQueues()
+
+    namespaces = MemoryNamespaces(*many)
+    await QueueScan(queues=queues, namespaces=namespaces, metrics=Metrics()).scan()
+
+    assert [len(asked) for asked in queues.asked] == [QUEUES_MAX]
+
+
+@in_virtual_time
+async def test_a_look_before_the_namespaces_were_read_reads_them() -> None:
+    namespaces = MemoryNamespaces()
+    namespaces.by_name.clear()
+    queues = CountedQueues()
+
+    await QueueScan(queues=queues, namespaces=namespaces, metrics=Metrics()).scan()
+
+    assert namespaces.refresh_count == 1
+    assert queues.asked == []

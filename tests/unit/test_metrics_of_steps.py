@@ -1,0 +1,221 @@
+"""What is counted of steps: how long they take, how they end, and what they write."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from progressor.domain.event import Event
+from progressor.domain.intent import Complete, Outcome, Rejected, RemoveProcess, SetTimer
+from progressor.domain.namespace import Namespace
+from progressor.domain.settlement import Finish, Remove, Retry
+from progressor.domain.task import Claim, RunningTask, TaskType
+from progressor.storage.payloads import Payloads
+from progressor.storage.settlements import LeaseLost
+from progressor.telemetry.metrics import Metrics
+from tests.support.builders import (
+    make_failure,
+    make_new_events,
+    make_success,
+    make_task,
+    make_written,
+    seconds,
+)
+from tests.support.clock import START
+from tests.support.measured import counted, recorded
+from tests.support.step_bench import Bench
+from tests.support.virtual_time import in_virtual_time
+
+UNAVAILABLE, NOT_FOUND = 14, 5
+
+
+class SlowProcessor:
+    """Succeeds, after 20 ms."""
+
+    async def ask(
+        self,
+        _task: RunningTask,
+        _history: tuple[Event, ...],
+        *,
+        namespace: Namespace,
+        timeout: dt.timedelta,
+    ) -> Outcome:
+        assert namespace.step_timeout == timeout
+        await asyncio.sleep(0.02)
+        return make_success()
+
+
+@in_virtual_time
+async def test_an_attempt_takes_as_long_as_its_processor() -> None:
+    bench = Bench()
+    steps = dataclasses.replace(bench.steps, processor=SlowProcessor())
+
+    await steps.carry(make_task(), bench.workers)
+
+    assert recorded(bench.metrics.task_processing) == {("orders", "call"): (1, 20)}
+    assert recorded(bench.metrics.task_completion) == {("orders", "call"): (1, 0)}
+
+
+@in_virtual_time
+async def test_a_settlement_takes_from_the_outcome_to_its_commit() -> None:
+    bench = Bench()
+    bench.settlements.held = []
+    carrying = asyncio.ensure_future(bench.carry(make_task(task_type=TaskType.TIMEOUT)))
+    await asyncio.sleep(0.03)
+
+    bench.settlements.held[0].set_result(make_written())
+    await carrying
+
+    labels = ("orders", "timeout")
+    assert recorded(bench.metrics.task_completion) == {labels: (1, 30)}
+    assert recorded(bench.metrics.task_processing) == {labels: (1, 0)}
+    assert counted(bench.metrics.settled) == {(*labels, "finish"): 1}
+    assert recorded(bench.metrics.process_removing) == {}
+
+
+LATE = START + seconds(0.02)
+CLAIM = Claim(due_at=START, sent_at=START, answered_at=START)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"claim": CLAIM}, (1, 20)),
+        # One day since it was set for then, and by now it is retried.
+        ({"claim": CLAIM, "attempt": 2, "scheduled_at": START - dt.timedelta(days=1)}, (1, 20)),
+        ({"claim": CLAIM, "started_at": START}, (1, 0)),
+        # Pushed aside by a call, and taken up in the worker of the call.
+        ({"scheduled_at": START}, (1, 20)),
+        ({"scheduled_at": START, "attempt": 2}, None),
+        ({"scheduled_at": LATE}, None),
+        ({"claim": CLAIM, "task_type": TaskType.REMOVE}, (1, 20)),
+        ({"claim": CLAIM, "task_type": TaskType.CALL}, None),
+    ],
+    ids=[
+        "claimed",
+        "retried",
+        "in time",
+        "pushed aside",
+        "retry pushed aside",
+        "at once",
+        "removal",
+        "call",
+    ],
+)
+@in_virtual_time
+async def test_a_timer_is_late_from_its_instant_to_the_start_of_its_step(
+    fields: Mapping[str, Any], expected: tuple[int, float] | None
+) -> None:
+    bench = Bench()
+
+    await bench.carry(
+        make_task(**{"task_type": TaskType.TIMEOUT, "started_at": LATE} | dict(fields))
+    )
+
+    found = recorded(bench.metrics.timer_lateness)
+    assert found == ({} if expected is None else {("orders",): expected})
+
+
+@in_virtual_time
+async def test_a_step_that_removes_its_process_is_a_removal() -> None:
+    bench = Bench()
+    bench.processor.script.append(make_success(RemoveProcess()))
+
+    await bench.carry()
+    await bench.carry(make_task(task_type=TaskType.REMOVE))
+
+    assert recorded(bench.metrics.process_removing) == {
+        ("orders", "call"): (1, 0),
+        ("orders", "remove"): (1, 0),
+    }
+    assert counted(bench.metrics.settled) == {
+        ("orders", "call", "remove"): 1,
+        ("orders", "remove", "remove"): 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("outcome", "settlement", "code", "rejected"),
+    [
+        (make_failure(code=UNAVAILABLE, retryable=True), "retry", "UNAVAILABLE", "false"),
+        (make_failure(code=UNAVAILABLE, retryable=False), "break", "UNAVAILABLE", "false"),
+        (Rejected(code=NOT_FOUND, message="no such thing"), "fail", "NOT_FOUND", "true"),
+    ],
+    ids=["retried", "broken", "rejected"],
+)
+@in_virtual_time
+async def test_what_the_processor_did_not_do_is_counted_by_its_code(
+    outcome: Outcome, settlement: str, code: str, rejected: str
+) -> None:
+    bench = Bench()
+    bench.processor.script.append(outcome)
+
+    await bench.carry()
+
+    assert counted(bench.metrics.settled) == {("orders", "call", settlement): 1}
+    assert counted(bench.metrics.processor_errors) == {("orders", "call", code, rejected): 1}
+
+
+@in_virtual_time
+async def test_a_settlement_that_was_fenced_is_no_settlement() -> None:
+    bench = Bench()
+    bench.settlements.script.append(LeaseLost())
+
+    await bench.carry()
+
+    assert counted(bench.metrics.fenced) == {("orders", "call"): 1}
+    assert counted(bench.metrics.settled) == {}
+
+
+@in_virtual_time
+async def test_a_step_without_a_namespace_is_abandoned() -> None:
+    bench = Bench()
+    bench.namespaces.by_name.clear()
+
+    await bench.carry()
+
+    assert counted(bench.metrics.abandoned) == {("orders", "call"): 1}
+    assert recorded(bench.metrics.task_processing) == {}
+
+
+def test_what_settlements_write_is_summed_by_namespace_and_kind() -> None:
+    metrics = Metrics()
+    events = make_new_events(2)
+    size = sum(len(event.payload) for event in events)
+    told = make_success(
+        SetTimer(after=seconds(1), args=b"12345"), events=events, response=b"r", aux_state=b"state"
+    )
+    ended = make_success(Complete(result=b"123"), events=events[:1], response=b"")
+
+    Payloads(metrics).add(
+        [
+            ("orders", Finish(told.intent)),
+            ("orders", Finish(told.intent)),
+            ("orders", Remove(response=b"gone")),
+            ("invoices", Finish(ended.intent)),
+            ("nothing", Retry(delay=seconds(1), attempt_count=1, error=None)),
+        ]
+    )
+
+    assert counted(metrics.events_written) == {("orders",): 4, ("invoices",): 1}
+    assert counted(metrics.bytes_written) == {
+        ("orders", "events"): 2 * size,
+        ("orders", "response"): 6,
+        ("orders", "aux_state"): 10,
+        ("orders", "args"): 10,
+        ("invoices", "events"): len(events[0].payload),
+        ("invoices", "result"): 3,
+    }
+
+
+@in_virtual_time
+async def test_places_taken_and_free_are_told_by_namespace() -> None:
+    bench = Bench()
+    [namespace] = bench.namespaces.known()
+
+    bench.workers.reserve_up_to(namespace, 3)
+
+    assert bench.workers.places() == [("orders", 3, namespace.worker_count_max - 3)]
