@@ -22,6 +22,7 @@ from bench.questions import (
     start,
     steps,
     timers,
+    traced,
 )
 from bench.stage import Stage
 
@@ -50,7 +51,7 @@ QUESTIONS = tuple(
     Question.of(module)
     for module in (
         start, call, steps, timers, get, latency, notify, reads, handover, history, fan_in,
-        open_loop, raw, replicas, in_flight,
+        open_loop, raw, replicas, in_flight, traced,
     )
 )  # fmt: skip
 

@@ -26,6 +26,7 @@ _RATIOS = {
     "ratio_to_one": "{:.2f} of one replica",
     "peak_rss_mb": "peak {:,.0f} MB",
     "ratio_to_relay": "{:.2f} of the relay",
+    "ratio_to_off": "{:.3f} of it without",
 }
 
 

@@ -1,14 +1,16 @@
 """What a client asks: each RPC on the raw generated stubs, and through a session of the SDK."""
 
 import asyncio
+import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 import grpc
 from grpc_health.v1 import health_pb2
+from opentelemetry import trace
 
 from bench.parts import orders, plans
 from bench.parts.loads import Ask, Ids
@@ -30,7 +32,8 @@ class Order:
     reached. ``prefix`` and ``distinct`` give the ids of processes: a number below `distinct`
     follows the prefix, each in its turn, of which this client takes every ``stride``-th from
     ``first``. ``plan``, ``number`` and ``step`` make the args; ``history_last`` events go with a
-    call, 0: what the namespace says, which is none.
+    call, 0: what the namespace says, which is none. Of starts in sessions every ``traced_every``-th
+    is traced by its caller; 0: none.
     """
 
     what: str
@@ -50,6 +53,7 @@ class Order:
     number: float = 0.0
     step: float = 0.0
     history_last: int = 0
+    traced_every: int = 0
 
     def ids(self) -> Ids:
         """Yield each number with its process id."""
@@ -164,9 +168,11 @@ class InSession:
         self._args = order.args(0)
 
     async def start(self, number: int, process_id: str) -> None:
-        await self._client.start(
-            process_id, self._order.args(number), namespace=self._order.namespace
-        )
+        every = self._order.traced_every
+        with _traced(number) if every and number % every == 0 else contextlib.nullcontext():
+            await self._client.start(
+                process_id, self._order.args(number), namespace=self._order.namespace
+            )
 
     async def call(self, _number: int, process_id: str) -> None:
         await self._client.call(process_id, self._args, namespace=self._order.namespace)
@@ -177,6 +183,15 @@ class InSession:
     async def get(self, _number: int, process_id: str) -> None:
         snapshot = await self._client.get(process_id, namespace=self._order.namespace)
         assert snapshot.history, "a process without the events that were recorded"
+
+
+@contextlib.contextmanager
+def _traced(number: int) -> Iterator[None]:
+    """Let a request come from a caller who traces."""
+    sampled = trace.TraceFlags(trace.TraceFlags.SAMPLED)
+    context = trace.SpanContext(number + 1, number + 1, is_remote=False, trace_flags=sampled)
+    with trace.use_span(trace.NonRecordingSpan(context)):
+        yield
 
 
 UNARY: Mapping[str, Callable[[Unary], Ask]] = MappingProxyType({

@@ -27,13 +27,14 @@ async def _run(name: str, count: int, variant: Variant, stage: Stage, pace: Pace
     await processor.ask(halted=False)
     await stage.ask({"what": "start", "plan": "s", "count": count}, variant)
     await asyncio.sleep(pace.warm_up)
-    turns = [await _turn(name, variant, stage, pace) for _ in range(pace.turns)]
+    turns = [await turn(name, variant, stage, pace) for _ in range(pace.turns)]
     await processor.ask(halted=True)
     await until_quiet(processor)
     return summed_up(name, turns, processes=count)
 
 
-async def _turn(name: str, variant: Variant, stage: Stage, pace: Pace) -> Turn:
+async def turn(name: str, variant: Variant, stage: Stage, pace: Pace) -> Turn:
+    """Count the steps that are made in one turn."""
     processor = stage.processor(variant)
     async with stage.measured(name) as stretch:
         before = await processor.ask(forget=True)

@@ -24,6 +24,7 @@ CREATE FUNCTION put_process(
     p_timer_after       double precision,
     p_timer_args        bytea,
     p_timer_timeout     double precision,
+    p_timer_trace       json,
     p_history_after     bigint,
     p_history_limit     integer,
     p_history_backward  boolean,
@@ -116,11 +117,11 @@ BEGIN
         timer_due_at := coalesce(p_timer_at, v_now + make_interval(secs => p_timer_after));
         INSERT INTO tasks (
             slot, namespace, process_id, task_id, task_type, status, created_at, scheduled_at,
-            step_timeout, history_after, history_limit, history_backward, args
+            step_timeout, history_after, history_limit, history_backward, args, trace_context
         ) VALUES (
             p_slot, p_namespace, p_process_id, timer_task_id, p_timer_type::task_type, 'waiting',
             v_now, timer_due_at, make_interval(secs => p_timer_timeout), p_history_after,
-            p_history_limit, p_history_backward, p_timer_args
+            p_history_limit, p_history_backward, p_timer_args, p_timer_trace
         );
         INSERT INTO schedule (
             slot, namespace, process_id, task_id, task_type, status, due_at, replica_id

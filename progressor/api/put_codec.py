@@ -1,6 +1,6 @@
 """PutRequest, from protobuf to domain: a process to be imported as it is."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from progressor import wire
 from progressor.api.validation import (
@@ -23,7 +23,12 @@ from progressor.v1 import process_service_pb2, types_pb2
 _IMPORTED_STATUSES = frozenset({ProcessStatus.RUNNING, ProcessStatus.ERROR, ProcessStatus.FINISHED})
 
 
-def put_from_wire(message: process_service_pb2.PutRequest, *, payload_bytes_max: int) -> Import:
+def put_from_wire(
+    message: process_service_pb2.PutRequest,
+    trace_context: Mapping[str, str],
+    *,
+    payload_bytes_max: int,
+) -> Import:
     """Return a Put."""
     violations = Violations()
     key = key_from_wire(message.namespace, message.process_id, violations)
@@ -62,6 +67,7 @@ def put_from_wire(message: process_service_pb2.PutRequest, *, payload_bytes_max:
         timer=timer,
         result=message.result if status is ProcessStatus.FINISHED else None,
         idempotency_key=idempotency_key,
+        trace_context=trace_context,
     )
 
 

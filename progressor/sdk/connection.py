@@ -12,18 +12,12 @@ import grpc
 
 from progressor.sdk.exchange import Attempts, Exchange, Result, Service
 from progressor.sdk.failures import error_for, read_status
+from progressor.sdk.propagation import trace_metadata
 from progressor.sdk.session import NoSessionsError
 from progressor.sdk.sessions import Sessions
 from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceStub
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from progressor.v1.replica_service_pb2_grpc import ReplicaServiceStub
-
-try:
-    from opentelemetry import propagate, trace
-except ImportError:  # pragma: no cover  # the SDK works without it, and then there is no span
-    _TRACEABLE = False
-else:
-    _TRACEABLE = True
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 
@@ -42,7 +36,6 @@ _CHANNEL_OPTIONS = (
 )
 
 Stubs: TypeAlias = dict[Service, ProcessServiceStub | NamespaceServiceStub | ReplicaServiceStub]
-TraceMetadata: TypeAlias = tuple[tuple[str, str], ...] | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +109,12 @@ class Connection:
                         exchange.rpc,
                         data,
                         timeout=attempts.remaining(),
-                        trace=_trace_metadata(),
+                        trace=trace_metadata(),
                     )
                 except NoSessionsError:
                     self._sessions.forget()
         rpc = getattr(self._opened()[exchange.service], exchange.rpc)
-        return await rpc(exchange.request, timeout=attempts.remaining(), metadata=_trace_metadata())
+        return await rpc(exchange.request, timeout=attempts.remaining(), metadata=trace_metadata())
 
     def _opened(self) -> Stubs:
         if self._channel is None:
@@ -158,7 +151,7 @@ class BlockingConnection:
         while True:  # ends with the exchange's timeout at the latest
             try:
                 message = rpc(
-                    exchange.request, timeout=attempts.remaining(), metadata=_trace_metadata()
+                    exchange.request, timeout=attempts.remaining(), metadata=trace_metadata()
                 )
             except grpc.RpcError as error:
                 status = read_status(error, self._endpoint.target)
@@ -198,12 +191,3 @@ def _stubs(channel: grpc.aio.Channel | grpc.Channel) -> Stubs:
         Service.NAMESPACES: NamespaceServiceStub(channel),
         Service.REPLICAS: ReplicaServiceStub(channel),
     }
-
-
-def _trace_metadata() -> TraceMetadata:
-    # Asking for the span first costs 0.3 us; injecting nothing would cost ten times as much.
-    if not _TRACEABLE or not trace.get_current_span().get_span_context().is_valid:
-        return None
-    carrier: dict[str, str] = {}
-    propagate.inject(carrier)
-    return tuple(carrier.items())

@@ -12,6 +12,7 @@ What holds:
 """
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Callable
 
@@ -78,7 +79,10 @@ class Sessions:
             self._channel_opened_at = time.monotonic()
         channel = self._channel
         session = self._session = Session(channel, left=self._no_session)
-        task = asyncio.get_running_loop().create_task(self._run(session, channel), name="session")
+        # Without a context of its own, it would keep that of whoever happened to be first.
+        task = asyncio.get_running_loop().create_task(
+            self._run(session, channel), name="session", context=contextvars.Context()
+        )
         self._channels[task] = channel
         return session
 

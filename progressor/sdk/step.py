@@ -103,7 +103,7 @@ class Step(Generic[State]):
 
     @property
     def trace_context(self) -> Mapping[str, str]:
-        """The W3C trace context of this step."""
+        """The W3C trace context of this step, whose span is the current one for the handler."""
         return self._request.task.trace_context
 
     @property

@@ -9,12 +9,14 @@ What must hold:
     HTTP/2 holds the engine back.
  3. A step that the engine cancelled is ended, or never begun, and not answered.
  4. A stream that ends takes the handlers of its steps with it.
- 5. On leaving, every stream is told so; the steps in hand are answered, and those that crossed
+ 5. No step sees a context variable that another has set: the current span, say.
+ 6. On leaving, every stream is told so; the steps in hand are answered, and those that crossed
     with the word of leaving, before the stream ends.
 """
 
 import asyncio
 import collections
+import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
@@ -143,6 +145,8 @@ class _Stream:
         self._group: asyncio.TaskGroup = asyncio.TaskGroup()
         self._leaving = self._read_all = False
         self._over = asyncio.Event()
+        # A step may be begun by the end of another, whose context is nobody else's.
+        self._context = contextvars.copy_context()
 
     async def run(self) -> None:
         """Answer until there is nothing more to come. Cancelled, it cancels its steps."""
@@ -173,7 +177,7 @@ class _Stream:
     def begin(self, step_id: int, packed: bytes) -> None:
         """Carry out a step that was taken in hand."""
         self._steps[step_id] = self._group.create_task(
-            self._carry_out(step_id, packed), name="step"
+            self._carry_out(step_id, packed), name="step", context=self._context.copy()
         )
 
     async def _read(self) -> None:

@@ -190,7 +190,7 @@ class TestOneProcess:
         sizes: list[int] = []
         key = fresh_key()
         async with running_desks(
-            database, clock=clock, on_batch=lambda _name, size: sizes.append(size)
+            database, clock=clock, on_batch=lambda _name, size, _wait: sizes.append(size)
         ) as [lone]:
             await lone.started(key)
             sizes.clear()
@@ -207,7 +207,7 @@ class TestOneProcess:
         key = fresh_key()
         asked = a_request(key, idempotency_key="once")
         async with running_desks(
-            database, clock=clock, on_batch=lambda _name, size: sizes.append(size)
+            database, clock=clock, on_batch=lambda _name, size, _wait: sizes.append(size)
         ) as [lone]:
             await lone.started(key)
             sizes.clear()
@@ -223,7 +223,7 @@ class TestOneProcess:
     ) -> None:
         sizes: list[int] = []
         async with running_desks(
-            database, clock=clock, on_batch=lambda _name, size: sizes.append(size)
+            database, clock=clock, on_batch=lambda _name, size, _wait: sizes.append(size)
         ) as [lone]:
             task = await lone.start(fresh_key())
             sizes.clear()
@@ -348,12 +348,16 @@ class TestWithoutPostgres:
                 await asyncio.to_thread(own.restart)
 
                 assert isinstance(await settling, Written)
+
+            # Nobody can await the other one, but its replica does not end before it is written.
+            async with running_desks(conninfo, clock=clock) as [desk]:
                 process = (await desk.processes.get(forgotten.key)).process
                 assert process.status == "running"
 
     async def test_a_full_queue_refuses_requests_and_takes_settlements(
         self, database: str, clock: ManualClock
     ) -> None:
+        create_namespace(database)
         async with running_desks(
             make_conninfo(database), clock=clock, commit=Commit(queue_max=2, gather=NO_TIME)
         ) as [desk]:

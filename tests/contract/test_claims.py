@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from progressor.domain.intent import Lost, Released
-from progressor.domain.task import TaskType
+from progressor.domain.task import Claim, TaskType
 from progressor.storage.claims import Room, Wanted
 from tests.support.clock import ManualClock
 from tests.support.storage import (
@@ -60,6 +60,17 @@ class TestByTheirIds:
 
         clock.advance(dt.timedelta(microseconds=1))
         assert len(await desk.claim(key, timer)) == 1
+
+    async def test_a_task_knows_since_when_it_was_due_and_how_long_its_claim_took(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        key, timer = await desk.timed(SECOND)
+        due_at = clock.now() + SECOND
+        clock.advance(HOUR)
+
+        [claimed] = await desk.claim(key, timer)
+
+        assert claimed.task.claim == Claim(due_at, clock.now(), clock.now())
 
     async def test_a_task_that_is_gone_is_left_out(self, desk: Desk) -> None:
         key, timer = await desk.timed(NO_TIME)
@@ -251,6 +262,17 @@ class TestZombies:
         await desk.replicas.retire(desk.replica_id)
 
         assert [each.token for each in await desk.find_zombies()] == [lost.token]
+        await desk.beat()
+
+    async def test_are_told_with_the_trace_of_their_tasks(self, desk: Desk) -> None:
+        await desk.beat()
+        await desk.start(fresh_key(), trace_context={"traceparent": "00-1"})
+        await desk.start(fresh_key())
+        await desk.replicas.retire(desk.replica_id)
+
+        zombies = await desk.find_zombies()
+
+        assert [each.trace_context for each in zombies] == [{"traceparent": "00-1"}, {}]
         await desk.beat()
 
     async def test_are_steps_that_overran(self, desk: Desk, clock: ManualClock) -> None:

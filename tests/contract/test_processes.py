@@ -13,15 +13,14 @@ from progressor.domain.admission import Import, Verdict
 from progressor.domain.event import HistoryRange, NewEvent
 from progressor.domain.intent import Complete, RemoveProcess, SetTimer
 from progressor.domain.process import ProcessKey, ProcessStatus
-from progressor.domain.task import TaskStatus, TaskType
-from progressor.domain.view import WaitCause
+from progressor.domain.task import TaskType
 from progressor.storage.processes import WAITS_MAX
 from tests.support.clock import START, ManualClock
 from tests.support.laws import broken_laws
+from tests.support.spans import TRACED
 from tests.support.storage import (
     BROKEN,
     NO_TIME,
-    UNREACHABLE,
     Desk,
     a_request,
     dump,
@@ -94,6 +93,21 @@ class TestPut:
 
         [claimed] = await desk.claim_due()
         assert (claimed.task.task_type, claimed.task.key) == (TaskType.REMOVE, put.key)
+
+    async def test_brings_a_timer_under_the_trace_of_who_brought_it(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        put = Import(
+            key=fresh_key(),
+            status=ProcessStatus.RUNNING,
+            timer=SetTimer(at=clock.now() - HOUR),
+            trace_context=TRACED,
+        )
+
+        await desk.processes.put(put)
+
+        [claimed] = await desk.claim_due()
+        assert claimed.task.trace_context == TRACED
 
     @pytest.mark.parametrize("task_type", [None, TaskType.CALL, TaskType.TIMEOUT])
     async def test_brings_a_broken_process_that_can_be_repaired(
@@ -278,40 +292,6 @@ class TestSimpleRepair:
 
 
 class TestGet:
-    async def test_names_what_each_task_waits_for(self, desk: Desk, clock: ManualClock) -> None:
-        key = fresh_key()
-        await desk.started(key, success(SetTimer(after=HOUR)))
-        running = await desk.run_task(a_request(key))
-        first = await desk.admit(a_request(key))
-        second = await desk.admit(a_request(key, TaskType.NOTIFY))
-
-        waits = (await desk.processes.get(key)).waits
-
-        assert [(each.task_id, each.cause, each.behind_task_id) for each in waits[:3]] == [
-            (running.task_id, WaitCause.RUNNING, None),
-            (first.task_id, WaitCause.BEHIND_TASK, running.task_id),
-            (second.task_id, WaitCause.BEHIND_TASK, first.task_id),
-        ]
-        assert (waits[0].replica_id, waits[0].attempt) == (desk.replica_id, 1)
-        assert (waits[3].cause, waits[3].status) == (WaitCause.BEHIND_TASK, TaskStatus.BLOCKED)
-        assert waits[3].until == clock.now() + HOUR
-
-    async def test_names_a_timer_a_retry_and_a_missing_worker(
-        self, desk: Desk, clock: ManualClock
-    ) -> None:
-        timed, retried, free = fresh_key(), fresh_key(), fresh_key()
-        await desk.started(timed, success(SetTimer(after=HOUR)))
-        await desk.started(retried, UNREACHABLE)
-        await desk.admit(a_request(free, TaskType.INIT), run=False)
-
-        waits = [(await desk.processes.get(key)).waits[0] for key in (timed, retried, free)]
-
-        assert [each.cause for each in waits] == [
-            WaitCause.TIMER, WaitCause.RETRY, WaitCause.NO_FREE_WORKER,
-        ]  # fmt: skip
-        assert [each.until for each in waits] == [clock.now() + HOUR, clock.now() + SECOND, None]
-        assert (waits[1].attempt, waits[1].last_error is not None) == (2, True)
-
     async def test_names_no_more_than_may_be(self, desk: Desk) -> None:
         key = fresh_key()
         await desk.start(key)

@@ -1,0 +1,192 @@
+"""Traces: one decision for a whole story, and the spans that tell it.
+
+Whether a request is traced is decided once, when it arrives: by its caller, whose ``traceparent``
+says so, or by a ratio where the story begins here. The decision goes with the context that is
+stored with its task, and with each timer that its steps set. Whoever meets one of them later, in
+whichever replica and after however many days, looks at one character of that context; so what is
+not traced costs next to nothing. A story without a context is not told.
+
+    progressor.v1.ProcessService/Call           its context is stored with the task
+      progressor.admit
+      progressor.step, attempt 1                its context is stored with a timer that it sets
+        progressor.claim                        where the task had waited
+        progressor.v1.ProcessorService/Process  its context is what the processor gets
+        progressor.settle
+        progressor.step                         the timer's: a child, and linked as well
+      progressor.collect                        attempt 2 was lost with its replica
+      progressor.step, attempt 3
+"""
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Protocol
+
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.util.types import AttributeValue
+
+from progressor.domain.admission import Request
+from progressor.domain.process import ProcessKey
+from progressor.domain.task import TIMER_TYPES, RunningTask, TaskType
+from progressor.telemetry import names
+from progressor.telemetry.spans import (
+    POSTGRESQL,
+    SETTLE_TASKS,
+    UNTRACED,
+    W3C,
+    Recorded,
+    Span,
+    TraceContext,
+    is_sampled,
+    rpc,
+)
+
+_ADMIT_STARTS = {**POSTGRESQL, names.DB_PROCEDURE: "admit_starts"}
+_ADMIT_REQUESTS = {**POSTGRESQL, names.DB_PROCEDURE: "admit_requests"}
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+_MILLISECOND = dt.timedelta(milliseconds=1)
+
+
+class Carried(Protocol):
+    """What is told of a leased task."""
+
+    @property
+    def key(self) -> ProcessKey:
+        """Its process."""
+
+    @property
+    def task_id(self) -> int:
+        """Its id."""
+
+    @property
+    def task_type(self) -> TaskType:
+        """Its type."""
+
+    @property
+    def attempt(self) -> int:
+        """The attempt, from 1."""
+
+    @property
+    def trace_context(self) -> TraceContext:
+        """What is stored with it."""
+
+
+class Tracing:
+    """Decides, and begins the spans that others belong to."""
+
+    def __init__(
+        self, tracer: trace.Tracer | None, *, ratio: float, chance: Callable[[], float]
+    ) -> None:
+        """Take where spans go; None: nowhere, and nothing is decided either.
+
+        Args:
+            tracer: Of a provider that records whatever is begun: it has been decided by then.
+            ratio: Share of the stories that begin here which is told, 0 .. 1.
+            chance: Returns a random number, 0 .. 1.
+        """
+        self._tracer = tracer
+        self._ratio = ratio
+        self._chance = chance
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything may be traced."""
+        return self._tracer is not None
+
+    def follows(self, context: TraceContext) -> bool:
+        """Tell whether what is stored with this context is traced."""
+        return self._tracer is not None and is_sampled(context)
+
+    def request(self, service: str, method: str, caller: TraceContext) -> Span:
+        """Begin to serve a request, if its caller traces it, or the ratio has it."""
+        if self._tracer is None:
+            return UNTRACED
+        if not (is_sampled(caller) if caller else self._chance() < self._ratio):
+            return UNTRACED
+        name = f"{service}/{method}"
+        span = self._tracer.start_span(name, _parent(caller), trace.SpanKind.SERVER, rpc(name))
+        return Recorded(self._tracer, span, is_rpc=True)
+
+    def admission(self, request: Request) -> Span:
+        """Begin to put a request in line."""
+        context = request.trace_context
+        if not context or self._tracer is None or not is_sampled(context):
+            return UNTRACED
+        attributes = {
+            names.NAMESPACE: request.key.namespace,
+            names.PROCESS_ID: request.key.process_id,
+            names.TASK_TYPE: str(request.task_type),
+            **(_ADMIT_STARTS if request.task_type is TaskType.INIT else _ADMIT_REQUESTS),
+        }
+        parent = _parent(request.trace_context)
+        span = self._tracer.start_span(names.ADMIT, parent, trace.SpanKind.CLIENT, attributes)
+        return Recorded(self._tracer, span)
+
+    def step(self, task: RunningTask) -> Span:
+        """Begin an attempt of a task, at its claim where it had waited."""
+        context = task.trace_context
+        if not context or self._tracer is None or not is_sampled(context):
+            return UNTRACED
+        claim, subject = task.claim, _subject_of(task)
+        attributes = {**subject, **_consumed(task)}
+        parent = _parent(context)
+        links: tuple[trace.Link, ...] = ()
+        if task.task_type in TIMER_TYPES:
+            due_at = task.scheduled_at if claim is None else claim.due_at
+            attributes[names.LATENESS] = (task.started_at - due_at) / _MILLISECOND
+            links = (trace.Link(trace.get_current_span(parent).get_span_context()),)
+        begun_at = None if claim is None else _nanoseconds(claim.sent_at)
+        span = self._tracer.start_span(
+            names.STEP, parent, trace.SpanKind.CONSUMER, attributes, links, begun_at
+        )
+        if claim is not None:
+            within = trace.set_span_in_context(span)
+            self._tracer.start_span(
+                names.CLAIM, within, trace.SpanKind.CLIENT, {**subject, **POSTGRESQL},
+                start_time=begun_at,
+            ).end(_nanoseconds(claim.answered_at))  # fmt: skip
+        return Recorded(self._tracer, span, subject=subject)
+
+    def collection(self, zombie: Carried, *, cause: str) -> Span:
+        """Begin to settle a lost lease."""
+        if self._tracer is None or not self.follows(zombie.trace_context):
+            return UNTRACED
+        attributes = {**_subject_of(zombie), names.CAUSE: cause, **SETTLE_TASKS}
+        parent = _parent(zombie.trace_context)
+        span = self._tracer.start_span(names.COLLECT, parent, trace.SpanKind.CLIENT, attributes)
+        return Recorded(self._tracer, span)
+
+
+SILENT = Tracing(None, ratio=0.0, chance=lambda: 1.0)
+"""Traces nothing."""
+
+
+def _subject_of(task: Carried) -> dict[str, AttributeValue]:
+    return {
+        names.NAMESPACE: task.key.namespace,
+        names.PROCESS_ID: task.key.process_id,
+        names.TASK_ID: task.task_id,
+        names.TASK_TYPE: str(task.task_type),
+        names.ATTEMPT: task.attempt,
+    }
+
+
+def _consumed(task: Carried) -> dict[str, AttributeValue]:
+    # To those who know queues alone, a step is the processing of a message.
+    return {
+        names.MESSAGING_SYSTEM: "progressor",
+        names.MESSAGING_OPERATION: "step",
+        names.MESSAGING_OPERATION_TYPE: "process",
+        names.MESSAGING_DESTINATION: task.key.namespace,
+        names.MESSAGE_ID: str(task.task_id),
+    }
+
+
+def _parent(context: TraceContext) -> contexts.Context:
+    # Of nothing but this: whatever span is current here has no part in it.
+    return W3C.extract(context, contexts.Context())
+
+
+def _nanoseconds(instant: dt.datetime) -> int:
+    return (instant - _EPOCH) // _MICROSECOND * 1000

@@ -1,0 +1,360 @@
+"""What tasks wait for, as the tables and the heartbeats of the replicas tell."""
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from progressor.domain import why
+from progressor.domain.intent import Complete, SetTimer
+from progressor.domain.process import ProcessKey
+from progressor.domain.replica import Crew, Load
+from progressor.domain.task import TaskStatus, TaskType
+from progressor.domain.wait import (
+    BehindTask,
+    Cause,
+    NoFreeWorker,
+    NoReplica,
+    Overrun,
+    PresumedDead,
+    RetryNotDue,
+    Running,
+    TimerNotDue,
+)
+from progressor.settings.sections import Replica
+from progressor.storage.heartbeats import Heartbeats, Identity
+from progressor.storage.watch import Watch
+from tests.support.builders import seconds
+from tests.support.clock import ManualClock
+from tests.support.storage import (
+    COLLECTING,
+    EXPIRES_AFTER,
+    LEASE_TIMEOUT,
+    NO_TIME,
+    STATEMENT_TIMEOUT,
+    UNREACHABLE,
+    Desk,
+    a_request,
+    connect,
+    fresh_key,
+    lent,
+    success,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HOUR = dt.timedelta(hours=1)
+SECOND = dt.timedelta(seconds=1)
+TELLER_ID = 900
+
+
+class Teller:
+    """A replica that tells what it knows."""
+
+    def __init__(self, database: str, clock: ManualClock) -> None:
+        self._heartbeats = Heartbeats(
+            dsn=database,
+            identity=Identity(replica_id=TELLER_ID, name="teller", version="1", functions="f"),
+            replica=Replica(heartbeat_interval=SECOND, lease_timeout=2 * LEASE_TIMEOUT),
+            clock=clock,
+        )
+
+    def tell(self, crews: Mapping[str, Crew], *, draining: bool = False) -> None:
+        """Beat once."""
+        load = Load(step_count=0, caller_count=0, crews=crews)
+        self._heartbeats.beat(draining=draining, load=load)
+
+    def close(self) -> None:
+        self._heartbeats.close()
+
+
+@pytest.fixture
+def teller(database: str, clock: ManualClock) -> Iterator[Teller]:
+    """Return the only replica that is not silent, once it beats."""
+    clock.advance(HOUR)
+    found = Teller(database, clock)
+    yield found
+    found.close()
+
+
+async def causes(desk: Desk, key: ProcessKey) -> list[Cause]:
+    return [wait.cause for wait in (await desk.processes.get(key)).waits]
+
+
+async def cause(desk: Desk, key: ProcessKey) -> Cause:
+    [found] = await causes(desk, key)
+    return found
+
+
+class TestGet:
+    async def test_names_what_each_task_waits_for(self, desk: Desk, clock: ManualClock) -> None:
+        key = fresh_key()
+        await desk.started(key, success(SetTimer(after=HOUR)))
+        made_at = clock.now()
+        running = await desk.run_task(a_request(key))
+        first = await desk.admit(a_request(key))
+        second = await desk.admit(a_request(key, TaskType.NOTIFY))
+        clock.advance(SECOND)
+        await desk.beat()
+
+        waits = (await desk.processes.get(key)).waits
+
+        assert first.task_id is not None
+        assert second.task_id is not None
+        call, notify = TaskType.CALL, TaskType.NOTIFY
+        assert [wait.task_id for wait in waits[:3]] == [
+            running.task_id, first.task_id, second.task_id,
+        ]  # fmt: skip
+        assert [wait.cause for wait in waits] == [
+            Running(replica_id=desk.replica_id, since=made_at),
+            BehindTask(task_id=running.task_id, task_type=call, is_running=True, since=made_at),
+            BehindTask(task_id=first.task_id, task_type=call, is_running=False, since=made_at),
+            BehindTask(
+                task_id=second.task_id, task_type=notify, is_running=False, since=made_at,
+                until=made_at + HOUR,
+            ),
+        ]  # fmt: skip
+        assert [wait.attempt for wait in waits] == [1, 1, 1, 1]
+        assert waits[3].status is TaskStatus.BLOCKED
+
+    async def test_names_a_timer_and_a_retry(self, desk: Desk, clock: ManualClock) -> None:
+        timed, retried = fresh_key(), fresh_key()
+        await desk.started(timed, success(SetTimer(after=HOUR)))
+        await desk.started(retried, UNREACHABLE)
+
+        [retry] = (await desk.processes.get(retried)).waits
+
+        policy = desk.namespace.policy_for(TaskType.INIT)
+        assert await cause(desk, timed) == TimerNotDue(until=clock.now() + HOUR)
+        assert retry.cause == RetryNotDue(
+            until=clock.now() + SECOND, attempts_max=policy.attempts_max
+        )
+        assert (retry.attempt, retry.last_error is not None) == (2, True)
+
+    async def test_names_a_replica_that_is_silent_and_when_its_task_is_collected(
+        self, desk: Desk, other: Desk, clock: ManualClock
+    ) -> None:
+        key = fresh_key()
+        await other.beat()
+        beaten_at = clock.now()
+        await other.start(key)
+        clock.advance(LEASE_TIMEOUT)
+        await desk.beat()
+        just_in_time = await cause(desk, key)
+        clock.advance(dt.timedelta(microseconds=1))
+
+        collected_at = beaten_at + LEASE_TIMEOUT + COLLECTING
+        assert just_in_time == Running(
+            replica_id=other.replica_id, since=beaten_at, silent_since=beaten_at,
+            collected_at=collected_at,
+        )  # fmt: skip
+        assert await cause(desk, key) == PresumedDead(
+            replica_id=other.replica_id, since=beaten_at, silent_since=beaten_at,
+            collected_at=collected_at,
+        )  # fmt: skip
+        assert [zombie.key for zombie in await desk.find_zombies()] == [key]
+
+    async def test_names_a_replica_that_is_gone(
+        self, desk: Desk, other: Desk, clock: ManualClock
+    ) -> None:
+        key = fresh_key()
+        leased_at = clock.now()
+        await other.start(key)
+        await desk.replicas.retire(other.replica_id)
+        clock.advance(SECOND)
+        await desk.beat()
+
+        found = await cause(desk, key)
+        await other.beat()
+
+        assert found == PresumedDead(
+            replica_id=other.replica_id, since=leased_at, silent_since=None,
+            collected_at=clock.now() + COLLECTING,
+        )  # fmt: skip
+
+    async def test_names_a_step_that_has_overrun(self, desk: Desk, clock: ManualClock) -> None:
+        key = fresh_key()
+        leased_at = clock.now()
+        await desk.start(key)
+        clock.advance(EXPIRES_AFTER + SECOND)
+        await desk.beat()
+
+        expired_at = leased_at + EXPIRES_AFTER
+        assert await cause(desk, key) == Overrun(
+            replica_id=desk.replica_id, since=leased_at, expired_at=expired_at,
+            collected_at=expired_at + COLLECTING,
+        )  # fmt: skip
+        assert [zombie.key for zombie in await desk.find_zombies()] == [key]
+
+
+class TestWhatAReplicaTells:
+    async def test_is_how_many_workers_are_busy_and_since_when_it_reaches_no_processor(
+        self, desk: Desk, teller: Teller, clock: ManualClock
+    ) -> None:
+        key = fresh_key()
+        await desk.admit(a_request(key, TaskType.INIT), run=False)
+        since = clock.now()
+        clock.advance(3 * SECOND)
+        teller.tell(
+            {
+                key.namespace: Crew(busy_count=4, size=4, unreachable_for=seconds(1.5)),
+                "another": Crew(busy_count=1, size=9),
+            }
+        )
+
+        assert await cause(desk, key) == NoFreeWorker(
+            since=since,
+            busy_count=4,
+            worker_count=4,
+            processor_unreachable_since=clock.now() - seconds(1.5),
+        )
+
+    async def test_is_as_many_free_workers_as_may_be_where_it_has_had_no_step(
+        self, desk: Desk, teller: Teller
+    ) -> None:
+        key = fresh_key()
+        await desk.admit(a_request(key, TaskType.INIT), run=False)
+        teller.tell({})
+
+        found = await cause(desk, key)
+
+        assert isinstance(found, NoFreeWorker)
+        assert (found.busy_count, found.worker_count) == (0, desk.namespace.worker_count_max)
+
+    async def test_is_nothing_where_its_release_is_one_before(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        key = fresh_key()
+        clock.advance(HOUR)
+        await desk.admit(a_request(key, TaskType.INIT), run=False)
+        await desk.beat()
+
+        found = await cause(desk, key)
+
+        assert isinstance(found, NoFreeWorker)
+        assert (found.busy_count, found.worker_count) == (0, 0)
+
+    async def test_may_be_more_than_this_release_understands(
+        self, desk: Desk, teller: Teller
+    ) -> None:
+        key = fresh_key()
+        await desk.admit(a_request(key, TaskType.INIT), run=False)
+        teller.tell({})
+        async with desk.pool.connection() as connection:
+            await connection.execute(
+                'UPDATE progressor.replicas SET facts = \'{"orders": [1, 2, null, "new"]}\''
+                " WHERE replica_id = %s",
+                [TELLER_ID],
+            )
+
+        found = await cause(desk, key)
+
+        assert isinstance(found, NoFreeWorker)
+        assert (found.busy_count, found.worker_count) == (1, 2)
+
+    async def test_counts_for_nothing_once_it_drains(
+        self, desk: Desk, teller: Teller, clock: ManualClock
+    ) -> None:
+        key = fresh_key()
+        await desk.admit(a_request(key, TaskType.INIT), run=False)
+        teller.tell({key.namespace: Crew(busy_count=0, size=4)}, draining=True)
+
+        found = await cause(desk, key)
+
+        assert isinstance(found, NoReplica)
+        assert (found.since, found.draining_count) == (clock.now(), 1)
+
+
+class TestAWatch:
+    async def test_reads_again_when_what_it_knows_is_too_old(
+        self, desk: Desk, teller: Teller, clock: ManualClock
+    ) -> None:
+        watch = Watch(
+            pool=desk.pool, clock=clock, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING,
+            statement_timeout=STATEMENT_TIMEOUT,
+        )  # fmt: skip
+        teller.tell({"orders": Crew(busy_count=1, size=2)})
+        first = await watch.facts()
+        teller.tell({"orders": Crew(busy_count=2, size=2)})
+        clock.advance(SECOND - dt.timedelta(milliseconds=1))
+        within_a_second = await watch.facts()
+        clock.advance(dt.timedelta(milliseconds=1))
+        afterwards = await watch.facts()
+
+        assert within_a_second is first
+        assert first.replicas[TELLER_ID].crews == {"orders": Crew(busy_count=1, size=2)}
+        assert afterwards.replicas[TELLER_ID].crews == {"orders": Crew(busy_count=2, size=2)}
+        assert afterwards.read_at == clock.now()
+
+    async def test_leaves_out_the_dead_before_the_living_where_there_are_too_many(
+        self, desk: Desk, other: Desk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("progressor.storage.watch.REPLICAS_MAX", 1)
+        watch = Watch(
+            pool=desk.pool, clock=clock, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING,
+            statement_timeout=STATEMENT_TIMEOUT,
+        )  # fmt: skip
+        first, last = sorted((desk, other), key=lambda it: it.replica_id)
+        clock.advance(HOUR)
+        await last.beat()
+        clock.advance(SECOND)
+        await first.beat()
+
+        assert (await watch.facts()).replicas.keys() == {first.replica_id}
+
+    async def test_knows_of_no_replica_where_none_is(
+        self, own_database: str, clock: ManualClock
+    ) -> None:
+        async with await connect(own_database) as connection:
+            watch = Watch(
+                pool=lent(connection), clock=clock, lease_timeout=LEASE_TIMEOUT,
+                collecting=COLLECTING, statement_timeout=STATEMENT_TIMEOUT,
+            )  # fmt: skip
+            facts = await watch.facts()
+
+        assert (facts.replicas, facts.read_at) == ({}, clock.now())
+
+
+class TestTheFirstWaits:
+    async def test_are_those_of_the_tasks_that_run_or_come_next(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        busy, timed, free, idle, ended = (fresh_key() for _ in range(5))
+        await desk.beat()
+        await desk.started(busy, success(SetTimer(after=HOUR)))
+        running = await desk.run_task(a_request(busy))
+        await desk.admit(a_request(busy))
+        await desk.started(timed, success(SetTimer(after=HOUR)))
+        first = await desk.admit(a_request(free, TaskType.INIT), run=False)
+        await desk.admit(a_request(free), run=False)
+        await desk.started(idle)
+        await desk.started(ended, success(Complete()))
+        nowhere = fresh_key()
+
+        found = await desk.processes.first_waits(
+            "orders", [idle, free, nowhere, timed, busy, ended]
+        )
+
+        assert found.keys() == {busy, timed, free}
+        assert found[busy].task_id == running.task_id
+        assert found[free].task_id == first.task_id
+        assert isinstance(found[free].cause, NoFreeWorker)
+        assert found[busy].cause == Running(replica_id=desk.replica_id, since=clock.now())
+        assert found[timed].cause == TimerNotDue(until=clock.now() + HOUR)
+        for key, wait in found.items():
+            assert wait == (await desk.processes.get(key)).waits[0]
+
+    async def test_of_no_processes_are_none(self, desk: Desk) -> None:
+        assert await desk.processes.first_waits("orders", []) == {}
+
+
+async def test_every_wait_has_words(desk: Desk, clock: ManualClock) -> None:
+    key = fresh_key()
+    await desk.started(key, success(SetTimer(after=NO_TIME + HOUR)))
+
+    [wait] = (await desk.processes.get(key)).waits
+
+    assert why.explain(wait) == (
+        f"Task {wait.task_id} (timeout) is a timer, until "
+        f"{clock.now() + HOUR:%Y-%m-%d %H:%M:%S}.000Z."
+    )

@@ -1,0 +1,71 @@
+"""Trace contexts of callers: what is one is carried on, and nothing else ever is."""
+
+from collections.abc import Mapping, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace.span import TraceState
+
+from progressor.api.trace_context import trace_context_of
+from progressor.processor.client import _trace_metadata
+from progressor.telemetry.spans import W3C, is_sampled
+from tests.unit.test_api_calls import Context as Call
+
+NAMES = st.sampled_from(["traceparent", "tracestate", "user-agent"])
+HEX = "0123456789abcdef"
+LIKELY = st.builds(
+    "-".join,
+    st.tuples(
+        st.sampled_from(["00", "01", "cc", "ff", "0"]),
+        st.text(HEX + "G", min_size=31, max_size=33),
+        st.text(HEX + "A", min_size=16, max_size=16),
+        st.text(HEX, min_size=2, max_size=2),
+    ),
+)
+METADATA = st.lists(st.tuples(NAMES, LIKELY | st.text() | st.binary()), max_size=4)
+
+SPANS = st.builds(
+    trace.SpanContext,
+    trace_id=st.integers(1, 2**128 - 1),
+    span_id=st.integers(1, 2**64 - 1),
+    is_remote=st.just(value=True),
+    trace_flags=st.integers(0, 255).map(trace.TraceFlags),
+    trace_state=st.dictionaries(
+        st.from_regex(r"[a-z][a-z0-9_*/-]{0,9}", fullmatch=True),
+        st.from_regex(r"[!-+\--<>-~]{1,9}", fullmatch=True),
+        max_size=3,
+    ).map(lambda found: TraceState(list(found.items()))),
+)
+
+
+def read(context: Mapping[str, str]) -> trace.SpanContext:
+    """Return a context as OpenTelemetry reads it."""
+    return trace.get_current_span(W3C.extract(context, Context())).get_span_context()
+
+
+def carried(metadata: Sequence[tuple[str, str | bytes]]) -> Mapping[str, str]:
+    return trace_context_of(Call(metadata=metadata))
+
+
+@given(METADATA)
+def test_what_is_kept_of_a_caller_is_a_context_and_can_be_told_to_a_processor(
+    metadata: list[tuple[str, str | bytes]],
+) -> None:
+    context = carried(metadata)
+
+    assert read(context).is_valid is bool(context)
+    assert is_sampled(context) is read(context).trace_flags.sampled
+    assert dict(_trace_metadata(context) or ()) == context
+
+
+@given(SPANS)
+def test_a_context_comes_out_as_it_went_in(span: trace.SpanContext) -> None:
+    carrier: dict[str, str] = {}
+    W3C.inject(carrier, trace.set_span_in_context(trace.NonRecordingSpan(span), Context()))
+
+    context = carried([*carrier.items()])
+
+    assert context == carrier
+    assert read(context) == span

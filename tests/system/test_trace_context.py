@@ -1,0 +1,145 @@
+"""Trace contexts over the wire: carried to the processor and on, whoever traces, or left out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import grpc
+import pytest
+
+from progressor.v1 import process_service_pb2 as messages
+from progressor.v1 import types_pb2 as types
+from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
+from tests.support.points import PATIENCE_SECONDS
+from tests.support.processor import Answer, ScriptedProcessor
+from tests.support.replica import (
+    NOW_AND_THEN,
+    Replica,
+    answering,
+    open_stage,
+    running_replica,
+    timer,
+    unavailable,
+)
+from tests.support.sessions import RawSession
+from tests.support.spans import NOT_TRACED, SPAN_ID, TRACE_ID, TRACED
+from tests.support.trace_receiver import running_receiver
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+STATED: Mapping[str, str] = {"tracestate": "till=7,shop@east=a b"}
+BROKEN = (
+    {"traceparent": "cut"},
+    {"traceparent": f"00-{TRACE_ID}-{SPAN_ID}"},
+    {"traceparent": f"00-{TRACE_ID.upper()}-{SPAN_ID}-01"},
+    {"traceparent": f"00-{'0' * 32}-{SPAN_ID}-01"},
+    {"traceparent": f"00-{TRACE_ID}-{'0' * 16}-01"},
+    {"traceparent": f"ff-{TRACE_ID}-{SPAN_ID}-01"},
+    {"traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01-more"},
+    {"tracestate": "till=7"},
+)
+
+Way = str
+
+
+async def ask(replica: Replica, way: Way, call: messages.CallRequest, trace: Any) -> None:
+    """Ask as a client in any language would, with a trace context of any kind."""
+    async with grpc.aio.insecure_channel(replica.address) as channel:
+        if way == "unary":
+            stub: Any = ProcessServiceStub(channel)
+            metadata = tuple(trace.items())
+            await stub.Call(call, metadata=metadata, timeout=PATIENCE_SECONDS)
+            return
+        session = RawSession(channel)
+        await session.send(messages.SessionCall(call_id=1, call=call, trace_context=trace))
+        answer = (await session.answered())[1]
+        assert answer.WhichOneof("result") == "call"
+        await session.ended()
+
+
+def contexts_of(processor: ScriptedProcessor) -> Sequence[Mapping[str, str]]:
+    return [dict(request.task.trace_context) for request in processor.requests]
+
+
+def told_in_metadata(processor: ScriptedProcessor) -> Sequence[Mapping[str, str | bytes]]:
+    names = ("traceparent", "tracestate")
+    return [{name: each[name] for name in names if name in each} for each in processor.metadata]
+
+
+@pytest.mark.parametrize("way", ["unary", "session"])
+@pytest.mark.parametrize(
+    "caller", [{**TRACED, **STATED}, {**NOT_TRACED, **STATED}, NOT_TRACED], ids=str
+)
+async def test_an_engine_that_traces_nothing_carries_a_context_on_as_it_came(
+    replica: Replica, way: Way, caller: Mapping[str, str]
+) -> None:
+    async with open_stage(replica, streaming=False, retry_policy=NOW_AND_THEN) as stage:
+        await stage.running("p", answering(set_timer=timer()), unavailable(), answering())
+        call = messages.CallRequest(namespace=stage.namespace, process_id="p")
+
+        await ask(replica, way, call, caller)
+
+        await stage.asked("p", 4)
+    # Its start came without; the call, the timer that it set, and the timer's second attempt.
+    assert contexts_of(stage.processor) == [{}, caller, caller, caller]
+    assert told_in_metadata(stage.processor) == [{}, caller, caller, caller]
+
+
+@pytest.mark.parametrize("way", ["unary", "session"])
+async def test_a_context_that_is_none_is_left_out_and_hurts_nobody(
+    replica: Replica, way: Way
+) -> None:
+    async with open_stage(replica, streaming=False) as stage:
+        await stage.running("p")
+        call = messages.CallRequest(namespace=stage.namespace, process_id="p")
+
+        for trace in BROKEN:
+            await ask(replica, way, call, trace)
+
+    assert contexts_of(stage.processor) == [{}] * (1 + len(BROKEN))
+    assert told_in_metadata(stage.processor) == [{}] * (1 + len(BROKEN))
+
+
+async def test_what_vendors_say_of_a_trace_goes_through_the_spans_of_the_engine(
+    own_database: str,
+) -> None:
+    async with (
+        running_receiver() as receiver,
+        running_replica(own_database, {"telemetry.otlp_endpoint": receiver.endpoint}) as replica,
+        open_stage(replica, streaming=False) as stage,
+    ):
+        await stage.running("p", answering(set_timer=timer()), Answer())
+        call = messages.CallRequest(namespace=stage.namespace, process_id="p")
+        await ask(replica, "unary", call, {**TRACED, **STATED})
+        await stage.asked("p", 3)
+
+    of_the_call, of_the_timer = contexts_of(stage.processor)[1:]
+    for context in (of_the_call, of_the_timer):
+        assert context["traceparent"].startswith(f"00-{TRACE_ID}-")
+        assert context["tracestate"] == STATED["tracestate"]
+    assert of_the_call["traceparent"] != of_the_timer["traceparent"]
+    assert told_in_metadata(stage.processor)[1:] == [of_the_call, of_the_timer]
+
+
+async def test_a_timer_that_came_with_an_import_belongs_to_the_story_of_who_brought_it(
+    own_database: str,
+) -> None:
+    async with (
+        running_receiver() as receiver,
+        running_replica(own_database, {"telemetry.otlp_endpoint": receiver.endpoint}) as replica,
+        open_stage(replica, streaming=False) as stage,
+    ):
+        put = messages.PutRequest(
+            namespace=stage.namespace,
+            process_id="p",
+            status=types.PROCESS_STATUS_RUNNING,
+            timer=timer(),
+        )
+        async with grpc.aio.insecure_channel(replica.address) as channel:
+            stub: Any = ProcessServiceStub(channel)
+            await stub.Put(put, metadata=tuple(TRACED.items()), timeout=PATIENCE_SECONDS)
+        await stage.settled("p")
+
+    (brought,) = receiver.named("progressor.v1.ProcessService/Put")
+    (step,) = (it for it in receiver.named("progressor.step") if it.trace_id == TRACE_ID)
+    assert brought.parent_id == SPAN_ID
+    assert (step.parent_id, step.links) == (brought.span_id, (brought.span_id,))

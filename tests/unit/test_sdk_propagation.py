@@ -1,0 +1,113 @@
+"""Traces across the wire: a handler runs under the span of its step."""
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from opentelemetry import baggage, context, trace
+
+from progressor.sdk import Processor, Step
+from progressor.sdk.propagation import trace_metadata, under
+from progressor.v1 import processor_service_pb2 as pb
+from progressor.v1 import types_pb2 as types
+from tests.support.spans import NOT_TRACED, SPAN_ID, TRACE_ID, TRACED
+
+
+def current() -> trace.SpanContext:
+    return trace.get_current_span().get_span_context()
+
+
+def said_by(span: trace.SpanContext) -> dict[str, str]:
+    """Return what a handler answers that saw a span."""
+    return {
+        "trace_id": trace.format_trace_id(span.trace_id),
+        "span_id": trace.format_span_id(span.span_id),
+        "sampled": str(bool(span.trace_flags.sampled)),
+    }
+
+
+def plain(_step: Step[Any]) -> dict[str, str]:
+    return said_by(current())
+
+
+async def in_the_loop(_step: Step[Any]) -> dict[str, str]:
+    return said_by(current())
+
+
+@pytest.mark.parametrize("handler", [plain, in_the_loop])
+@pytest.mark.parametrize(("caller", "sampled"), [(TRACED, "True"), (NOT_TRACED, "False")])
+async def test_a_handler_sees_the_span_of_its_step(
+    handler: Any, caller: Mapping[str, str], sampled: str
+) -> None:
+    processor = Processor("orders")
+    processor.call(handler)
+    task = pb.ProcessorTask(type=types.TASK_TYPE_CALL, trace_context=caller)
+
+    with ThreadPoolExecutor(1) as threads:
+        answer = await processor.answer(pb.ProcessRequest(task=task), threads)
+
+    for expected in (TRACE_ID, SPAN_ID, sampled):
+        assert f'"{expected}"'.encode() in answer.response
+    assert not current().is_valid
+
+
+async def test_a_bug_of_a_handler_is_logged_under_the_span_of_its_step(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    processor = Processor("orders")
+    seen: list[int] = []
+
+    async def handler(_step: Step[Any]) -> None:
+        raise KeyError
+
+    processor.call(handler)
+
+    def note(_record: logging.LogRecord) -> bool:
+        seen.append(current().trace_id)
+        return True
+
+    caplog.handler.addFilter(note)
+    task = pb.ProcessorTask(type=types.TASK_TYPE_CALL, trace_context=TRACED)
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            await processor.answer(pb.ProcessRequest(task=task), threads)
+    finally:
+        caplog.handler.removeFilter(note)
+
+    assert seen == [int(TRACE_ID, 16)]
+
+
+@pytest.mark.parametrize("caller", [{}, {"traceparent": "cut"}])
+def test_a_step_without_a_span_changes_nothing(caller: dict[str, str]) -> None:
+    before = context.get_current()
+
+    with under(caller):
+        assert context.get_current() is before
+
+
+def test_what_else_is_current_stays_so() -> None:
+    token = context.attach(baggage.set_baggage("shop", "tea"))
+    try:
+        with under(TRACED):
+            assert baggage.get_baggage("shop") == "tea"
+    finally:
+        context.detach(token)
+
+
+def test_a_span_of_the_same_trace_that_is_closer_to_the_handler_stays_the_current_one() -> None:
+    own = trace.SpanContext(int(TRACE_ID, 16), 0xC, is_remote=False)
+    with trace.use_span(trace.NonRecordingSpan(own)), under(TRACED):
+        assert current() == own
+
+
+def test_a_request_carries_the_current_span_by_w3c_whatever_else_is_spoken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("opentelemetry.propagate.get_global_textmap", lambda: None)
+    with under(TRACED):
+        carried = trace_metadata()
+
+    assert carried == tuple(TRACED.items())
+    assert trace_metadata() is None

@@ -1,0 +1,398 @@
+"""Traces: what is told is decided once, and each span says what it stands for."""
+
+import asyncio
+import datetime as dt
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.semconv._incubating.attributes import messaging_attributes, rpc_attributes
+from opentelemetry.semconv.attributes import db_attributes, error_attributes, server_attributes
+
+from progressor.domain.admission import Admission, Verdict
+from progressor.domain.intent import Failed, Outcome, Rejected, Released
+from progressor.domain.settlement import Finish, Retry
+from progressor.domain.task import Claim, TaskType
+from progressor.telemetry import names
+from progressor.telemetry.spans import UNTRACED, tell_server
+from progressor.telemetry.tracing import SILENT
+from tests.support.builders import make_request, make_success, make_task, make_zombie, seconds
+from tests.support.clock import START
+from tests.support.spans import (
+    NOT_TRACED,
+    SPAN_ID,
+    TRACE_ID,
+    TRACED,
+    Spans,
+    attributes_of,
+    id_of,
+    is_error,
+    parent_of,
+    seconds_of,
+    trace_of,
+)
+
+SERVICE = "progressor.v1.ProcessService"
+CALL = f"{names.PROCESSOR_SERVICE}/Process"
+AWAY = Failed(code=14, reason="PROCESSOR_UNAVAILABLE", message="away", retryable=True)
+NO = Rejected(code=9, message="no", reason="TOO_LATE")
+
+
+@pytest.mark.parametrize(
+    ("caller", "chance", "traced"),
+    [
+        (TRACED, 0.9, True),
+        (NOT_TRACED, 0.1, False),
+        ({"traceparent": f"00-{TRACE_ID}-{SPAN_ID}-03"}, 0.9, True),
+        ({"traceparent": f"01-{TRACE_ID}-{SPAN_ID}-01-more"}, 0.9, True),
+        ({}, 0.49, True),
+        ({}, 0.5, False),
+    ],
+)
+def test_a_caller_who_has_decided_is_followed_and_the_ratio_decides_for_others(
+    caller: dict[str, str], chance: float, traced: bool
+) -> None:
+    span = Spans(chance=chance).tracing.request(SERVICE, "Call", caller)
+
+    assert (span is not UNTRACED) is traced
+
+
+@pytest.mark.parametrize(
+    ("stored", "followed"),
+    [(TRACED, True), (NOT_TRACED, False), ({}, False), ({"traceparent": "cut"}, False)],
+)
+def test_nothing_is_decided_again_of_what_is_stored(stored: dict[str, str], followed: bool) -> None:
+    tracing = Spans(ratio=1.0).tracing
+    task, request = make_task(trace_context=stored), make_request(trace_context=stored)
+    spans = [
+        tracing.step(task),
+        tracing.admission(request),
+        tracing.collection(make_zombie(trace_context=stored), cause="silent"),
+    ]
+
+    assert [span is not UNTRACED for span in spans] == [followed] * 3
+
+
+def test_nothing_is_traced_where_there_is_nowhere_to_tell_it() -> None:
+    assert not SILENT.is_on
+    assert not SILENT.follows(TRACED)
+    assert SILENT.request(SERVICE, "Call", TRACED) is UNTRACED
+    assert SILENT.step(make_task(trace_context=TRACED)) is UNTRACED
+
+
+def test_what_is_not_traced_passes_on_the_context_that_it_came_with() -> None:
+    task = make_task(trace_context=NOT_TRACED)
+
+    with SILENT.step(task) as span, span.call() as call, span.settle() as settling:
+        assert span.context(task.trace_context) is NOT_TRACED
+        assert call.handed(task) is task
+        assert settling.on_sent is None
+
+
+def test_what_others_have_named_goes_by_their_names() -> None:
+    theirs = {
+        value
+        for module in (
+            db_attributes, error_attributes, server_attributes, messaging_attributes,
+            rpc_attributes,
+        )
+        for name, value in vars(module).items()
+        if name.isupper() and not name.startswith("_")
+    }  # fmt: skip
+
+    assert {name for name in names.ATTRIBUTES if not name.startswith("progressor.")} <= theirs
+
+
+def test_a_request_is_a_child_of_its_caller_and_hands_itself_on() -> None:
+    spans = Spans()
+
+    with spans.tracing.request(SERVICE, "Call", TRACED) as span:
+        handed_on = span.context({})["traceparent"]
+        span.ended(0)
+
+    ended = spans.one(f"{SERVICE}/Call")
+    assert (trace_of(ended), parent_of(ended)) == (TRACE_ID, SPAN_ID)
+    assert handed_on == f"00-{TRACE_ID}-{id_of(ended)}-01"
+    assert ended.kind is trace.SpanKind.SERVER
+    assert attributes_of(ended) == {
+        "rpc.system.name": "grpc",
+        "rpc.method": f"{SERVICE}/Call",
+        "rpc.response.status_code": "OK",
+    }
+
+
+def test_a_story_that_begins_here_has_no_parent_and_keeps_the_vendors_state_of_others() -> None:
+    spans = Spans()
+    with spans.tracing.request(SERVICE, "Call", {}):
+        pass
+    with spans.tracing.request(SERVICE, "Get", {**TRACED, "tracestate": "a=1"}) as span:
+        state = span.context({})["tracestate"]
+
+    assert parent_of(spans.one(f"{SERVICE}/Call")) is None
+    assert state == "a=1"
+
+
+@pytest.mark.parametrize(
+    ("code", "is_rejected", "failed"),
+    [(14, False, True), (13, False, True), (5, False, False), (14, True, False)],
+)
+def test_a_request_failed_only_if_that_was_the_engines_doing(
+    code: int, is_rejected: bool, failed: bool
+) -> None:
+    spans = Spans()
+
+    with spans.tracing.request(SERVICE, "Call", TRACED) as span:
+        span.ended(code, reason="WHY", is_rejected=is_rejected)
+
+    ended = spans.one(f"{SERVICE}/Call")
+    assert is_error(ended) is failed
+    assert attributes_of(ended).get("error.type") == (None if is_rejected else "WHY")
+    assert attributes_of(ended).get("progressor.rejected", False) is is_rejected
+
+
+def test_a_caller_who_hung_up_is_no_failure() -> None:
+    spans = Spans()
+
+    with pytest.raises(asyncio.CancelledError), spans.tracing.request(SERVICE, "Call", TRACED):
+        raise asyncio.CancelledError
+
+    ended = spans.one(f"{SERVICE}/Call")
+    assert not is_error(ended)
+    assert attributes_of(ended)["rpc.response.status_code"] == "CANCELLED"
+
+
+def test_a_bug_that_leaves_a_span_is_its_status() -> None:
+    spans = Spans()
+
+    with pytest.raises(KeyError), spans.tracing.step(make_task(trace_context=TRACED)):
+        raise KeyError
+
+    assert attributes_of(spans.one("progressor.step"))["error.type"] == "KeyError"
+    assert is_error(spans.one("progressor.step"))
+
+
+def test_a_step_is_a_child_of_what_is_stored_and_the_parent_of_its_parts() -> None:
+    spans = Spans()
+    task = make_task(trace_context=TRACED, attempt=2)
+
+    with spans.tracing.step(task) as span:
+        with span.call() as call:
+            handed = call.handed(task)
+            call.answered(make_success())
+        with span.settle() as settling:
+            assert settling.on_sent is not None
+            settling.on_sent()
+            settling.settled(Finish(make_success().intent), make_task(task_id=8))
+
+    step, called, settled = (
+        spans.one(name) for name in ("progressor.step", CALL, "progressor.settle")
+    )
+    assert (trace_of(step), parent_of(step)) == (TRACE_ID, SPAN_ID)
+    assert [parent_of(called), parent_of(settled)] == [id_of(step)] * 2
+    subject = {
+        "progressor.namespace": task.key.namespace,
+        "progressor.process_id": task.key.process_id,
+        "progressor.task_id": 7,
+        "progressor.task_type": "call",
+        "progressor.attempt": 2,
+    }
+    assert attributes_of(step) == subject | {
+        "messaging.system": "progressor",
+        "messaging.operation.name": "step",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": task.key.namespace,
+        "messaging.message.id": "7",
+    }
+    assert handed.trace_context == {"traceparent": f"00-{TRACE_ID}-{id_of(called)}-01"}
+    assert attributes_of(called) == subject | {
+        "rpc.system.name": "grpc",
+        "rpc.method": "progressor.v1.ProcessorService/Process",
+        "rpc.response.status_code": "OK",
+    }
+    attributes = dict(attributes_of(settled))
+    waited = attributes.pop("progressor.batch_wait_ms")
+    assert isinstance(waited, float)
+    assert 0 <= waited <= seconds_of(settled) * 1e3 + 1
+    assert attributes == subject | {
+        "db.system.name": "postgresql",
+        "db.stored_procedure.name": "settle_tasks",
+        "progressor.settlement": "finish",
+        "progressor.next_task_id": 8,
+    }
+
+
+@pytest.mark.parametrize(
+    ("target", "server"),
+    [
+        ("127.0.0.1:7421", ("127.0.0.1", 7421)),
+        ("dns:///shop.internal:443", ("shop.internal", 443)),
+        ("dns://8.8.8.8/shop:443", ("shop", 443)),
+        ("[::1]:80", ("::1", 80)),
+        ("shop", ("shop", None)),
+        ("unix:/run/shop.sock", ("/run/shop.sock", None)),
+        ("unix:///run/shop.sock", ("/run/shop.sock", None)),
+    ],
+)
+def test_a_call_says_which_processor_was_asked(target: str, server: tuple[str, int | None]) -> None:
+    spans = Spans()
+    task = make_task(trace_context=TRACED)
+
+    with spans.tracing.step(task) as span, span.call() as call:
+        tell_server(call.handed(task).trace_context, target)
+
+    told = attributes_of(spans.one(CALL))
+    assert (told["server.address"], told.get("server.port")) == server
+    assert "server.address" not in attributes_of(spans.one("progressor.step"))
+
+
+def test_which_processor_was_asked_is_told_of_nobodys_else_span() -> None:
+    spans = Spans()
+
+    with spans.tracing.step(make_task(trace_context=TRACED)):
+        tell_server(NOT_TRACED, "127.0.0.1:7421")
+
+    assert "server.address" not in attributes_of(spans.one("progressor.step"))
+
+
+def test_a_retry_says_when_it_comes() -> None:
+    spans = Spans()
+    retry = Retry(delay=seconds(1.5), attempt_count=1, error=None)
+
+    with spans.tracing.step(make_task(trace_context=TRACED)) as span, span.settle() as settling:
+        settling.settled(retry, None)
+
+    told = attributes_of(spans.one("progressor.settle"))
+    assert (told["progressor.settlement"], told["progressor.retry_delay_ms"]) == ("retry", 1500.0)
+
+
+def test_a_write_that_is_sent_when_nobody_waits_any_more_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    spans = Spans()
+    with spans.tracing.step(make_task(trace_context=TRACED)) as span, span.settle() as settling:
+        pass
+
+    assert settling.on_sent is not None
+    settling.on_sent()
+
+    assert "progressor.batch_wait_ms" not in attributes_of(spans.one("progressor.settle"))
+    assert not caplog.records
+
+
+def test_a_step_is_the_current_span_while_it_lasts() -> None:
+    spans = Spans()
+    with spans.tracing.step(make_task(trace_context=TRACED)):
+        during = trace.get_current_span().get_span_context()
+
+    assert during == spans.one("progressor.step").context
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "failed"),
+    [
+        (make_success(), "OK", False),
+        (AWAY, "UNAVAILABLE", True),
+        (NO, "OK", False),
+        (Released(), "OK", False),
+    ],
+)
+def test_what_the_processor_says_of_its_caller_is_no_failure(
+    outcome: Outcome, code: str, failed: bool
+) -> None:
+    spans = Spans()
+
+    with spans.tracing.step(make_task(trace_context=TRACED)) as span:
+        with span.call() as call:
+            call.answered(outcome)
+        span.answered(outcome)
+
+    ended = [spans.one(CALL), spans.one("progressor.step")]
+    assert [is_error(it) for it in ended] == [failed] * 2
+    assert attributes_of(ended[0])["rpc.response.status_code"] == code
+    assert attributes_of(ended[1]).get("error.type") == (AWAY.reason if failed else None)
+
+
+def test_a_settlement_that_came_too_late_fails_its_step() -> None:
+    spans = Spans()
+
+    with spans.tracing.step(make_task(trace_context=TRACED)) as span, span.settle() as settling:
+        settling.fail("LEASE_LOST")
+
+    assert is_error(spans.one("progressor.settle"))
+    assert spans.one("progressor.step").status.description == "LEASE_LOST"
+
+
+@pytest.mark.parametrize("task_type", [TaskType.TIMEOUT, TaskType.REMOVE])
+def test_a_timer_is_linked_to_the_step_that_set_it_and_says_how_late_it_is(
+    task_type: TaskType,
+) -> None:
+    spans = Spans()
+    timer = make_task(task_type=task_type, trace_context=TRACED, started_at=START + seconds(0.25))
+
+    with spans.tracing.step(timer):
+        pass
+
+    step = spans.one("progressor.step")
+    assert [trace.format_span_id(link.context.span_id) for link in step.links] == [SPAN_ID]
+    assert parent_of(step) == SPAN_ID
+    assert attributes_of(step)["progressor.lateness_ms"] == 250.0
+
+
+def test_a_claim_is_told_as_the_beginning_of_its_step() -> None:
+    spans = Spans()
+    sent_at = dt.datetime.fromisoformat("2026-01-01T00:00:00.000001Z")
+    due_at = START - seconds(1)
+    claim = Claim(due_at, sent_at, sent_at + seconds(0.5))
+    task = make_task(task_type=TaskType.TIMEOUT, attempt=2, trace_context=TRACED, claim=claim)
+
+    with spans.tracing.step(task):
+        pass
+
+    step, claimed = spans.one("progressor.step"), spans.one("progressor.claim")
+    assert parent_of(claimed) == id_of(step)
+    assert claimed.start_time == step.start_time == int(sent_at.timestamp()) * 10**9 + 1000
+    assert seconds_of(claimed) == 0.5
+    assert attributes_of(step)["progressor.lateness_ms"] == 1000.0
+    assert attributes_of(claimed).items() >= {
+        "db.system.name": "postgresql", "progressor.task_id": 7, "progressor.attempt": 2,
+    }.items()  # fmt: skip
+
+
+def test_an_admission_says_what_became_of_the_request() -> None:
+    spans = Spans()
+    request = make_request(trace_context=TRACED)
+
+    span = spans.tracing.admission(request)
+    span.admitted(Admission(verdict=Verdict.ACCEPTED, task_id=7))
+    span.end()
+
+    ended = spans.one("progressor.admit")
+    assert parent_of(ended) == SPAN_ID
+    assert attributes_of(ended) == {
+        "db.system.name": "postgresql",
+        "db.stored_procedure.name": "admit_requests",
+        "progressor.namespace": request.key.namespace,
+        "progressor.process_id": request.key.process_id,
+        "progressor.task_type": str(request.task_type),
+        "progressor.verdict": "accepted",
+        "progressor.task_id": 7,
+    }
+
+
+def test_a_collection_belongs_to_the_story_of_its_task() -> None:
+    spans = Spans()
+
+    with spans.tracing.collection(make_zombie(trace_context=TRACED), cause="silent"):
+        pass
+
+    ended = spans.one("progressor.collect")
+    assert (parent_of(ended), attributes_of(ended)["progressor.cause"]) == (SPAN_ID, "silent")
+
+
+def test_a_collection_in_which_another_replica_was_faster_is_not_told() -> None:
+    spans = Spans()
+
+    with spans.tracing.collection(make_zombie(trace_context=TRACED), cause="silent") as span:
+        span.drop()
+
+    assert spans.ended() == ()

@@ -1,0 +1,344 @@
+"""Traces: a request, its admission and its steps, on their ways through the engine."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+
+import pytest
+from google.protobuf.message import Message
+from opentelemetry import trace
+
+from progressor import errors
+from progressor.api.interceptors import Interceptor, Served
+from progressor.api.malformed import Malformed
+from progressor.api.ports import CallContext
+from progressor.api.server import PROCESS_SERVICE
+from progressor.api.status import RichStatus
+from progressor.api.trace_context import trace_context_of
+from progressor.clock import SystemClock
+from progressor.domain.admission import Admission, Verdict
+from progressor.domain.intent import Failed, Rejected, SetTimer
+from progressor.domain.task import TaskType
+from progressor.storage.settlements import LeaseLost
+from progressor.telemetry import names
+from progressor.telemetry.tracing import Tracing
+from progressor.v1 import process_service_pb2 as pb
+from tests.support import intake_bench, step_bench
+from tests.support.builders import (
+    make_namespace,
+    make_process,
+    make_request,
+    make_result,
+    make_success,
+    make_task,
+    make_written,
+)
+from tests.support.spans import (
+    NOT_TRACED,
+    SPAN_ID,
+    TRACE_ID,
+    TRACED,
+    Spans,
+    attributes_of,
+    id_of,
+    is_error,
+    parent_of,
+)
+from tests.support.virtual_time import in_virtual_time, settled
+
+CALL = f"{names.PROCESSOR_SERVICE}/Process"
+SERVER = "progressor.v1.ProcessService/Call"
+STORAGE_WORDS = "host=db"
+
+
+class Context:
+    """A call as gRPC, or a session, would show it."""
+
+    def __init__(self, caller: dict[str, str]) -> None:
+        """Take the caller's context."""
+        self._trace = tuple(caller.items())
+
+    def time_remaining(self) -> float | None:
+        """Return that there is no deadline."""
+        return None
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return what was given."""
+        return self._trace
+
+
+class Method:
+    """A method that notes the context it was served with, and ends as told."""
+
+    def __init__(self, end: Message | Exception) -> None:
+        """Take the end."""
+        self._end = end
+        self.contexts: list[dict[str, str]] = []
+
+    async def __call__(self, _request: Message, context: CallContext) -> Message:
+        """Serve."""
+        self.contexts.append(dict(trace_context_of(context)))
+        if isinstance(self._end, Exception):
+            raise self._end
+        return self._end
+
+
+def served(tracing: Tracing, method: Method) -> Served:
+    gate = Interceptor(clock=SystemClock(), tracing=tracing)
+    return gate.served(PROCESS_SERVICE.methods_by_name["Call"], method)
+
+
+def steps(spans: Spans) -> step_bench.Bench:
+    bench = step_bench.Bench()
+    bench.steps = dataclasses.replace(bench.steps, tracing=spans.tracing)
+    return bench
+
+
+def intake(spans: Spans) -> intake_bench.Bench:
+    bench = intake_bench.Bench()
+    bench.intake = dataclasses.replace(bench.intake, tracing=spans.tracing)
+    return bench
+
+
+async def test_a_request_is_stored_under_the_span_that_tells_of_it() -> None:
+    spans, method = Spans(), Method(pb.CallResponse(task_id=7))
+    request = pb.CallRequest(namespace="orders", process_id="o-1")
+
+    await served(spans.tracing, method)(request, Context(dict(TRACED)))
+
+    span = spans.one(SERVER)
+    assert method.contexts == [{"traceparent": f"00-{TRACE_ID}-{id_of(span)}-01"}]
+    assert attributes_of(span) == {
+        "rpc.system.name": "grpc",
+        "rpc.method": "progressor.v1.ProcessService/Call",
+        "rpc.response.status_code": "OK",
+        "progressor.namespace": "orders",
+        "progressor.process_id": "o-1",
+        "progressor.task_id": 7,
+    }
+
+
+@pytest.mark.parametrize(
+    ("caller", "stored"), [(dict(NOT_TRACED), dict(NOT_TRACED)), ({}, {})], ids=["not", "unknown"]
+)
+async def test_a_request_that_is_not_traced_is_stored_as_it_came(
+    caller: dict[str, str], stored: dict[str, str]
+) -> None:
+    spans, method = Spans(chance=0.9), Method(pb.CallResponse())
+
+    await served(spans.tracing, method)(pb.CallRequest(), Context(caller))
+
+    assert method.contexts == [stored]
+    assert spans.ended() == ()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "failed"),
+    [
+        (errors.ProcessFinishedError("o-1"), "PROCESS_FINISHED", False),
+        (errors.StorageUnavailableError(STORAGE_WORDS), "STORAGE_UNAVAILABLE", True),
+        (errors.RejectedError("no", code=14, processor_reason="BUSY"), None, False),
+        (KeyError("a bug"), "INTERNAL", True),
+    ],
+)
+async def test_the_end_of_a_request_is_told_with_its_reason(
+    error: Exception, reason: str | None, failed: bool
+) -> None:
+    spans = Spans()
+
+    end = await served(spans.tracing, Method(error))(pb.CallRequest(), Context(dict(TRACED)))
+
+    assert isinstance(end, RichStatus)
+    span = spans.one(SERVER)
+    assert attributes_of(span)["rpc.response.status_code"] == end.code.name
+    assert attributes_of(span).get("error.type") == reason
+    assert is_error(span) is failed
+
+
+async def test_a_request_that_cannot_be_read_is_told_too() -> None:
+    spans = Spans()
+    violation = errors.FieldViolation("request", "is none")
+    serve = served(spans.tracing, Method(pb.CallResponse()))
+
+    await serve(Malformed(violation), Context(dict(TRACED)))
+
+    assert attributes_of(spans.one(SERVER))["error.type"] == "INVALID_REQUEST"
+
+
+@in_virtual_time
+async def test_an_admission_lasts_from_the_line_to_the_answer() -> None:
+    spans = Spans()
+    bench = intake(spans)
+    answer = await bench.ask(make_request(trace_context=TRACED))
+    (entry,) = bench.admissions.entries
+    assert entry.on_sent is not None
+    entry.on_sent()
+    assert spans.ended() == ()
+
+    bench.admissions.answer(Admission(verdict=Verdict.ACCEPTED, task_id=7))
+    await settled()
+    bench.replies.deliver(make_result())
+    await answer
+
+    span = spans.one("progressor.admit")
+    assert parent_of(span) == SPAN_ID
+    assert attributes_of(span)["progressor.verdict"] == "accepted"
+    assert attributes_of(span)["progressor.task_id"] == 7
+    assert "progressor.batch_wait_ms" in attributes_of(span)
+
+
+@in_virtual_time
+async def test_an_admission_that_storage_fails_says_so() -> None:
+    spans = Spans()
+    bench = intake(spans)
+    answer = await bench.ask(make_request(trace_context=TRACED))
+
+    bench.admissions.answer(errors.StorageUnavailableError(STORAGE_WORDS))
+
+    with pytest.raises(errors.StorageUnavailableError):
+        await answer
+    assert spans.one("progressor.admit").status.description == "STORAGE_UNAVAILABLE"
+
+
+@in_virtual_time
+async def test_an_admission_for_which_there_is_no_room_says_so() -> None:
+    spans = Spans()
+    bench = intake(spans)
+    bench.admissions.refuses = errors.OverloadedError("9 writes wait", dt.timedelta(seconds=1))
+
+    with pytest.raises(errors.OverloadedError):
+        await bench.intake.ask(make_request(trace_context=TRACED), timeout=None)
+
+    assert spans.one("progressor.admit").status.description == "OVERLOADED"
+
+
+@in_virtual_time
+async def test_a_timer_is_stored_under_the_step_that_set_it() -> None:
+    spans = Spans()
+    bench = steps(spans)
+    bench.processor.script.append(make_success(SetTimer(after=dt.timedelta(hours=1))))
+
+    await bench.carry(make_task(trace_context=TRACED))
+
+    step, call = spans.one("progressor.step"), spans.one(CALL)
+    (entry,) = bench.settlements.entries
+    (asked, _, _) = bench.processor.asked[0]
+    assert parent_of(step) == SPAN_ID
+    assert entry.trace_context == {"traceparent": f"00-{TRACE_ID}-{id_of(step)}-01"}
+    assert asked.trace_context == {"traceparent": f"00-{TRACE_ID}-{id_of(call)}-01"}
+    assert parent_of(spans.one("progressor.settle")) == id_of(step)
+
+
+@in_virtual_time
+async def test_each_task_that_a_worker_goes_on_with_has_a_step_of_its_own() -> None:
+    spans = Spans()
+    bench = steps(spans)
+    following = make_task(task_id=8, trace_context={})
+    last = make_task(task_id=9, trace_context=TRACED)
+    process = make_process()
+    bench.settlements.script.append(make_written(process=process, next=following))
+    bench.settlements.script.append(make_written(process=process, next=last))
+
+    await bench.carry(make_task(trace_context=TRACED))
+
+    told = [span for span in spans.ended() if span.name == "progressor.step"]
+    assert [attributes_of(span)["progressor.task_id"] for span in told] == [7, 9]
+    first, second, third = bench.settlements.entries
+    assert first.on_sent is not None
+    assert second.on_sent is None
+    assert third.on_sent is not None
+    assert second.trace_context == {}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "settlement", "failed"),
+    [
+        (Failed(code=14, reason="AWAY", message="", retryable=True), "retry", True),
+        (Failed(code=13, reason="BUG", message="", retryable=False), "break", True),
+        (Rejected(code=9, message="no"), "fail", False),
+    ],
+)
+@in_virtual_time
+async def test_an_attempt_says_how_it_ended(
+    outcome: Failed | Rejected, settlement: str, failed: bool
+) -> None:
+    spans = Spans()
+    bench = steps(spans)
+    bench.processor.script.append(outcome)
+
+    await bench.carry(make_task(trace_context=TRACED))
+
+    assert attributes_of(spans.one("progressor.settle"))["progressor.settlement"] == settlement
+    assert [is_error(spans.one(name)) for name in ("progressor.step", CALL)] == [failed] * 2
+    assert not is_error(spans.one("progressor.settle"))
+
+
+@in_virtual_time
+async def test_a_step_whose_lease_was_lost_has_failed() -> None:
+    spans = Spans()
+    bench = steps(spans)
+    bench.settlements.script.append(LeaseLost())
+
+    await bench.carry(make_task(trace_context=TRACED))
+
+    told = [spans.one(name) for name in ("progressor.settle", "progressor.step")]
+    assert [span.status.description for span in told] == ["LEASE_LOST"] * 2
+
+
+@pytest.mark.parametrize(
+    ("refusals", "reason"), [(1, "INVALID_ANSWER"), (2, errors.StorageRefusedError.reason)]
+)
+@in_virtual_time
+async def test_a_step_whose_outcome_postgresql_refuses_has_failed(
+    refusals: int, reason: str
+) -> None:
+    spans = Spans()
+    bench = steps(spans)
+    for _ in range(refusals):
+        bench.settlements.script.append(errors.StorageRefusedError(STORAGE_WORDS))
+
+    await bench.carry(make_task(trace_context=TRACED))
+
+    told = [spans.one(name) for name in ("progressor.settle", "progressor.step")]
+    assert [span.status.description for span in told] == [reason] * 2
+
+
+@in_virtual_time
+async def test_a_step_whose_namespace_is_gone_has_failed() -> None:
+    spans = Spans()
+    bench = step_bench.Bench(make_namespace(name="other"))
+    bench.steps = dataclasses.replace(bench.steps, tracing=spans.tracing)
+
+    await bench.carry(make_task(trace_context=TRACED))
+
+    assert spans.one("progressor.step").status.description == "ABANDONED"
+
+
+@in_virtual_time
+async def test_a_removal_that_was_due_asks_nobody() -> None:
+    spans = Spans()
+
+    await steps(spans).carry(make_task(task_type=TaskType.REMOVE, trace_context=TRACED))
+
+    assert {span.name for span in spans.ended()} == {"progressor.step", "progressor.settle"}
+
+
+@in_virtual_time
+async def test_what_follows_a_request_is_not_logged_under_it() -> None:
+    spans = Spans()
+    current: list[int] = []
+    bench = intake(spans)
+
+    async def carry(_task: object) -> None:
+        current.append(trace.get_current_span().get_span_context().trace_id)
+        await asyncio.get_running_loop().create_future()
+
+    bench.workers._carry = carry
+    async with bench.working():
+        with spans.tracing.request("s", "m", TRACED):
+            asked = await bench.ask()
+        bench.admissions.answer(intake_bench.LEASED)
+        await settled()
+        asked.cancel()
+
+    assert current == [0]
