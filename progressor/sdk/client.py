@@ -115,6 +115,8 @@ class Client:
     delete_namespace = _sent(Calls.delete_namespace)
 
     list_replicas = _iterated(Calls.list_replicas)
+    activity = _sent(Calls.activity)
+    set_log_level = _sent(Calls.set_log_level)
 
     async def close(self) -> None:
         """Close the connection. Safe to repeat."""

@@ -1,8 +1,9 @@
 """Every request about replicas, said once: `Client` and `SyncClient` only send them."""
 
+from progressor.sdk.activity import Activity, activity_from_wire
 from progressor.sdk.exchange import Exchange, Listing, Page, Service
-from progressor.sdk.replicas import Replica, replica_from_wire
-from progressor.sdk.wire import Seconds, optional_timedelta
+from progressor.sdk.replicas import LogLevel, LogLevelChange, Replica, replica_from_wire
+from progressor.sdk.wire import Seconds, duration_to_wire, optional_timedelta
 from progressor.v1 import replica_service_pb2 as pb
 
 
@@ -33,3 +34,40 @@ class ReplicaCalls:
             )
 
         return Listing(page=page)
+
+    def activity(self, *, timeout: Seconds | None = None) -> Exchange[Activity]:
+        """Return what the replicas on the engine's database do, and what waits.
+
+        Two of them make rates: `rates_between`. It is cheap to ask for again and again.
+        """
+        return Exchange(
+            rpc="GetActivity",
+            request=pb.GetActivityRequest(),
+            parse=activity_from_wire,
+            repeatable=True,
+            timeout=optional_timedelta(timeout),
+            service=Service.REPLICAS,
+        )
+
+    def set_log_level(
+        self, level: LogLevel, *, lasting: Seconds = 0, timeout: Seconds | None = None
+    ) -> Exchange[LogLevelChange]:
+        """Change how much the log of the replica says that answers; of no other.
+
+        After `lasting` its level is again what it was set to last without an end, or at its start;
+        0: it lasts until it is changed.
+        """
+        return Exchange(
+            rpc="SetLogLevel",
+            request=pb.SetLogLevelRequest(
+                level=pb.LogLevel.ValueType(level.number), lasting=duration_to_wire(lasting)
+            ),
+            parse=lambda message: LogLevelChange(
+                replica_name=message.replica_name,
+                previous_level=LogLevel.from_number(message.previous_level),
+            ),
+            # Twice, and the level before would be the one that was asked for.
+            repeatable=False,
+            timeout=optional_timedelta(timeout),
+            service=Service.REPLICAS,
+        )

@@ -20,6 +20,24 @@ class ReplicaState(WireEnum):
     SILENT = "silent"
 
 
+class LogLevel(WireEnum):
+    """The least that a log says. UNSPECIFIED: one that only a newer SDK knows."""
+
+    UNSPECIFIED = "unspecified"
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LogLevelChange:
+    """The level that the log of a replica had, and which replica it was."""
+
+    replica_name: str
+    previous_level: LogLevel
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
     """An engine process; instants and the age are by PostgreSQL's clock.

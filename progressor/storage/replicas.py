@@ -3,7 +3,7 @@
 import dataclasses
 import datetime as dt
 import enum
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from progressor.clock import Clock
@@ -42,6 +42,7 @@ class Zombie:
     first_started_at: dt.datetime
     found_at: dt.datetime
     cause: ZombieCause
+    trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Replicas:
@@ -151,4 +152,5 @@ def _zombie(row: rows.Row) -> Zombie:
         first_started_at=row[7],
         found_at=row[9],
         cause=ZombieCause(row[10]),
+        trace_context=row[11] or {},
     )

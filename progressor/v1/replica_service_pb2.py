@@ -26,21 +26,39 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#progressor/v1/replica_service.proto\x12\rprogressor.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xed\x03\n\x07Replica\x12\x12\n\nreplica_id\x18\x01 \x01(\x03\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x11\n\tfunctions\x18\x04 \x01(\t\x12.\n\nstarted_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x0cheartbeat_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\rheartbeat_age\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rlease_timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x64raining\x18\t \x01(\x08\x12*\n\x05state\x18\n \x01(\x0e\x32\x1b.progressor.v1.ReplicaState\x12\x17\n\nstep_count\x18\x0b \x01(\x05H\x00\x88\x01\x01\x12\x19\n\x0c\x63\x61ller_count\x18\x0c \x01(\x05H\x01\x88\x01\x01\x12/\n\x0c\x63lock_offset\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0blease_count\x18\x0e \x01(\x05\x42\r\n\x0b_step_countB\x0f\n\r_caller_count\"<\n\x13ListReplicasRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Y\n\x14ListReplicasResponse\x12(\n\x08replicas\x18\x01 \x03(\x0b\x32\x16.progressor.v1.Replica\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*~\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15REPLICA_STATE_SERVING\x10\x01\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x02\x12\x18\n\x14REPLICA_STATE_SILENT\x10\x03\x32i\n\x0eReplicaService\x12W\n\x0cListReplicas\x12\".progressor.v1.ListReplicasRequest\x1a#.progressor.v1.ListReplicasResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#progressor/v1/replica_service.proto\x12\rprogressor.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xed\x03\n\x07Replica\x12\x12\n\nreplica_id\x18\x01 \x01(\x03\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x11\n\tfunctions\x18\x04 \x01(\t\x12.\n\nstarted_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x0cheartbeat_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\rheartbeat_age\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rlease_timeout\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x64raining\x18\t \x01(\x08\x12*\n\x05state\x18\n \x01(\x0e\x32\x1b.progressor.v1.ReplicaState\x12\x17\n\nstep_count\x18\x0b \x01(\x05H\x00\x88\x01\x01\x12\x19\n\x0c\x63\x61ller_count\x18\x0c \x01(\x05H\x01\x88\x01\x01\x12/\n\x0c\x63lock_offset\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0blease_count\x18\x0e \x01(\x05\x42\r\n\x0b_step_countB\x0f\n\r_caller_count\"<\n\x13ListReplicasRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"Y\n\x14ListReplicasResponse\x12(\n\x08replicas\x18\x01 \x03(\x0b\x32\x16.progressor.v1.Replica\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x14\n\x12GetActivityRequest\"\x8a\x02\n\x13GetActivityResponse\x12+\n\x07read_at\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x08replicas\x18\x02 \x03(\x0b\x32\x1e.progressor.v1.ReplicaActivity\x12-\n\x06queues\x18\x03 \x03(\x0b\x32\x1d.progressor.v1.NamespaceQueue\x12-\n\nqueues_age\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12!\n\x19uncounted_namespace_count\x18\x05 \x01(\x05\x12\x13\n\x0b\x65xact_below\x18\x06 \x01(\x05\"\xf2\x02\n\x0fReplicaActivity\x12\x12\n\nreplica_id\x18\x01 \x01(\x03\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12*\n\x05state\x18\x04 \x01(\x0e\x32\x1b.progressor.v1.ReplicaState\x12\x30\n\x0cheartbeat_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\rheartbeat_age\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\nstep_count\x18\x07 \x01(\x05H\x00\x88\x01\x01\x12\x19\n\x0c\x63\x61ller_count\x18\x08 \x01(\x05H\x01\x88\x01\x01\x12\x34\n\nnamespaces\x18\t \x03(\x0b\x32 .progressor.v1.NamespaceActivity\x12\x12\n\nis_partial\x18\n \x01(\x08\x42\r\n\x0b_step_countB\x0f\n\r_caller_count\"\xad\x01\n\x11NamespaceActivity\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x12\n\nbusy_count\x18\x02 \x01(\x05\x12\x14\n\x0cworker_count\x18\x03 \x01(\x05\x12\x32\n\x0funreachable_for\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x05tally\x18\x05 \x01(\x0b\x32\x18.progressor.v1.StepTally\"\x82\x01\n\tStepTally\x12\x15\n\rsettled_count\x18\x01 \x01(\x03\x12\x15\n\rattempt_count\x18\x02 \x01(\x03\x12\x14\n\x0c\x66\x61iled_count\x18\x03 \x01(\x03\x12\x31\n\x0eprocessor_time\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xff\x01\n\x0eNamespaceQueue\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x11\n\tdue_count\x18\x02 \x01(\x05\x12*\n\x07\x64ue_age\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0btimer_count\x18\x04 \x01(\x05\x12\x13\n\x0bretry_count\x18\x05 \x01(\x05\x12,\n\tretry_age\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0c\x62\x65hind_count\x18\x07 \x01(\x05\x12-\n\nbehind_age\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\"h\n\x12SetLogLevelRequest\x12&\n\x05level\x18\x01 \x01(\x0e\x32\x17.progressor.v1.LogLevel\x12*\n\x07lasting\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\\\n\x13SetLogLevelResponse\x12/\n\x0eprevious_level\x18\x01 \x01(\x0e\x32\x17.progressor.v1.LogLevel\x12\x14\n\x0creplica_name\x18\x02 \x01(\t*~\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15REPLICA_STATE_SERVING\x10\x01\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x02\x12\x18\n\x14REPLICA_STATE_SILENT\x10\x03*z\n\x08LogLevel\x12\x19\n\x15LOG_LEVEL_UNSPECIFIED\x10\x00\x12\x13\n\x0fLOG_LEVEL_DEBUG\x10\x01\x12\x12\n\x0eLOG_LEVEL_INFO\x10\x02\x12\x15\n\x11LOG_LEVEL_WARNING\x10\x03\x12\x13\n\x0fLOG_LEVEL_ERROR\x10\x04\x32\x95\x02\n\x0eReplicaService\x12W\n\x0cListReplicas\x12\".progressor.v1.ListReplicasRequest\x1a#.progressor.v1.ListReplicasResponse\x12T\n\x0bGetActivity\x12!.progressor.v1.GetActivityRequest\x1a\".progressor.v1.GetActivityResponse\x12T\n\x0bSetLogLevel\x12!.progressor.v1.SetLogLevelRequest\x1a\".progressor.v1.SetLogLevelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'progressor.v1.replica_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICASTATE']._serialized_start=768
-  _globals['_REPLICASTATE']._serialized_end=894
+  _globals['_REPLICASTATE']._serialized_start=2199
+  _globals['_REPLICASTATE']._serialized_end=2325
+  _globals['_LOGLEVEL']._serialized_start=2327
+  _globals['_LOGLEVEL']._serialized_end=2449
   _globals['_REPLICA']._serialized_start=120
   _globals['_REPLICA']._serialized_end=613
   _globals['_LISTREPLICASREQUEST']._serialized_start=615
   _globals['_LISTREPLICASREQUEST']._serialized_end=675
   _globals['_LISTREPLICASRESPONSE']._serialized_start=677
   _globals['_LISTREPLICASRESPONSE']._serialized_end=766
-  _globals['_REPLICASERVICE']._serialized_start=896
-  _globals['_REPLICASERVICE']._serialized_end=1001
+  _globals['_GETACTIVITYREQUEST']._serialized_start=768
+  _globals['_GETACTIVITYREQUEST']._serialized_end=788
+  _globals['_GETACTIVITYRESPONSE']._serialized_start=791
+  _globals['_GETACTIVITYRESPONSE']._serialized_end=1057
+  _globals['_REPLICAACTIVITY']._serialized_start=1060
+  _globals['_REPLICAACTIVITY']._serialized_end=1430
+  _globals['_NAMESPACEACTIVITY']._serialized_start=1433
+  _globals['_NAMESPACEACTIVITY']._serialized_end=1606
+  _globals['_STEPTALLY']._serialized_start=1609
+  _globals['_STEPTALLY']._serialized_end=1739
+  _globals['_NAMESPACEQUEUE']._serialized_start=1742
+  _globals['_NAMESPACEQUEUE']._serialized_end=1997
+  _globals['_SETLOGLEVELREQUEST']._serialized_start=1999
+  _globals['_SETLOGLEVELREQUEST']._serialized_end=2103
+  _globals['_SETLOGLEVELRESPONSE']._serialized_start=2105
+  _globals['_SETLOGLEVELRESPONSE']._serialized_end=2197
+  _globals['_REPLICASERVICE']._serialized_start=2452
+  _globals['_REPLICASERVICE']._serialized_end=2729
 # @@protoc_insertion_point(module_scope)

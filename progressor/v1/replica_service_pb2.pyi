@@ -49,6 +49,28 @@ others.
 """
 Global___ReplicaState: _TypeAlias = ReplicaState  # noqa: Y015
 
+class _LogLevel:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LogLevelEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LogLevel.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LOG_LEVEL_UNSPECIFIED: _LogLevel.ValueType  # 0
+    LOG_LEVEL_DEBUG: _LogLevel.ValueType  # 1
+    LOG_LEVEL_INFO: _LogLevel.ValueType  # 2
+    LOG_LEVEL_WARNING: _LogLevel.ValueType  # 3
+    LOG_LEVEL_ERROR: _LogLevel.ValueType  # 4
+
+class LogLevel(_LogLevel, metaclass=_LogLevelEnumTypeWrapper):
+    """The least that a log says."""
+
+LOG_LEVEL_UNSPECIFIED: LogLevel.ValueType  # 0
+LOG_LEVEL_DEBUG: LogLevel.ValueType  # 1
+LOG_LEVEL_INFO: LogLevel.ValueType  # 2
+LOG_LEVEL_WARNING: LogLevel.ValueType  # 3
+LOG_LEVEL_ERROR: LogLevel.ValueType  # 4
+Global___LogLevel: _TypeAlias = LogLevel  # noqa: Y015
+
 @_typing.final
 class Replica(_message.Message):
     """Instants and ages are by PostgreSQL's clock."""
@@ -183,3 +205,323 @@ class ListReplicasResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListReplicasResponse: _TypeAlias = ListReplicasResponse  # noqa: Y015
+
+@_typing.final
+class GetActivityRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetActivityRequest: _TypeAlias = GetActivityRequest  # noqa: Y015
+
+@_typing.final
+class GetActivityResponse(_message.Message):
+    """Bounded, so that it is below 3 MiB: the 1,000 replicas that started last, 5,000 namespaces of them in
+    all, and the queues of 250 namespaces. What is left out is said.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READ_AT_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    QUEUES_AGE_FIELD_NUMBER: _builtins.int
+    UNCOUNTED_NAMESPACE_COUNT_FIELD_NUMBER: _builtins.int
+    EXACT_BELOW_FIELD_NUMBER: _builtins.int
+    uncounted_namespace_count: _builtins.int
+    """Namespaces whose queues are left out."""
+    exact_below: _builtins.int
+    """Numbers of the queues that are less are exact, the others may be of more: 10,000, or less where
+    there are more than ten namespaces.
+    """
+    @_builtins.property
+    def read_at(self) -> _timestamp_pb2.Timestamp:
+        """By PostgreSQL's clock; at most a second ago. Ages are as of then."""
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaActivity]:
+        """In the order of their ids."""
+
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamespaceQueue]:
+        """In the order of their names; of more than 250 namespaces those in which most is running."""
+
+    @_builtins.property
+    def queues_age(self) -> _duration_pb2.Duration:
+        """How long ago they were counted: two seconds, or as much longer as counting takes less than a
+        tenth of the time. Absent: PostgreSQL took too long, and there are none.
+        """
+
+    def __init__(
+        self,
+        *,
+        read_at: _timestamp_pb2.Timestamp | None = ...,
+        replicas: _abc.Iterable[Global___ReplicaActivity] | None = ...,
+        queues: _abc.Iterable[Global___NamespaceQueue] | None = ...,
+        queues_age: _duration_pb2.Duration | None = ...,
+        uncounted_namespace_count: _builtins.int = ...,
+        exact_below: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queues_age", b"queues_age", "read_at", b"read_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exact_below", b"exact_below", "queues", b"queues", "queues_age", b"queues_age", "read_at", b"read_at", "replicas", b"replicas", "uncounted_namespace_count", b"uncounted_namespace_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetActivityResponse: _TypeAlias = GetActivityResponse  # noqa: Y015
+
+@_typing.final
+class ReplicaActivity(_message.Message):
+    """A replica, as its last heartbeat told of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_AT_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_AGE_FIELD_NUMBER: _builtins.int
+    STEP_COUNT_FIELD_NUMBER: _builtins.int
+    CALLER_COUNT_FIELD_NUMBER: _builtins.int
+    NAMESPACES_FIELD_NUMBER: _builtins.int
+    IS_PARTIAL_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.int
+    name: _builtins.str
+    """The first 256 characters of it."""
+    version: _builtins.str
+    state: Global___ReplicaState.ValueType
+    step_count: _builtins.int
+    """Steps in hand. Absent: its release does not tell."""
+    caller_count: _builtins.int
+    """Callers that wait in it, those of one task counted once. Absent: as above."""
+    is_partial: _builtins.bool
+    """There may be others: a heartbeat tells of 200, and an answer has room for 5,000 in all, of which
+    each replica gets the same share. Otherwise one that is not told has had no step there.
+    """
+    @_builtins.property
+    def heartbeat_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def heartbeat_age(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def namespaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamespaceActivity]:
+        """Those that it has had a step of: first those whose processor is out of reach, then those with
+        the most steps in hand.
+        """
+
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.int = ...,
+        name: _builtins.str = ...,
+        version: _builtins.str = ...,
+        state: Global___ReplicaState.ValueType = ...,
+        heartbeat_at: _timestamp_pb2.Timestamp | None = ...,
+        heartbeat_age: _duration_pb2.Duration | None = ...,
+        step_count: _builtins.int | None = ...,
+        caller_count: _builtins.int | None = ...,
+        namespaces: _abc.Iterable[Global___NamespaceActivity] | None = ...,
+        is_partial: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_caller_count", b"_caller_count", "_step_count", b"_step_count", "caller_count", b"caller_count", "heartbeat_age", b"heartbeat_age", "heartbeat_at", b"heartbeat_at", "step_count", b"step_count"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_caller_count", b"_caller_count", "_step_count", b"_step_count", "caller_count", b"caller_count", "heartbeat_age", b"heartbeat_age", "heartbeat_at", b"heartbeat_at", "is_partial", b"is_partial", "name", b"name", "namespaces", b"namespaces", "replica_id", b"replica_id", "state", b"state", "step_count", b"step_count", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__caller_count: _TypeAlias = _typing.Literal["caller_count"]  # noqa: Y015
+    _WhichOneofArgType__caller_count: _TypeAlias = _typing.Literal["_caller_count", b"_caller_count"]  # noqa: Y015
+    _WhichOneofReturnType__step_count: _TypeAlias = _typing.Literal["step_count"]  # noqa: Y015
+    _WhichOneofArgType__step_count: _TypeAlias = _typing.Literal["_step_count", b"_step_count"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__caller_count) -> _WhichOneofReturnType__caller_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__step_count) -> _WhichOneofReturnType__step_count | None: ...
+
+Global___ReplicaActivity: _TypeAlias = ReplicaActivity  # noqa: Y015
+
+@_typing.final
+class NamespaceActivity(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    BUSY_COUNT_FIELD_NUMBER: _builtins.int
+    WORKER_COUNT_FIELD_NUMBER: _builtins.int
+    UNREACHABLE_FOR_FIELD_NUMBER: _builtins.int
+    TALLY_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    busy_count: _builtins.int
+    """Workers that have a step in hand, of how many."""
+    worker_count: _builtins.int
+    @_builtins.property
+    def unreachable_for(self) -> _duration_pb2.Duration:
+        """How long the processor had not been reached. Absent: it was, or nobody tried."""
+
+    @_builtins.property
+    def tally(self) -> Global___StepTally:
+        """Absent: the replica's release does not tell."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        busy_count: _builtins.int = ...,
+        worker_count: _builtins.int = ...,
+        unreachable_for: _duration_pb2.Duration | None = ...,
+        tally: Global___StepTally | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tally", b"tally", "unreachable_for", b"unreachable_for"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_count", b"busy_count", "namespace", b"namespace", "tally", b"tally", "unreachable_for", b"unreachable_for", "worker_count", b"worker_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NamespaceActivity: _TypeAlias = NamespaceActivity  # noqa: Y015
+
+@_typing.final
+class StepTally(_message.Message):
+    """What a replica has done in a namespace since it started: numbers that only grow, while there is
+    that namespace. Of two answers, the differences over that of the replica's heartbeat_at are rates.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SETTLED_COUNT_FIELD_NUMBER: _builtins.int
+    ATTEMPT_COUNT_FIELD_NUMBER: _builtins.int
+    FAILED_COUNT_FIELD_NUMBER: _builtins.int
+    PROCESSOR_TIME_FIELD_NUMBER: _builtins.int
+    settled_count: _builtins.int
+    """Attempts of its own steps whose outcome was written; not those that it ended for lost replicas."""
+    attempt_count: _builtins.int
+    """Attempts that the processor answered or failed."""
+    failed_count: _builtins.int
+    """Of these, failed. What the processor refused by its own word is an answer."""
+    @_builtins.property
+    def processor_time(self) -> _duration_pb2.Duration:
+        """What they took, in all."""
+
+    def __init__(
+        self,
+        *,
+        settled_count: _builtins.int = ...,
+        attempt_count: _builtins.int = ...,
+        failed_count: _builtins.int = ...,
+        processor_time: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["processor_time", b"processor_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_count", b"attempt_count", "failed_count", b"failed_count", "processor_time", b"processor_time", "settled_count", b"settled_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepTally: _TypeAlias = StepTally  # noqa: Y015
+
+@_typing.final
+class NamespaceQueue(_message.Message):
+    """What waits in a namespace, over all replicas; see GetActivityResponse.exact_below."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    DUE_COUNT_FIELD_NUMBER: _builtins.int
+    DUE_AGE_FIELD_NUMBER: _builtins.int
+    TIMER_COUNT_FIELD_NUMBER: _builtins.int
+    RETRY_COUNT_FIELD_NUMBER: _builtins.int
+    RETRY_AGE_FIELD_NUMBER: _builtins.int
+    BEHIND_COUNT_FIELD_NUMBER: _builtins.int
+    BEHIND_AGE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    due_count: _builtins.int
+    """To which nothing but a free worker is missing."""
+    timer_count: _builtins.int
+    """Timers that wait for their time."""
+    retry_count: _builtins.int
+    """Attempts that wait for their time."""
+    behind_count: _builtins.int
+    """Behind another task of their process."""
+    @_builtins.property
+    def due_age(self) -> _duration_pb2.Duration:
+        """How long the oldest of these has been due. Absent: there is none."""
+
+    @_builtins.property
+    def retry_age(self) -> _duration_pb2.Duration:
+        """How long ago the first attempt was of those that have been tried most. Absent: there is none."""
+
+    @_builtins.property
+    def behind_age(self) -> _duration_pb2.Duration:
+        """How long the oldest of these waits. Absent: there is none."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        due_count: _builtins.int = ...,
+        due_age: _duration_pb2.Duration | None = ...,
+        timer_count: _builtins.int = ...,
+        retry_count: _builtins.int = ...,
+        retry_age: _duration_pb2.Duration | None = ...,
+        behind_count: _builtins.int = ...,
+        behind_age: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["behind_age", b"behind_age", "due_age", b"due_age", "retry_age", b"retry_age"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind_age", b"behind_age", "behind_count", b"behind_count", "due_age", b"due_age", "due_count", b"due_count", "namespace", b"namespace", "retry_age", b"retry_age", "retry_count", b"retry_count", "timer_count", b"timer_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NamespaceQueue: _TypeAlias = NamespaceQueue  # noqa: Y015
+
+@_typing.final
+class SetLogLevelRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEVEL_FIELD_NUMBER: _builtins.int
+    LASTING_FIELD_NUMBER: _builtins.int
+    level: Global___LogLevel.ValueType
+    @_builtins.property
+    def lasting(self) -> _duration_pb2.Duration:
+        """After which the level is again what it was set to last without an end, or at the start; at most
+        7 days. 0: until it is changed, or the replica ends.
+        """
+
+    def __init__(
+        self,
+        *,
+        level: Global___LogLevel.ValueType = ...,
+        lasting: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lasting", b"lasting"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lasting", b"lasting", "level", b"level"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetLogLevelRequest: _TypeAlias = SetLogLevelRequest  # noqa: Y015
+
+@_typing.final
+class SetLogLevelResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREVIOUS_LEVEL_FIELD_NUMBER: _builtins.int
+    REPLICA_NAME_FIELD_NUMBER: _builtins.int
+    previous_level: Global___LogLevel.ValueType
+    replica_name: _builtins.str
+    """Of the replica that was asked."""
+    def __init__(
+        self,
+        *,
+        previous_level: Global___LogLevel.ValueType = ...,
+        replica_name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["previous_level", b"previous_level", "replica_name", b"replica_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetLogLevelResponse: _TypeAlias = SetLogLevelResponse  # noqa: Y015

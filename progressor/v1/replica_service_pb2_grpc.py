@@ -40,6 +40,16 @@ class ReplicaServiceStub(object):
                 request_serializer=progressor_dot_v1_dot_replica__service__pb2.ListReplicasRequest.SerializeToString,
                 response_deserializer=progressor_dot_v1_dot_replica__service__pb2.ListReplicasResponse.FromString,
                 _registered_method=True)
+        self.GetActivity = channel.unary_unary(
+                '/progressor.v1.ReplicaService/GetActivity',
+                request_serializer=progressor_dot_v1_dot_replica__service__pb2.GetActivityRequest.SerializeToString,
+                response_deserializer=progressor_dot_v1_dot_replica__service__pb2.GetActivityResponse.FromString,
+                _registered_method=True)
+        self.SetLogLevel = channel.unary_unary(
+                '/progressor.v1.ReplicaService/SetLogLevel',
+                request_serializer=progressor_dot_v1_dot_replica__service__pb2.SetLogLevelRequest.SerializeToString,
+                response_deserializer=progressor_dot_v1_dot_replica__service__pb2.SetLogLevelResponse.FromString,
+                _registered_method=True)
 
 
 class ReplicaServiceServicer(object):
@@ -54,6 +64,23 @@ class ReplicaServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetActivity(self, request, context):
+        """What the replicas do and what waits, for a view that is asked for again and again: two answers
+        make rates. Each replica tells of all. It costs PostgreSQL one statement a second at most, and
+        one in two seconds that counts the queues, however many ask. Served while draining.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetLogLevel(self, request, context):
+        """Changes how much the log of the replica that is asked says; of no other one. Where several share
+        an address, the answer names the one that a connection has come to. Served while draining.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplicaServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +88,16 @@ def add_ReplicaServiceServicer_to_server(servicer, server):
                     servicer.ListReplicas,
                     request_deserializer=progressor_dot_v1_dot_replica__service__pb2.ListReplicasRequest.FromString,
                     response_serializer=progressor_dot_v1_dot_replica__service__pb2.ListReplicasResponse.SerializeToString,
+            ),
+            'GetActivity': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetActivity,
+                    request_deserializer=progressor_dot_v1_dot_replica__service__pb2.GetActivityRequest.FromString,
+                    response_serializer=progressor_dot_v1_dot_replica__service__pb2.GetActivityResponse.SerializeToString,
+            ),
+            'SetLogLevel': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetLogLevel,
+                    request_deserializer=progressor_dot_v1_dot_replica__service__pb2.SetLogLevelRequest.FromString,
+                    response_serializer=progressor_dot_v1_dot_replica__service__pb2.SetLogLevelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +128,60 @@ class ReplicaService(object):
             '/progressor.v1.ReplicaService/ListReplicas',
             progressor_dot_v1_dot_replica__service__pb2.ListReplicasRequest.SerializeToString,
             progressor_dot_v1_dot_replica__service__pb2.ListReplicasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetActivity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/progressor.v1.ReplicaService/GetActivity',
+            progressor_dot_v1_dot_replica__service__pb2.GetActivityRequest.SerializeToString,
+            progressor_dot_v1_dot_replica__service__pb2.GetActivityResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetLogLevel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/progressor.v1.ReplicaService/SetLogLevel',
+            progressor_dot_v1_dot_replica__service__pb2.SetLogLevelRequest.SerializeToString,
+            progressor_dot_v1_dot_replica__service__pb2.SetLogLevelResponse.FromString,
             options,
             channel_credentials,
             insecure,

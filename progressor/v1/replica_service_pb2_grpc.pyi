@@ -37,6 +37,15 @@ class ReplicaServiceStub:
     """In the order of their ids, which is that of their starts. Each replica tells of all, also of
     those that died within the last hour. Served while draining.
     """
+    GetActivity: _grpc.UnaryUnaryMultiCallable[_replica_service_pb2.GetActivityRequest, _replica_service_pb2.GetActivityResponse]
+    """What the replicas do and what waits, for a view that is asked for again and again: two answers
+    make rates. Each replica tells of all. It costs PostgreSQL one statement a second at most, and
+    one in two seconds that counts the queues, however many ask. Served while draining.
+    """
+    SetLogLevel: _grpc.UnaryUnaryMultiCallable[_replica_service_pb2.SetLogLevelRequest, _replica_service_pb2.SetLogLevelResponse]
+    """Changes how much the log of the replica that is asked says; of no other one. Where several share
+    an address, the answer names the one that a connection has come to. Served while draining.
+    """
 
 @_typing.type_check_only
 class ReplicaServiceAsyncStub(ReplicaServiceStub):
@@ -46,6 +55,15 @@ class ReplicaServiceAsyncStub(ReplicaServiceStub):
     ListReplicas: _aio.UnaryUnaryMultiCallable[_replica_service_pb2.ListReplicasRequest, _replica_service_pb2.ListReplicasResponse]  # type: ignore[assignment]
     """In the order of their ids, which is that of their starts. Each replica tells of all, also of
     those that died within the last hour. Served while draining.
+    """
+    GetActivity: _aio.UnaryUnaryMultiCallable[_replica_service_pb2.GetActivityRequest, _replica_service_pb2.GetActivityResponse]  # type: ignore[assignment]
+    """What the replicas do and what waits, for a view that is asked for again and again: two answers
+    make rates. Each replica tells of all. It costs PostgreSQL one statement a second at most, and
+    one in two seconds that counts the queues, however many ask. Served while draining.
+    """
+    SetLogLevel: _aio.UnaryUnaryMultiCallable[_replica_service_pb2.SetLogLevelRequest, _replica_service_pb2.SetLogLevelResponse]  # type: ignore[assignment]
+    """Changes how much the log of the replica that is asked says; of no other one. Where several share
+    an address, the answer names the one that a connection has come to. Served while draining.
     """
 
 class ReplicaServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -59,6 +77,27 @@ class ReplicaServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_replica_service_pb2.ListReplicasResponse, _abc.Awaitable[_replica_service_pb2.ListReplicasResponse]]:
         """In the order of their ids, which is that of their starts. Each replica tells of all, also of
         those that died within the last hour. Served while draining.
+        """
+
+    @_abc_1.abstractmethod
+    def GetActivity(
+        self,
+        request: _replica_service_pb2.GetActivityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_replica_service_pb2.GetActivityResponse, _abc.Awaitable[_replica_service_pb2.GetActivityResponse]]:
+        """What the replicas do and what waits, for a view that is asked for again and again: two answers
+        make rates. Each replica tells of all. It costs PostgreSQL one statement a second at most, and
+        one in two seconds that counts the queues, however many ask. Served while draining.
+        """
+
+    @_abc_1.abstractmethod
+    def SetLogLevel(
+        self,
+        request: _replica_service_pb2.SetLogLevelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_replica_service_pb2.SetLogLevelResponse, _abc.Awaitable[_replica_service_pb2.SetLogLevelResponse]]:
+        """Changes how much the log of the replica that is asked says; of no other one. Where several share
+        an address, the answer names the one that a connection has come to. Served while draining.
         """
 
 def add_ReplicaServiceServicer_to_server(servicer: ReplicaServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,10 +1,19 @@
-"""Replicas through the clients: asked for page by page."""
+"""Replicas through the clients: asked for page by page, what they do, told how much to log."""
 
 import asyncio
+import datetime as dt
 
 import grpc
+import pytest
 
-from progressor.sdk import Client, ReplicaState, SyncClient
+from progressor.sdk import (
+    Client,
+    LogLevel,
+    LogLevelChange,
+    ReplicaState,
+    StorageUnavailableError,
+    SyncClient,
+)
 from progressor.v1 import replica_service_pb2 as pb
 from tests.unit.test_sdk_engine import refusal, scripted_engine
 
@@ -45,3 +54,58 @@ async def test_a_page_is_asked_for_again_where_nobody_could_be_reached() -> None
         found = [it.replica_id async for it in client.list_replicas()]
 
     assert found == [1, 4]
+
+
+ACTIVITY = pb.GetActivityResponse(
+    replicas=[pb.ReplicaActivity(replica_id=7)], uncounted_namespace_count=2
+)
+
+
+async def test_a_client_asks_what_goes_on_until_it_is_told() -> None:
+    away = refusal(grpc.StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
+    async with scripted_engine(away, ACTIVITY) as engine, Client(engine.address) as client:
+        activity = await client.activity()
+
+    assert engine.requests == [pb.GetActivityRequest()] * 2
+    assert [it.replica_id for it in activity.replicas] == [7]
+    assert (activity.queues_age, activity.uncounted_namespace_count) == (None, 2)
+
+
+async def test_the_blocking_client_asks_so_too() -> None:
+    async with scripted_engine(ACTIVITY) as engine:
+        with SyncClient(engine.address) as client:
+            activity = await asyncio.to_thread(client.activity)
+
+    assert [it.replica_id for it in activity.replicas] == [7]
+
+
+def level_was(level: "pb.LogLevel.ValueType") -> pb.SetLogLevelResponse:
+    return pb.SetLogLevelResponse(previous_level=level, replica_name="host-1")
+
+
+async def test_a_client_changes_the_level_of_a_log_for_a_while() -> None:
+    was = level_was(pb.LOG_LEVEL_INFO)
+    async with scripted_engine(was) as engine, Client(engine.address) as client:
+        change = await client.set_log_level(LogLevel.DEBUG, lasting=90)
+
+    (request,) = engine.requests
+    assert (request.level, request.lasting.seconds) == (pb.LOG_LEVEL_DEBUG, 90)
+    assert change == LogLevelChange(replica_name="host-1", previous_level=LogLevel.INFO)
+
+
+async def test_the_blocking_client_changes_it_too() -> None:
+    async with scripted_engine(level_was(pb.LOG_LEVEL_ERROR)) as engine:
+        with SyncClient(engine.address) as client:
+            change = await asyncio.to_thread(lambda: client.set_log_level(LogLevel.WARNING))
+
+    assert change.previous_level is LogLevel.ERROR
+    assert engine.requests[0].lasting.ToTimedelta() == dt.timedelta()
+
+
+async def test_a_change_of_a_log_is_not_sent_twice() -> None:
+    away = refusal(grpc.StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
+    async with scripted_engine(away) as engine, Client(engine.address) as client:
+        with pytest.raises(StorageUnavailableError):
+            await client.set_log_level(LogLevel.DEBUG)
+
+    assert len(engine.requests) == 1

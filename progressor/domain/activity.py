@@ -1,0 +1,70 @@
+"""Activity: what the replicas do and what waits, as one answer tells of both."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Collection
+
+from progressor.domain.replica import Facts
+
+QUEUES_MAX = 250
+"""Namespaces whose queues are counted: in one answer, and in the metrics."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """What waits in a namespace.
+
+    ``due`` are those that nothing but a free worker is missing to; ``timers`` and ``retries`` wait
+    for their time, ``behind`` for another task of their process. Each has the seconds that the
+    oldest of them has waited (a retry: since its first attempt), 0 where there is none; that a
+    timer waits is as it should be.
+    """
+
+    namespace: str
+    due: int
+    due_seconds: float
+    timers: int
+    retries: int
+    retry_seconds: float
+    behind: int
+    behind_seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QueueCounts:
+    """What waits in the namespaces, in their order, as counted `age` ago; None: it was not.
+
+    ``left_out_count`` are namespaces beyond what is counted. Numbers less than ``exact_below`` are
+    exact, the others may be of more.
+    """
+
+    queues: tuple[Queue, ...] = ()
+    age: dt.timedelta | None = None
+    left_out_count: int = 0
+    exact_below: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What the replicas do, and what waits."""
+
+    facts: Facts
+    counts: QueueCounts
+
+
+def even_share(lengths: Collection[int], total: int) -> int:
+    """Return the largest share that everybody may have of `total`, so that it is enough for all.
+
+    Who needs less than the share leaves the rest to the others.
+
+    Args:
+        lengths: How much each needs.
+        total: How much there is.
+    """
+    left = total
+    for number, length in enumerate(sorted(lengths)):
+        share = left // (len(lengths) - number)
+        if length > share:
+            return share
+        left -= length
+    return max(lengths, default=0)

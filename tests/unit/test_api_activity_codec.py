@@ -1,0 +1,205 @@
+"""What goes on, on the wire: every number, what is not known left out, all of it bounded."""
+
+import datetime as dt
+
+from progressor.api.activity_codec import CREWS_TOLD_MAX, NAME_LENGTH_MAX, activity_to_wire
+from progressor.api.answers import PAGE_BYTES_MAX
+from progressor.domain.activity import QUEUES_MAX, Activity
+from progressor.domain.replica import CREWS_MAX, Crew, Tally
+from progressor.sdk.activity import (
+    Activity as SdkActivity,
+)
+from progressor.sdk.activity import (
+    NamespaceActivity,
+    NamespaceQueue,
+    ReplicaActivity,
+    StepTally,
+    activity_from_wire,
+)
+from progressor.sdk.replicas import ReplicaState
+from progressor.storage.watch import REPLICAS_MAX
+from tests.support.builders import make_activity, make_queue, make_replica_facts, seconds
+from tests.support.clock import START
+
+LONG_AGO = dt.datetime(1, 1, 2, tzinfo=dt.UTC)
+
+
+def told(activity: Activity) -> SdkActivity:
+    """Return what comes to the SDK."""
+    message = activity_to_wire(activity)
+    return activity_from_wire(type(message).FromString(message.SerializeToString()))
+
+
+def test_everything_comes_to_the_sdk_as_it_is() -> None:
+    tally = Tally(
+        settled_count=2**40, attempt_count=9, failed_count=4, processor_time=seconds(1.25)
+    )
+    crew = Crew(busy_count=3, size=10, unreachable_for=seconds(2.5), tally=tally)
+    replica = make_replica_facts(
+        7, heartbeat_at=START - seconds(1.5), crews={"orders": crew}, step_count=3, caller_count=2
+    )
+    queue = make_queue(
+        due=5, due_seconds=1.5, timers=4, retries=3, retry_seconds=0.5, behind=2, behind_seconds=9
+    )
+
+    assert told(
+        make_activity(replica, queues=(queue,), age=seconds(0.25), left_out_count=6, exact_below=7)
+    ) == SdkActivity(
+        read_at=START,
+        replicas=(
+            ReplicaActivity(
+                replica_id=7,
+                name="host-7",
+                version="1.2.3",
+                state=ReplicaState.SERVING,
+                heartbeat_at=START - seconds(1.5),
+                heartbeat_age=seconds(1.5),
+                step_count=3,
+                caller_count=2,
+                namespaces=(
+                    NamespaceActivity(
+                        namespace="orders",
+                        busy_count=3,
+                        worker_count=10,
+                        unreachable_for=seconds(2.5),
+                        tally=StepTally(
+                            settled_count=2**40,
+                            attempt_count=9,
+                            failed_count=4,
+                            processor_time=seconds(1.25),
+                        ),
+                    ),
+                ),
+                is_partial=False,
+            ),
+        ),
+        queues=(
+            NamespaceQueue(
+                namespace="orders",
+                due_count=5,
+                due_age=seconds(1.5),
+                timer_count=4,
+                retry_count=3,
+                retry_age=seconds(0.5),
+                behind_count=2,
+                behind_age=seconds(9),
+            ),
+        ),
+        queues_age=seconds(0.25),
+        uncounted_namespace_count=6,
+        exact_below=7,
+    )
+
+
+def test_what_a_release_before_does_not_tell_is_left_out_and_what_is_zero_is_told() -> None:
+    old = make_replica_facts(1, crews=None, step_count=None, caller_count=None)
+    silent_on_tallies = make_replica_facts(2, crews={"orders": Crew(busy_count=0, size=4)})
+    fresh = make_replica_facts(3, crews={"orders": Crew(busy_count=0, size=4, tally=Tally())})
+
+    first, second, third = told(make_activity(old, silent_on_tallies, fresh)).replicas
+
+    assert (first.step_count, first.caller_count, first.namespaces) == (None, None, ())
+    assert (first.is_partial, second.is_partial) == (True, False)
+    assert (second.step_count, second.namespaces[0].tally) == (0, None)
+    assert third.namespaces[0].tally == StepTally()
+    assert third.namespaces[0].unreachable_for is None
+
+
+def test_queues_that_were_not_counted_are_told_from_empty_ones() -> None:
+    assert told(make_activity(age=None)).queues_age is None
+    assert told(make_activity(age=seconds(0))).queues_age == seconds(0)
+
+
+def test_nothing_that_waits_has_no_age() -> None:
+    (queue,) = told(make_activity(queues=(make_queue(),))).queues
+
+    assert (queue.due_age, queue.retry_age, queue.behind_age) == (None, None, None)
+
+
+def test_a_replica_is_what_the_others_make_of_it() -> None:
+    silent = make_replica_facts(1, heartbeat_at=START - seconds(6), draining=True)
+    draining = make_replica_facts(2, heartbeat_at=START - seconds(5), draining=True)
+    # It beat while the rows were read.
+    early = make_replica_facts(3, heartbeat_at=START + seconds(0.001))
+
+    found = told(make_activity(silent, draining, early)).replicas
+
+    assert [it.state for it in found] == [
+        ReplicaState.SILENT, ReplicaState.DRAINING, ReplicaState.SERVING,
+    ]  # fmt: skip
+    assert found[2].heartbeat_age == seconds(0)
+
+
+def test_replicas_are_in_the_order_of_their_ids() -> None:
+    found = told(make_activity(*map(make_replica_facts, (9, 2, 5)))).replicas
+
+    assert [it.replica_id for it in found] == [2, 5, 9]
+
+
+def test_each_replica_tells_of_as_many_namespaces_as_the_others_and_says_what_is_cut() -> None:
+    crew = Crew(busy_count=1, size=1, tally=Tally())
+    crowd = {f"n{number}": crew for number in range(CREWS_MAX - 1)}
+    many = [make_replica_facts(number, crews=crowd) for number in range(1, 101)]
+    small = make_replica_facts(101, crews=dict(list(crowd.items())[:5]))
+
+    found = told(make_activity(*many, small)).replicas
+
+    share = (CREWS_TOLD_MAX - 5) // 100
+    assert [len(it.namespaces) for it in found] == [share] * 100 + [5]
+    assert [it.is_partial for it in found] == [True] * 100 + [False]
+    # As the heartbeat has them: what matters most comes first.
+    assert [it.namespace for it in found[0].namespaces] == list(crowd)[:share]
+
+
+def test_a_heartbeat_that_was_full_may_not_have_told_of_all() -> None:
+    crowd = {f"n{number}": Crew(busy_count=1, size=1) for number in range(CREWS_MAX)}
+    (found,) = told(make_activity(make_replica_facts(crews=crowd))).replicas
+
+    assert len(found.namespaces) == CREWS_MAX
+    assert found.is_partial
+
+
+def test_an_answer_with_everything_at_its_bound_fits_into_a_page() -> None:
+    tally = Tally(
+        settled_count=2**62,
+        attempt_count=2**62,
+        failed_count=2**62,
+        processor_time=dt.timedelta(days=100_000, microseconds=123_457),
+    )
+    crew = Crew(
+        busy_count=2**30, size=2**30, unreachable_for=dt.timedelta(days=999.9999), tally=tally
+    )
+    names = [f"{number:064}" for number in range(QUEUES_MAX)]
+    replicas = [
+        make_replica_facts(
+            2**62 + number,
+            crews=dict.fromkeys(names[:CREWS_MAX], crew),
+            heartbeat_at=LONG_AGO + seconds(1.000001),
+            name="\N{GRINNING FACE}" * 1000,
+            version="\N{GRINNING FACE}" * 1000,
+            step_count=2**30,
+            caller_count=2**30,
+        )
+        for number in range(REPLICAS_MAX)
+    ]
+    queues = [
+        make_queue(
+            name, due=10_000, due_seconds=1e9 + 0.1, timers=10_000, retries=10_000,
+            retry_seconds=1e9 + 0.1, behind=10_000, behind_seconds=1e9 + 0.1,
+        )
+        for name in names
+    ]  # fmt: skip
+
+    message = activity_to_wire(
+        make_activity(
+            *replicas,
+            queues=tuple(queues),
+            age=seconds(1e9),
+            left_out_count=2**30,
+            exact_below=2**30,
+        )
+    )
+
+    assert len(message.replicas) == REPLICAS_MAX
+    assert len(message.replicas[0].name) == NAME_LENGTH_MAX
+    assert message.ByteSize() < PAGE_BYTES_MAX

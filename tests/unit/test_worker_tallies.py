@@ -1,0 +1,56 @@
+"""Tallies: what was done in each namespace, and that steps count themselves there."""
+
+from progressor.domain.intent import Rejected
+from progressor.domain.replica import Tally
+from progressor.telemetry.metrics import Metrics
+from progressor.worker.measures import StepMeasures
+from progressor.worker.tallies import Tallies
+from tests.support.builders import (
+    make_entry,
+    make_failure,
+    make_success,
+    make_task,
+    seconds,
+)
+
+
+def test_a_namespace_without_a_step_has_done_nothing() -> None:
+    assert Tallies().of("orders") == Tally()
+
+
+def test_each_namespace_has_a_tally_of_its_own() -> None:
+    tallies = Tallies()
+    tallies.settled("orders")
+    tallies.answered("payments", 0.5, failed=True)
+
+    assert tallies.of("orders") == Tally(settled_count=1)
+    assert tallies.of("payments") == Tally(
+        attempt_count=1, failed_count=1, processor_time=seconds(0.5)
+    )
+
+
+def test_a_namespace_that_was_deleted_begins_anew() -> None:
+    tallies = Tallies()
+    tallies.settled("orders")
+    tallies.forget("orders")
+    tallies.forget("payments")
+
+    assert tallies.of("orders") == Tally()
+
+
+def test_a_step_is_counted_with_its_answer_and_with_its_settlement() -> None:
+    tallies = Tallies()
+    measures = StepMeasures(Metrics(), tallies)
+    task = make_task()
+
+    for outcome in (
+        make_success(),
+        make_failure(),
+        Rejected(code=9, reason="WRONG_AMOUNT", message="no"),
+    ):
+        measures.answered(task, outcome, 0.25)
+    measures.settled(make_entry(), 1.0)
+
+    assert tallies.of(task.key.namespace) == Tally(
+        settled_count=1, attempt_count=3, failed_count=1, processor_time=seconds(0.75)
+    )
