@@ -118,9 +118,13 @@ arch: $(DONE)/dev ## Which room may import which
 
 # --- Tests; give pytest more with ARGS="-k lease -x"
 
+# At once, each with a PostgreSQL of its own: half of a test is waiting. AT_ONCE=0 is one after the
+# other in this process, as a debugger wants it.
+AT_ONCE ?= 2
+
 .PHONY: test
 test: $(DONE)/dev ## The whole test suite
-	$(RUN) pytest tests $(ARGS)
+	$(RUN) pytest tests -n $(AT_ONCE) --dist loadfile $(ARGS)
 
 .PHONY: test-unit
 test-unit: $(DONE)/dev ## Without I/O: unit and property

@@ -10,6 +10,7 @@ import contextlib
 import datetime as dt
 import functools
 import logging
+import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar, cast
@@ -17,6 +18,7 @@ from typing import Any, TypeVar, cast
 import progressor
 from progressor import errors
 from progressor.api.binding import Tls
+from progressor.api.ports import Activities as ActivitiesPort
 from progressor.api.ports import Intake as IntakePort
 from progressor.api.ports import Namespaces as NamespacesPort
 from progressor.api.ports import Processes as ProcessesPort
@@ -34,6 +36,9 @@ from progressor.storage.migrations import migrate
 from progressor.storage.pools import open_pools
 from progressor.storage.replicas import Replicas
 from progressor.storage.writer import connection_string
+from progressor.telemetry.exports import Exports
+from progressor.telemetry.log_level import LogLevel
+from progressor.telemetry.metrics import Metrics
 from progressor.telemetry.setup import set_up
 from progressor.worker.heartbeat import Heartbeat
 from progressor.worker.leases import Ending
@@ -59,6 +64,9 @@ class Engine:
         """Open nothing."""
         self.addresses: tuple[str, ...] = ()
         self.database = config.database.description
+        self.metrics = Metrics()
+        self.metrics_url = ""
+        """Where Prometheus reads them; empty: nowhere."""
         self.dsn = ""
         """How to connect to its database, with any password; empty until it is reached."""
         self.serving = asyncio.Event()
@@ -69,15 +77,17 @@ class Engine:
         self._stop = asyncio.Event()
         self._entered = asyncio.Event()
         self._read_only = asyncio.Event()
+        # Two replicas of one name on one machine would push each other's counters back.
+        instance = f"{config.replica.name}:{os.getpid()}"
         self._telemetry = set_up(
             otlp_endpoint=config.telemetry.otlp_endpoint,
             service_name=config.telemetry.service_name,
-            instance=config.replica.name,
+            instance=instance,
             sample_ratio=config.telemetry.sample_ratio,
             chance=random.random,
         )
-        if self._telemetry.counters:
-            observers.add(self._telemetry.observe)
+        self.metrics.spans.read_from(self._telemetry.counts)
+        self._exports = Exports(self.metrics, config.telemetry, instance=instance, clock=clock)
         self._doors = _Doors()
         self._health = _Health()
         tls = None
@@ -88,6 +98,11 @@ class Engine:
             processes=cast("ProcessesPort", self._doors.processes),
             namespaces=cast("NamespacesPort", self._doors.namespaces),
             roster=cast("RosterPort", self._doors.roster),
+            activities=cast("ActivitiesPort", self._doors.activities),
+            log_levels=LogLevel(asyncio.get_running_loop().call_later),
+            replica_name=config.replica.name,
+            tracing=self._telemetry.tracing,
+            metrics=self.metrics,
             clock=clock,
             listening=Listening(
                 bind=config.server.bind,
@@ -104,12 +119,17 @@ class Engine:
         await asyncio.Event().wait()
 
     async def listen(self) -> None:
-        """Bind the addresses; requests get STORAGE_UNAVAILABLE until PostgreSQL is reached.
+        """Bind all addresses; requests get STORAGE_UNAVAILABLE until PostgreSQL is reached.
 
         Raises:
             ConfigError: An address cannot be bound.
         """
-        self.addresses = tuple(await self._server.start())
+        self.metrics_url = await asyncio.to_thread(self._exports.open)
+        try:
+            self.addresses = tuple(await self._server.start())
+        except errors.ConfigError:
+            await asyncio.to_thread(self._exports.close)
+            raise
 
     async def run(self) -> None:
         """Run until `stop`, then drain."""
@@ -124,6 +144,7 @@ class Engine:
                 await self._server.drain(dt.timedelta())
                 watching.cancel()
                 await asyncio.to_thread(self._telemetry.shutdown)
+                await asyncio.to_thread(self._exports.close)
 
     def stop(self) -> None:
         """Begin to drain."""
@@ -152,10 +173,15 @@ class Engine:
         stack.push_async_callback(pools.close)
         replicas = Replicas(pool=pools.scan, clock=self._clock)
         self.replica_id = await _until_there(replicas.draw_id)
+        _log.info(
+            "PostgreSQL is reached",
+            extra={"database": self.database, "replica_id": self.replica_id},
+        )
         opened = Assembly(
             self._config, connection_string(database, dsn, application="progressor replies"),
             pools, replicas, self.replica_id,
             clock=self._clock, observers=self.observers, telemetry=self._telemetry,
+            metrics=self.metrics,
         )  # fmt: skip
         await _until_there(functools.partial(self._create_namespaces, opened))
         self.dsn = dsn
@@ -168,6 +194,7 @@ class Engine:
 
     async def _serve(self, opened: Assembly) -> None:
         heartbeat = self._heartbeat(opened)
+        self.metrics.heartbeat_age.read_from(lambda: [((), heartbeat.age_seconds)])
         heartbeat.start()
         try:
             async with asyncio.TaskGroup() as group:
@@ -232,13 +259,16 @@ class Engine:
         while True:
             await self._read_only.wait()
             self._read_only.clear()
+            _log.warning("PostgreSQL takes no writes; looking for one that does")
             await opened.leave_server()
 
     def _beat(self, opened: Assembly) -> None:
         if opened.workers.suspended:
             opened.workers.suspended = opened.leases.lost = False
+            _log.info("steps are taken again")
             # What came due meanwhile found no place here.
             opened.workers.room_made.set()
+        opened.look()
         self._entered.set()
         self._health.set(healthy=True)
         self.observers.tell("beat")
@@ -276,6 +306,8 @@ class Engine:
         while True:
             healthy = await self._health.changed()
             self._server.set_serving(serving=healthy)
+            if self.serving.is_set() and not self._stop.is_set():
+                _log.info("engine serves again" if healthy else "engine does not serve")
             if healthy:
                 self.serving.set()
 
@@ -341,16 +373,17 @@ class _Doors:
 
     def __init__(self) -> None:
         self.intake, self.processes = _Door(), _Door()
-        self.namespaces, self.roster = _Door(), _Door()
+        self.namespaces, self.roster, self.activities = _Door(), _Door(), _Door()
 
     def open(self, opened: Assembly) -> None:
         self.intake.lead_to(opened.intake)
         self.processes.lead_to(opened.processes)
         self.namespaces.lead_to(opened.namespaces)
         self.roster.lead_to(opened.roster)
+        self.activities.lead_to(opened.activities)
 
     def close(self) -> None:
-        for door in (self.intake, self.processes, self.namespaces, self.roster):
+        for door in vars(self).values():
             door.lead_to(None)
 
 

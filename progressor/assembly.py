@@ -10,40 +10,52 @@ import random
 from progressor import errors
 from progressor.clock import Clock, SystemClock
 from progressor.config import Config
-from progressor.domain.replica import Load
+from progressor.domain.replica import CREWS_MAX, Crew, Load
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
 from progressor.scanner.backlog import Backlog
 from progressor.scanner.due import DueScan
-from progressor.scanner.loop import repeat
+from progressor.scanner.loop import JITTER, repeat
+from progressor.scanner.measures import ScanMeasures
 from progressor.scanner.places import Places
+from progressor.scanner.queues import INTERVAL as QUEUES_INTERVAL
+from progressor.scanner.queues import QueueScan
 from progressor.scanner.retention import RetentionScan
 from progressor.scanner.timers import Timers
 from progressor.scanner.zombies import ZombieScan
 from progressor.storage import results
+from progressor.storage.activities import Activities
 from progressor.storage.admissions import Admissions
 from progressor.storage.claims import Claims
 from progressor.storage.functions import Functions
+from progressor.storage.group_commit import Waiting
 from progressor.storage.histories import Histories
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.pools import Pools
 from progressor.storage.processes import Processes
+from progressor.storage.queues import Queues, QueueWatch
 from progressor.storage.replicas import Replicas, Roster
 from progressor.storage.results import Results
 from progressor.storage.retention import Retention
 from progressor.storage.settlements import Settlements
+from progressor.storage.watch import Watch
+from progressor.telemetry.instruments import Labels
+from progressor.telemetry.metrics import Metrics
 from progressor.telemetry.setup import Telemetry
 from progressor.worker.aftermath import Aftermath
 from progressor.worker.agenda import Agenda
 from progressor.worker.intake import Intake
 from progressor.worker.leases import Leases
+from progressor.worker.measures import MILLISECONDS, IntakeMeasures, StepMeasures
 from progressor.worker.observer import Observers
 from progressor.worker.replies import Replies
 from progressor.worker.snapshots import Snapshots
 from progressor.worker.step import Steps
+from progressor.worker.tallies import Tallies
 from progressor.worker.workers import Workers
 
 _AGENDA_MAX = 100_000
+_TO_PROCESSORS: Labels = ("processor",)
 
 
 class Assembly:
@@ -60,13 +72,14 @@ class Assembly:
         clock: Clock,
         observers: Observers,
         telemetry: Telemetry,
+        metrics: Metrics,
     ) -> None:
         """Build everything and start nothing."""
         self.dsn = dsn
         self.replicas = replicas
         self.functions = Functions()
         self._config, self._pools, self._observers = config, pools, observers
-        self._clock, self._telemetry = clock, telemetry
+        self._clock, self._telemetry, self._metrics = clock, telemetry, metrics
         self._own_id = replica_id
         self._spread = random.Random()  # noqa: S311  jitter, not a secret
         self._called = asyncio.Event()
@@ -78,6 +91,7 @@ class Assembly:
         self._channels_task: asyncio.Task[None] | None = None
         self._build_storage()
         self._build_worker()
+        self._build_gauges()
 
     def _replica_id(self) -> int:
         return self._own_id
@@ -88,7 +102,13 @@ class Assembly:
     def _jitter(self) -> float:
         return self._spread.uniform(-1, 1)
 
-    def _count_batch(self, name: str, size: int) -> None:
+    def _forget(self, namespace: str) -> None:
+        self._channels.forget(namespace)
+        self._tallies.forget(namespace)
+
+    def _count_batch(self, name: str, size: int, wait_seconds: float) -> None:
+        self._metrics.batch_items.record(size, (name,))
+        self._metrics.batch_wait.record(wait_seconds * MILLISECONDS, (name,))
         self._observers.tell("batch", write=name, size=size)
 
     def _build_storage(self) -> None:
@@ -96,13 +116,25 @@ class Assembly:
         clock, own_id = self._clock, self._replica_id
         timeout, grace = config.database.statement_timeout, config.replica.step_grace
         self._channels = Channels()
-        self.namespaces = Namespaces(pool=pools.front, on_gone=self._channels.forget)
+        self._tallies = Tallies()
+        self.namespaces = Namespaces(pool=pools.front, on_gone=self._forget)
         self.roster = Roster(
             pool=pools.front, clock=clock, lease_timeout=config.replica.lease_timeout
         )
+        watch = Watch(
+            pool=pools.front, clock=clock, lease_timeout=config.replica.lease_timeout,
+            collecting=config.scanner.interval * (1 + JITTER), statement_timeout=timeout,
+        )  # fmt: skip
+        self._queues = QueueWatch(
+            queues=Queues(pool=pools.scan, clock=clock, statement_timeout=timeout),
+            namespaces=self.namespaces,
+            clock=clock,
+        )
+        self.activities = Activities(watch=watch, queues=self._queues)
         self.processes = Processes(
             pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
-            histories=Histories(pool=pools.front), statement_timeout=timeout,
+            histories=Histories(pool=pools.front), namespaces=self.namespaces, watch=watch,
+            statement_timeout=timeout,
         )  # fmt: skip
         self._admissions = Admissions(
             pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
@@ -113,6 +145,7 @@ class Assembly:
             pool=pools.worker, functions=functions, clock=clock, replica_id=own_id,
             commit=config.commit, step_grace=grace, statement_timeout=timeout,
             on_batch=self._count_batch, crowd=self._crowd, jitter=self._jitter,
+            metrics=self._metrics,
         )  # fmt: skip
         self._claims = Claims(
             functions=functions, clock=clock, replica_id=own_id, step_grace=grace,
@@ -134,11 +167,13 @@ class Assembly:
             clock=clock,
             observers=observers,
             jitter=self._jitter,
+            metrics=self._metrics,
         )
         self._agenda = Agenda(clock=clock, horizon=config.scanner.horizon, size_max=_AGENDA_MAX)
         self._aftermath = Aftermath(replies=self.replies, agenda=self._agenda, replica_id=own_id)
+        self._processor = ProcessorClient(self._channels, clock)
         steps = Steps(
-            processor=ProcessorClient(self._channels, clock),
+            processor=self._processor,
             settlements=self._settlements,
             histories=Histories(pool=self._pools.worker),
             namespaces=self.namespaces,
@@ -148,8 +183,9 @@ class Assembly:
             clock=clock,
             spread=self._spread,
             step_grace=grace,
-            telemetry=self._telemetry,
+            tracing=self._telemetry.tracing,
             observers=observers,
+            measures=StepMeasures(self._metrics, self._tallies),
         )
         self.workers = Workers(lambda task: steps.carry(task, self.workers))
         self.intake = Intake(
@@ -163,12 +199,58 @@ class Assembly:
             aftermath=self._aftermath,
             step_grace=grace,
             observers=observers,
+            tracing=self._telemetry.tracing,
+            clock=clock,
+            measures=IntakeMeasures(self._metrics),
         )
         self._places = Places(workers=self.workers, step_grace=grace)
 
+    def _build_gauges(self) -> None:
+        metrics = self._metrics
+        self._pools.observed_by(metrics)
+        metrics.steps_in_flight.read_from(
+            lambda: [((name,), busy) for name, busy, _ in self.workers.places()]
+        )
+        metrics.workers_free.read_from(
+            lambda: [((name,), free) for name, _, free in self.workers.places()]
+        )
+        metrics.writes_waiting.read_from(
+            lambda: [((each.name,), each.count) for each in self._writes_waiting()]
+        )
+        metrics.writes_waiting_bytes.read_from(
+            lambda: [((each.name,), each.size) for each in self._writes_waiting()]
+        )
+        metrics.stream_sessions.read_from(lambda: [(_TO_PROCESSORS, self._channels.stream_count)])
+
+    def _writes_waiting(self) -> list[Waiting]:
+        return [*self._admissions.waiting(), *self._settlements.waiting()]
+
     def load(self) -> Load:
         """Return what is in hand at the moment; from any thread."""
-        return Load(step_count=self.workers.busy_total, caller_count=self.replies.waiting_count)
+        return Load(
+            step_count=self.workers.busy_total,
+            caller_count=self.replies.waiting_count,
+            crews=self._crews(),
+        )
+
+    def look(self) -> None:
+        """See which processors are connected again; what comes of it goes with the next load."""
+        self._processor.reach.look()
+
+    def _crews(self) -> dict[str, Crew]:
+        """Return what is known of the namespaces that matter most to those who wait."""
+        unreachable = self._processor.reach.unreachable()
+        places = [it for it in self.workers.places() if self.namespaces.is_known(it[0])]
+        places.sort(key=lambda it: (it[0] not in unreachable, -it[1]))
+        return {
+            name: Crew(
+                busy_count=busy,
+                size=busy + free,
+                unreachable_for=unreachable.get(name),
+                tally=self._tallies.of(name),
+            )
+            for name, busy, free in places[:CREWS_MAX]
+        }
 
     def start(self, group: asyncio.TaskGroup) -> None:
         """Begin to write, carry, answer and scan."""
@@ -181,27 +263,41 @@ class Assembly:
         self._workers_task = group.create_task(self.workers.run(self._workers_stop), name="workers")
         self._replies_task = group.create_task(self.replies.run(), name="replies")
         scanner, observers = self._config.scanner, self._observers
+        measures = ScanMeasures(self._metrics)
         timers = Timers(
             agenda=self._agenda, claims=self._claims, namespaces=self.namespaces,
             places=self._places, pool=self._pools.worker, batch_max=scanner.batch_max,
-            observers=observers, jitter=self._jitter,
+            observers=observers, jitter=self._jitter, clock=self._clock, measures=measures,
         )  # fmt: skip
         backlog = Backlog(
             claims=self._claims, namespaces=self.namespaces, places=self._places,
             pool=self._pools.worker, batch_max=scanner.batch_max, observers=observers,
-            jitter=self._jitter,
+            jitter=self._jitter, clock=self._clock, measures=measures,
         )  # fmt: skip
         due = DueScan(
             claims=self._claims, namespaces=self.namespaces, places=self._places,
             agenda=self._agenda, pool=self._pools.scan, scanner=scanner,
             replica=self._config.replica, observers=observers, called=self._called,
+            clock=self._clock, measures=measures,
         )  # fmt: skip
+        self._scanners = [
+            group.create_task(timers.run(), name="timers"),
+            group.create_task(backlog.run(), name="backlog"),
+            group.create_task(due.run_called(), name="due, called"),
+            *self._repeat_scans(group, due, measures),
+        ]
+
+    def _repeat_scans(
+        self, group: asyncio.TaskGroup, due: DueScan, measures: ScanMeasures
+    ) -> list[asyncio.Task[None]]:
+        scanner, observers = self._config.scanner, self._observers
         zombies = ZombieScan(
             replicas=self.replicas, admissions=self._admissions, settlements=self._settlements,
             claims=self._claims, namespaces=self.namespaces,
             aftermath=self._aftermath, leases=self.leases, replica_id=self._replica_id,
             replica=self._config.replica, scanner=scanner, spread=self._spread,
-            observers=observers,
+            observers=observers, tracing=self._telemetry.tracing,
+            clock=self._clock, measures=measures,
         )  # fmt: skip
         retention = RetentionScan(
             retention=Retention(
@@ -210,28 +306,26 @@ class Assembly:
             results=self._results, replicas=self.replicas, namespaces=self.namespaces,
             scanner=scanner,
         )  # fmt: skip
+        queues = QueueScan(queues=self._queues, namespaces=self.namespaces, metrics=self._metrics)
         scans = {
             "due": (due.scan, scanner.interval),
             "zombies": (zombies.scan, scanner.interval),
             "retention": (retention.scan, scanner.retention_interval),
+            "queues": (queues.scan, QUEUES_INTERVAL),
         }
-        self._scanners = [
-            group.create_task(timers.run(), name="timers"),
-            group.create_task(backlog.run(), name="backlog"),
-            group.create_task(due.run_called(), name="due, called"),
-            *(
-                group.create_task(
-                    repeat(
-                        scan,
-                        name=name,
-                        interval=interval,
-                        spread=self._spread,
-                        observers=observers,
-                    ),
-                    name=f"scan {name}",
-                )
-                for name, (scan, interval) in scans.items()
-            ),
+        return [
+            group.create_task(
+                repeat(
+                    scan,
+                    name=name,
+                    interval=interval,
+                    spread=self._spread,
+                    observers=observers,
+                    metrics=self._metrics,
+                ),
+                name=f"scan {name}",
+            )
+            for name, (scan, interval) in scans.items()
         ]
 
     async def leave_server(self) -> None:

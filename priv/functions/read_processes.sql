@@ -88,32 +88,37 @@ BEGIN
         SELECT json_agg(json_build_array(
             w.task_id, w.task_type, w.status, (extract(epoch FROM w.due_at) * 1000000)::bigint,
             w.attempt, w.replica_id, t.error_code, t.error_reason, t.error_message,
-            t.error_rejected, t.error_metadata, coalesce(p_now, now()) >= w.due_at
+            t.error_rejected, t.error_metadata, coalesce(p_now, now()) >= w.due_at,
+            (extract(epoch FROM t.created_at) * 1000000)::bigint,
+            (extract(epoch FROM w.leased_at) * 1000000)::bigint,
+            (extract(epoch FROM w.expires_at) * 1000000)::bigint
         ) ORDER BY w.rank, w.task_id) AS waits
         FROM (
             SELECT u.*
             FROM (
                 SELECT h.task_id, h.task_type, 'running'::task_status AS status,
-                    NULL::timestamptz AS due_at, h.attempt, h.replica_id, 0 AS rank
+                    NULL::timestamptz AS due_at, h.attempt, h.replica_id, h.leased_at, h.expires_at,
+                    0 AS rank
                 FROM running h
                 WHERE (h.slot, h.namespace, h.process_id) = (i.slot, i.namespace, i.process_id)
                 UNION ALL
                 -- A crowd before one process is not read to its end.
-                (SELECT c.task_id, c.task_type, c.status, c.due_at, c.attempt, NULL, 1
+                (SELECT c.task_id, c.task_type, c.status, c.due_at, c.attempt, NULL, NULL, NULL, 1
                 FROM schedule c
                 WHERE (c.slot, c.namespace, c.process_id) = (i.slot, i.namespace, i.process_id)
                     AND c.task_type NOT IN ('timeout', 'remove')
                 ORDER BY c.slot, c.namespace, c.process_id, c.task_id
                 LIMIT p_waits_max)
                 UNION ALL
-                SELECT s.task_id, s.task_type, s.status, s.due_at, s.attempt, NULL, 2
+                SELECT s.task_id, s.task_type, s.status, s.due_at, s.attempt, NULL, NULL, NULL, 2
                 WHERE s.task_id IS NOT NULL
             ) u
             ORDER BY u.rank, u.task_id
             LIMIT p_waits_max
         ) w
         CROSS JOIN LATERAL (
-            SELECT t.error_code, t.error_reason, t.error_message, t.error_rejected, t.error_metadata
+            SELECT t.error_code, t.error_reason, t.error_message, t.error_rejected, t.error_metadata,
+                t.created_at
             FROM tasks t
             WHERE (t.slot, t.namespace, t.process_id, t.task_id)
                 = (i.slot, i.namespace, i.process_id, w.task_id)

@@ -93,6 +93,7 @@ CREATE TABLE progressor.replicas (
     step_count integer,
     caller_count integer,
     clock_offset double precision,
+    facts json,
     CONSTRAINT replicas_pkey PRIMARY KEY (replica_id)
 ) WITH (
     fillfactor=50
@@ -214,6 +215,8 @@ CREATE INDEX replies_by_creation ON progressor.replies USING btree (created_at);
 CREATE INDEX schedule_due ON progressor.schedule USING btree (namespace, due_at) WHERE ((status = 'waiting'::progressor.task_status) AND (due_at IS NOT NULL));
 
 CREATE INDEX schedule_due_requests ON progressor.schedule USING btree (namespace, due_at) WHERE ((due_at IS NOT NULL) AND (task_type = ANY (ARRAY['init'::progressor.task_type, 'call'::progressor.task_type, 'notify'::progressor.task_type, 'repair'::progressor.task_type])));
+
+CREATE INDEX schedule_retries ON progressor.schedule USING btree (namespace, due_at) WHERE ((attempt > 0) AND (due_at IS NOT NULL));
 
 CREATE UNIQUE INDEX schedule_timer ON progressor.schedule USING btree (slot, namespace, process_id) WHERE (task_type = ANY (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type]));
 

@@ -1,36 +1,21 @@
 """Answers of ProcessService, from domain to protobuf; pages cut to what a client can receive."""
 
-import datetime as dt
 from collections.abc import Mapping, Sequence
-
-from google.protobuf import timestamp_pb2
 
 from progressor import wire
 from progressor.api import page_tokens
-from progressor.domain.process import Process
+from progressor.api.wait_codec import fill_wait
+from progressor.domain import why
+from progressor.domain.process import Process, ProcessKey
 from progressor.domain.task import TaskError
-from progressor.domain.view import (
-    HistoryPage,
-    ProcessView,
-    TaskTrace,
-    Timer,
-    Wait,
-    WaitCause,
-)
+from progressor.domain.view import HistoryPage, ProcessView, TaskTrace, Timer
+from progressor.domain.wait import Wait
 from progressor.v1 import process_service_pb2, types_pb2
 
 PAGE_BYTES_MAX = 3 * 1024 * 1024
 """Bytes of items in one page: a client with gRPC's default of 4 MiB can read it."""
 
 WAITS_MAX = 100
-
-_WAIT_CAUSE_TO_WIRE: Mapping[WaitCause, types_pb2.WaitCause.ValueType] = {
-    WaitCause.RUNNING: types_pb2.WAIT_CAUSE_RUNNING,
-    WaitCause.TIMER: types_pb2.WAIT_CAUSE_TIMER,
-    WaitCause.BEHIND_TASK: types_pb2.WAIT_CAUSE_BEHIND_TASK,
-    WaitCause.NO_FREE_WORKER: types_pb2.WAIT_CAUSE_NO_FREE_WORKER,
-    WaitCause.RETRY: types_pb2.WAIT_CAUSE_RETRY,
-}
 
 
 def get_to_wire(view: ProcessView, page: HistoryPage) -> process_service_pb2.GetResponse:
@@ -42,8 +27,9 @@ def get_to_wire(view: ProcessView, page: HistoryPage) -> process_service_pb2.Get
         wire.fill_event(add_event(), event)
     if view.timer is not None:
         _fill_timer(response.timer, view.timer)
-    if view.waits:
-        response.waits.extend(map(_wait_to_wire, view.waits[:WAITS_MAX]))
+    for wait in view.waits[:WAITS_MAX]:
+        fill_wait(response.waits.add(), wait)
+    response.explanation = why.explain_process(view.process, view.waits)
     if page.next_after is not None:
         response.next_after = page.next_after
     return response
@@ -67,9 +53,13 @@ def trace_to_wire(
 
 
 def list_to_wire(
-    processes: Sequence[Process], *, page_size: int
+    processes: Sequence[Process], first_waits: Mapping[ProcessKey, Wait], *, page_size: int
 ) -> process_service_pb2.ListResponse:
-    """Return a page of at most `page_size` processes; one more says that there is a next."""
+    """Return a page of at most `page_size` processes; one more says that there is a next.
+
+    Each tells what its first unfinished task waits for. It cannot be asked for those of one cause:
+    only the whole schedule, and all who run, could tell which these are, in no order of theirs.
+    """
     response = process_service_pb2.ListResponse()
     room = PAGE_BYTES_MAX
     for count, process in enumerate(processes):
@@ -77,6 +67,9 @@ def list_to_wire(
         wire.fill_process(message, process)
         message.ClearField("aux_state")
         message.ClearField("result")
+        first_wait = first_waits.get(process.key)
+        if first_wait is not None:
+            fill_wait(message.first_wait, first_wait)
         room -= message.ByteSize()
         if count == page_size or (count and room < 0):
             del response.processes[-1]
@@ -90,20 +83,6 @@ def _fill_timer(message: types_pb2.Timer, timer: Timer) -> None:
     message.type = wire.TASK_TYPE_TO_WIRE[timer.task_type]
     message.status = wire.TASK_STATUS_TO_WIRE[timer.status]
     wire.fill_timestamp(message.due_at, timer.due_at)
-
-
-def _wait_to_wire(wait: Wait) -> types_pb2.Wait:
-    return types_pb2.Wait(
-        task_id=wait.task_id,
-        type=wire.TASK_TYPE_TO_WIRE[wait.task_type],
-        status=wire.TASK_STATUS_TO_WIRE[wait.status],
-        cause=_WAIT_CAUSE_TO_WIRE[wait.cause],
-        until=_instant_to_wire(wait.until),
-        behind_task_id=wait.behind_task_id,
-        attempt=wait.attempt,
-        last_error=None if wait.last_error is None else _error_to_wire(wait.last_error),
-        replica_id=wait.replica_id,
-    )
 
 
 def _fill_trace(message: process_service_pb2.TaskTrace, trace: TaskTrace) -> None:
@@ -128,10 +107,6 @@ def _fill_trace(message: process_service_pb2.TaskTrace, trace: TaskTrace) -> Non
     add_event = message.events.add
     for event in trace.events:
         wire.fill_event(add_event(), event)
-
-
-def _instant_to_wire(value: dt.datetime | None) -> timestamp_pb2.Timestamp | None:
-    return None if value is None else wire.datetime_to_timestamp(value)
 
 
 def _error_to_wire(error: TaskError) -> types_pb2.TaskError:

@@ -24,11 +24,22 @@ from google.protobuf.message import Message
 from progressor import errors
 from progressor.api import status
 from progressor.api.malformed import Malformed, deserializer
-from progressor.api.ports import CallContext, RequestObserver
+from progressor.api.ports import CallContext
+from progressor.api.request_count import RequestCount
+from progressor.api.trace_context import trace_context_of
+from progressor.api.traced import traced
 from progressor.clock import Clock
+from progressor.telemetry import log_fields
+from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.tracing import SILENT, Tracing
 
-READS = frozenset({"Get", "Trace", "List", "GetNamespace", "ListNamespaces", "ListReplicas"})
-"""Methods that are served while draining: they write nothing and wait for nobody."""
+READS = frozenset(
+    {
+        "Get", "Trace", "List", "GetNamespace", "ListNamespaces", "ListReplicas", "GetActivity",
+        "SetLogLevel",
+    }
+)  # fmt: skip
+"""Methods that are served while draining: they store nothing and wait for nobody."""
 
 RETRY_AFTER = dt.timedelta(milliseconds=200)
 """When a refused caller may try again: about what a balancer needs to find another replica."""
@@ -80,10 +91,13 @@ class Stream(Protocol):
 class Interceptor:
     """Wraps the methods of all services; counts those in flight; refuses work while draining."""
 
-    def __init__(self, *, clock: Clock, observer: RequestObserver) -> None:
+    def __init__(
+        self, *, clock: Clock, metrics: Metrics | None = None, tracing: Tracing = SILENT
+    ) -> None:
         """Refuse nothing yet."""
+        self._tracing = tracing
         self._clock = clock
-        self._observer = observer
+        self._count = RequestCount(metrics or Metrics())
         self._refuses_work = False
         self._refuses_all = False
         # Each call by its task, and whether it is a read.
@@ -149,7 +163,7 @@ class Interceptor:
             except errors.ProgressorError as error:
                 end = self.told_end(name, None, error)
             except Exception as error:  # noqa: BLE001 - a bug ends its own stream only (STYLE, 8)
-                end = self._internal_end(name, error)
+                end = self._internal_end(name, None, error)
             else:
                 return
             await context.abort(end.code, end.message, end.trailing_metadata)
@@ -175,32 +189,39 @@ class Interceptor:
                     _refuse()
                 if isinstance(request, Malformed):
                     request.refuse()
-                return await method(request, context)
+                answer = await method(request, context)
             except asyncio.CancelledError:
                 # Uncancelled only where we cut the call off ourselves, as asyncio.timeout does
                 # (which costs 2 µs a call): the caller is owed a clear end.
                 reason = self._cut_off.get(task)
                 if reason is None or task.uncancel() > 0:
+                    self._count.left(name, request)
                     raise
-                return self.told_end(name, request, reason)
+                return self.told_end(name, request, reason, context)
             except errors.ProgressorError as error:
-                return self.told_end(name, request, error)
+                return self.told_end(name, request, error, context)
             except Exception as error:  # noqa: BLE001 - a bug ends its own call only (STYLE, 8)
-                return self._internal_end(name, error)
+                return self._internal_end(name, request, error, context)
             finally:
                 self._leave(task)
+            self._count.answered(name, request)
+            return answer
 
-        return serve
+        return traced(serve, descriptor, self._tracing)
 
     def told_end(
-        self, name: str, request: Message | Malformed | None, error: errors.ProgressorError
+        self,
+        name: str,
+        request: Message | Malformed | None,
+        error: errors.ProgressorError,
+        context: CallContext | None = None,
     ) -> status.RichStatus:
         """Return how `error` ends a call of a method, and note it."""
         if status.is_internal(error):
-            return self._internal_end(name, error)
+            return self._internal_end(name, request, error, context)
         if isinstance(error, errors.StorageUnavailableError):
-            self._log_storage(name, error)
-        self._observer.refused(name, error.reason)
+            self._log_storage(name, error, context)
+        self._count.refused(name, request, error)
         # The ids of an invalid request may be what is wrong with it: they are not repeated.
         is_invalid = isinstance(error, errors.InvalidRequestError)
         return status.status_of(error, subject={} if is_invalid else _subject_of(request))
@@ -241,18 +262,28 @@ class Interceptor:
         self._cut_off.pop(task, None)
         self._left.set()
 
-    def _internal_end(self, name: str, error: Exception) -> status.RichStatus:
+    def _internal_end(
+        self,
+        name: str,
+        request: Message | Malformed | None,
+        error: Exception,
+        context: CallContext | None = None,
+    ) -> status.RichStatus:
         error_id = secrets.token_hex(8)
-        _log.error("request broke", exc_info=error, extra={"method": name, "error_id": error_id})
-        self._observer.refused(name, errors.ProgressorError.reason)
+        facts = {"method": name, "error_id": error_id, **_trace_of(context)}
+        _log.error("request broke", exc_info=error, extra=facts)
+        self._count.broke(name, request)
         return status.internal_status(error_id)
 
-    def _log_storage(self, name: str, error: errors.StorageUnavailableError) -> None:
+    def _log_storage(
+        self, name: str, error: errors.StorageUnavailableError, context: CallContext | None
+    ) -> None:
         # Once a second is enough: when PostgreSQL is away, every request says the same.
         now = self._clock.monotonic()
         if now - self._storage_logged_at >= _STORAGE_LOG_SECONDS:
             self._storage_logged_at = now
-            _log.warning("storage is unavailable", extra={"method": name, "why": error.why})
+            facts = {"method": name, "why": error.why, **_trace_of(context)}
+            _log.warning("storage is unavailable", extra=facts)
 
 
 def _refuse() -> NoReturn:
@@ -266,6 +297,10 @@ def request_type(method: MethodDescriptor) -> type[Message]:
 
 def _serialize(message: Message) -> bytes:
     return message.SerializeToString()
+
+
+def _trace_of(context: CallContext | None) -> dict[str, str]:
+    return {} if context is None else log_fields.of_trace(trace_context_of(context))
 
 
 def _subject_of(request: Message | Malformed | None) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """NamespaceService: each method decodes, asks the keeper of namespaces, encodes."""
 
+import logging
 from collections.abc import Mapping
 
 from progressor.api import namespace_codec
@@ -7,6 +8,8 @@ from progressor.api.deadlines import seconds_left
 from progressor.api.interceptors import Method
 from progressor.api.ports import CallContext, Namespaces
 from progressor.v1 import namespace_service_pb2 as messages
+
+_log = logging.getLogger(__name__)
 
 
 class NamespaceServicer:
@@ -32,6 +35,7 @@ class NamespaceServicer:
         """Create a namespace."""
         seconds_left(context)
         created = await self._namespaces.create(namespace_codec.create_from_wire(message))
+        _log.info("namespace created", extra={"namespace": created.name})
         return messages.CreateNamespaceResponse(
             namespace=namespace_codec.namespace_to_wire(created)
         )
@@ -45,6 +49,8 @@ class NamespaceServicer:
         updated = await self._namespaces.update(
             update.name, update.change, expected_revision=update.expected_revision
         )
+        facts = {"namespace": updated.name, "revision": updated.revision}
+        _log.info("namespace changed", extra=facts)
         return messages.UpdateNamespaceResponse(
             namespace=namespace_codec.namespace_to_wire(updated)
         )
@@ -72,5 +78,7 @@ class NamespaceServicer:
     ) -> messages.DeleteNamespaceResponse:
         """Delete a namespace without processes."""
         seconds_left(context)
-        await self._namespaces.delete(namespace_codec.name_from_wire(message))
+        name = namespace_codec.name_from_wire(message)
+        await self._namespaces.delete(name)
+        _log.info("namespace deleted", extra={"namespace": name})
         return messages.DeleteNamespaceResponse()

@@ -1,8 +1,10 @@
 """What this room needs of others, in its own words; `app` hands it in."""
 
-from collections.abc import Callable, Iterable
+import datetime as dt
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from progressor.domain.activity import Activity
 from progressor.domain.admission import Import, Request
 from progressor.domain.answer import Answer, Receipt
 from progressor.domain.event import HistoryRange
@@ -10,6 +12,8 @@ from progressor.domain.namespace import Namespace
 from progressor.domain.process import Process, ProcessKey
 from progressor.domain.replica import ReplicaView
 from progressor.domain.view import HistoryPage, ProcessQuery, ProcessView, TaskTrace
+from progressor.domain.wait import Wait
+from progressor.telemetry.log_level import Level
 
 
 class Intake(Protocol):
@@ -74,6 +78,11 @@ class Processes(Protocol):
     async def list(self, query: ProcessQuery) -> tuple[Process, ...]:
         """Return at most `query.page_size` processes, newest first."""
 
+    async def first_waits(
+        self, namespace: str, keys: Sequence[ProcessKey]
+    ) -> Mapping[ProcessKey, Wait]:
+        """Return what the first unfinished task waits for of those that have one."""
+
 
 class Namespaces(Protocol):
     """Keeps the namespaces; all raise `errors.StorageUnavailableError`."""
@@ -128,6 +137,20 @@ class Roster(Protocol):
         """Return at most `limit` replicas with ids above `after`, in the order of their ids."""
 
 
+class Activities(Protocol):
+    """Knows what goes on; raises `errors.StorageUnavailableError`."""
+
+    async def read(self) -> Activity:
+        """Return what the replicas do and what waits, as of a moment ago."""
+
+
+class LogLevels(Protocol):
+    """Decides how much the log of this replica says."""
+
+    def set(self, level: Level, lasting: dt.timedelta) -> Level:
+        """Say nothing below `level`, for a while or (zero) until changed; returns what it was."""
+
+
 class CallContext(Protocol):
     """What a servicer asks of gRPC about the call that it serves."""
 
@@ -136,17 +159,3 @@ class CallContext(Protocol):
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
         """Return the caller's metadata, keys in lower case."""
-
-
-class RequestObserver(Protocol):
-    """Watches how requests end badly, for metrics."""
-
-    def refused(self, method: str, reason: str) -> None:
-        """Note that a request to `method` ended with `reason`; both from small sets."""
-
-
-class Unobserved:
-    """An observer that looks away."""
-
-    def refused(self, method: str, reason: str) -> None:
-        """Do nothing."""

@@ -1,6 +1,7 @@
 """ProcessService: each method decodes, asks a collaborator, encodes."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -13,12 +14,15 @@ from progressor.api.trace_context import trace_context_of
 from progressor.api.validation import is_namespace_name
 from progressor.domain.admission import Import, Request
 from progressor.domain.namespace import PAYLOAD_BYTES_CEILING
-from progressor.domain.process import ProcessStatus
+from progressor.domain.process import ProcessKey, ProcessStatus
 from progressor.domain.task import TaskType
 from progressor.domain.view import HistoryPage, ProcessView
+from progressor.telemetry import log_fields
 from progressor.v1 import process_service_pb2 as messages
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class ProcessServicer:
@@ -112,7 +116,11 @@ class ProcessServicer:
         seconds_left(context)
         key = codec.key_of_request(message)
         await self._namespaces.lookup(key.namespace)
-        return messages.SimpleRepairResponse(task_id=await self._intake.simple_repair(key))
+        task_id = await self._intake.simple_repair(key)
+        if task_id is None:
+            # Otherwise the timer brings it back, and its settlement tells.
+            _tell("process repaired", key, context)
+        return messages.SimpleRepairResponse(task_id=task_id)
 
     async def get(self, message: messages.GetRequest, context: CallContext) -> messages.GetResponse:
         """Return a process with a part of its history."""
@@ -133,9 +141,14 @@ class ProcessServicer:
         seconds_left(context)
 
         def decode(limit: int) -> Import:
-            return put_codec.put_from_wire(message, payload_bytes_max=limit)
+            return put_codec.put_from_wire(
+                message, trace_context_of(context), payload_bytes_max=limit
+            )
 
-        receipt = await self._intake.put(await self._decoded(message.namespace, decode))
+        imported = await self._decoded(message.namespace, decode)
+        receipt = await self._intake.put(imported)
+        if not receipt.deduplicated:
+            _tell("process imported", imported.key, context)
         return messages.PutResponse(task_id=receipt.task_id, deduplicated=receipt.deduplicated)
 
     async def remove(
@@ -146,6 +159,7 @@ class ProcessServicer:
         key = codec.key_of_request(message)
         await self._namespaces.lookup(key.namespace)
         await self._intake.remove(key)
+        _tell("process removed", key, context)
         return messages.RemoveResponse()
 
     async def trace(
@@ -170,7 +184,11 @@ class ProcessServicer:
         await self._namespaces.lookup(query.namespace)
         page_size = query.page_size
         query = dataclasses.replace(query, page_size=page_size + 1)
-        return answers.list_to_wire(await self._processes.list(query), page_size=page_size)
+        processes = await self._processes.list(query)
+        # A finished one has no tasks that wait.
+        keys = [it.key for it in processes if it.status is not ProcessStatus.FINISHED]
+        first_waits = await self._processes.first_waits(query.namespace, keys)
+        return answers.list_to_wire(processes, first_waits, page_size=page_size)
 
     async def await_task(
         self, message: messages.AwaitTaskRequest, context: CallContext
@@ -225,3 +243,8 @@ class ProcessServicer:
         return await self._processes.read(
             reading.key, reading.history_range, bytes_max=answers.PAGE_BYTES_MAX
         )
+
+
+def _tell(change: str, key: ProcessKey, context: CallContext) -> None:
+    """Write the line of a change that no step makes; the others are written with its settlement."""
+    _log.info(change, extra=log_fields.of_process(key, trace_context_of(context)))

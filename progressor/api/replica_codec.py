@@ -1,19 +1,35 @@
 """Requests of ReplicaService from protobuf to domain, and replicas back."""
 
 import dataclasses
+import datetime as dt
 from collections.abc import Mapping
 
 from progressor import wire
 from progressor.api import page_tokens
-from progressor.api.validation import Violations, page_size_from_wire
+from progressor.api.validation import (
+    Violations,
+    duration_from_wire,
+    page_size_from_wire,
+)
 from progressor.domain.replica import ReplicaState, ReplicaView
+from progressor.telemetry.log_level import Level
 from progressor.v1 import replica_service_pb2
 
-_STATE_TO_WIRE: Mapping[ReplicaState, replica_service_pb2.ReplicaState.ValueType] = {
+STATE_TO_WIRE: Mapping[ReplicaState, replica_service_pb2.ReplicaState.ValueType] = {
     ReplicaState.SERVING: replica_service_pb2.REPLICA_STATE_SERVING,
     ReplicaState.DRAINING: replica_service_pb2.REPLICA_STATE_DRAINING,
     ReplicaState.SILENT: replica_service_pb2.REPLICA_STATE_SILENT,
 }
+
+_LEVEL_TO_WIRE: Mapping[Level, replica_service_pb2.LogLevel.ValueType] = {
+    "debug": replica_service_pb2.LOG_LEVEL_DEBUG,
+    "info": replica_service_pb2.LOG_LEVEL_INFO,
+    "warning": replica_service_pb2.LOG_LEVEL_WARNING,
+    "error": replica_service_pb2.LOG_LEVEL_ERROR,
+}
+_LEVEL_FROM_WIRE: Mapping[int, Level] = {number: it for it, number in _LEVEL_TO_WIRE.items()}
+
+LOG_CHANGE_MAX = dt.timedelta(days=7)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +47,35 @@ def list_from_wire(message: replica_service_pb2.ListReplicasRequest) -> Listing:
     after = page_tokens.replica_of_token(message.page_token, violations)
     violations.raise_any()
     return Listing(after=after, limit=limit)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LogChange:
+    """A SetLogLevel; `lasting` zero: until it is changed again."""
+
+    level: Level
+    lasting: dt.timedelta
+
+
+def log_change_from_wire(message: replica_service_pb2.SetLogLevelRequest) -> LogChange:
+    """Return a SetLogLevel."""
+    violations = Violations()
+    level = _LEVEL_FROM_WIRE.get(message.level)
+    if level is None:
+        violations.add("level", f"{message.level} is no level of a log")
+    lasting = duration_from_wire(message.lasting, "lasting", violations)
+    if lasting is not None and lasting > LOG_CHANGE_MAX:
+        description = f"{lasting.total_seconds():.0f} s are more than {LOG_CHANGE_MAX.days} days"
+        violations.add("lasting", description)
+    violations.raise_any()
+    assert level is not None, "a level that is no violation"
+    assert lasting is not None, "a duration that is no violation"
+    return LogChange(level=level, lasting=lasting)
+
+
+def log_level_to_wire(level: Level) -> replica_service_pb2.LogLevel.ValueType:
+    """Return a level of the log as its number."""
+    return _LEVEL_TO_WIRE[level]
 
 
 def page_to_wire(
@@ -58,7 +103,7 @@ def replica_to_wire(replica: ReplicaView) -> replica_service_pb2.Replica:
         heartbeat_age=wire.timedelta_to_duration(replica.heartbeat_age),
         lease_timeout=wire.timedelta_to_duration(replica.lease_timeout),
         draining=replica.draining,
-        state=_STATE_TO_WIRE[replica.state],
+        state=STATE_TO_WIRE[replica.state],
         step_count=replica.step_count,
         caller_count=replica.caller_count,
         clock_offset=None if offset is None else wire.timedelta_to_duration(offset),

@@ -15,18 +15,21 @@ from progressor.api.health import Health
 from progressor.api.interceptors import Interceptor
 from progressor.api.namespace_servicer import NamespaceServicer
 from progressor.api.ports import (
+    Activities,
     Intake,
+    LogLevels,
     Namespaces,
     Processes,
-    RequestObserver,
     Roster,
-    Unobserved,
 )
 from progressor.api.process_servicer import ProcessServicer
 from progressor.api.replica_servicer import ReplicaServicer
 from progressor.api.sessions import Sessions
 from progressor.clock import Clock
 from progressor.domain.namespace import PAYLOAD_BYTES_CEILING
+from progressor.telemetry.instruments import Labels
+from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.tracing import SILENT, Tracing
 from progressor.v1 import namespace_service_pb2, process_service_pb2, replica_service_pb2
 
 PROCESS_SERVICE = process_service_pb2.DESCRIPTOR.services_by_name["ProcessService"]
@@ -41,6 +44,7 @@ _WATCHED = (
     REPLICA_SERVICE.full_name,
 )
 _NO_ADDRESS = "must name at least one address, not ''"
+_OF_CLIENTS: Labels = ("client",)
 _MESSAGE_KEY = "server.message_bytes_max"
 
 # What it takes to tell thousands of callers that their time is over: gRPC gives those that have not
@@ -97,17 +101,24 @@ class ApiServer:
         processes: Processes,
         namespaces: Namespaces,
         roster: Roster,
+        activities: Activities,
+        log_levels: LogLevels,
+        replica_name: str,
         clock: Clock,
         listening: Listening,
-        observer: RequestObserver | None = None,
+        metrics: Metrics | None = None,
+        tracing: Tracing = SILENT,
     ) -> None:
         """Take the collaborators; nothing is opened before `start`."""
         self._processes = ProcessServicer(intake=intake, processes=processes, namespaces=namespaces)
         self._namespaces = NamespaceServicer(namespaces=namespaces)
-        self._replicas = ReplicaServicer(roster=roster)
+        self._replicas = ReplicaServicer(
+            roster=roster, activities=activities, log_levels=log_levels, name=replica_name
+        )
         self._clock = clock
         self._listening = listening
-        self._interceptor = Interceptor(clock=clock, observer=observer or Unobserved())
+        metrics = metrics or Metrics()
+        self._interceptor = Interceptor(clock=clock, metrics=metrics, tracing=tracing)
         self._sessions = Sessions(
             PROCESS_SERVICE,
             self._processes.methods(),
@@ -115,6 +126,7 @@ class ApiServer:
             clock=clock,
             calls_max=listening.session_calls_max,
         )
+        metrics.stream_sessions.read_from(lambda: [(_OF_CLIENTS, self._sessions.open_count)])
         self._health = Health(_WATCHED)
         self._server: grpc.aio.Server | None = None
 

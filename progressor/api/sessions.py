@@ -94,6 +94,11 @@ class Sessions:
             self._open.discard(session)
             self._left.set()
 
+    @property
+    def open_count(self) -> int:
+        """How many are open; to be read from any thread."""
+        return len(self._open)
+
     def tell_draining(self) -> None:
         """Tell every session, and each that comes, to send no more calls."""
         self._draining = True

@@ -35,6 +35,7 @@ from progressor.cli.failure import report_words
 from progressor.cli.hosting import signals
 from progressor.cli.member import Failed, Listens, News, Serves
 from progressor.config import Config
+from progressor.settings.sections import METRICS_OFF
 from progressor.storage.capacity import connections_allowed
 from progressor.telemetry.logs import set_up_logs
 
@@ -105,7 +106,11 @@ class Crew:
         """Start nothing; `database` is how it is told, and `leaving` begins the drain."""
         self._config = config
         self._leaving = leaving
-        self._where = {"addresses": config.server.bind, "database": database, "replicas": count}
+        self._where: dict[str, object] = {
+            "addresses": config.server.bind,
+            "database": database,
+            "replicas": count,
+        }
         self._members = [
             _Member(config, number, on_news=self._hear) for number in range(1, count + 1)
         ]
@@ -160,10 +165,13 @@ class Crew:
             case Listens():
                 if not self._listened and all(it.listens for it in self._members):
                     self._listened = True
+                    urls = [it.metrics_url for it in self._members if it.metrics_url]
+                    self._where |= {"metrics": urls} if urls else {}
                     _log.info("engine listens", extra=self._where)
             case Serves():
                 if self._served:
-                    _log.info("replica serves again", extra={"replica": member.name})
+                    facts = {"replica": member.name, "metrics": member.metrics_url}
+                    _log.info("replica serves again", extra=facts)
                 elif all(it.serves for it in self._members):
                     self._served = True
                     _log.info("engine serves", extra=self._where)
@@ -222,9 +230,14 @@ class _Member:
     def __init__(self, config: Config, number: int, *, on_news: "_OnNews") -> None:
         self.name = f"{config.replica.name}-{number}"
         self.listens = self.serves = False
+        self.metrics_url = ""
         self.failed: Failed | None = None
+        at = config.telemetry.metrics_at(number)
+        own = METRICS_OFF if at is None else str(at)
         self._config = dataclasses.replace(
-            config, replica=dataclasses.replace(config.replica, name=self.name)
+            config,
+            replica=dataclasses.replace(config.replica, name=self.name),
+            telemetry=dataclasses.replace(config.telemetry, metrics_bind=own),
         )
         self._on_news = on_news
         self._process: asyncio.subprocess.Process | None = None
@@ -266,7 +279,7 @@ class _Member:
     def _hear(self, news: News) -> None:
         match news:
             case Listens():
-                self.listens = True
+                self.listens, self.metrics_url = True, news.metrics_url
             case Serves():
                 self.serves = True
             case Failed():

@@ -32,6 +32,10 @@ class Engine(Protocol):
         """Where it listens, with the ports that were bound."""
 
     @property
+    def metrics_url(self) -> str:
+        """Where its metrics are read; empty: nowhere."""
+
+    @property
     def database(self) -> str:
         """Which PostgreSQL it uses, without a password."""
 

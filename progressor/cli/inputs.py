@@ -4,12 +4,12 @@ import dataclasses
 import datetime as dt
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token, convert
 
 from progressor import errors
 from progressor.sdk.values import Direction, HistoryRange
@@ -20,6 +20,21 @@ _REQUEST = Group("Request", sort_key=5)
 def option(meaning: str) -> Parameter:
     """Return what cyclopts is told of an option: its help; a flag or list has no negative form."""
     return Parameter(help=meaning, negative="")
+
+
+def duration(meaning: str, *, name: str | None = None, shown: str = "") -> Parameter:
+    """Return what cyclopts is told of a duration, as in 30s, 10m or 2h; the default as `shown`."""
+    return Parameter(name, help=meaning, converter=_duration, show_default=lambda _: shown)
+
+
+def _duration(kind: type[dt.timedelta], tokens: Sequence[Token]) -> dt.timedelta:
+    try:
+        found = convert(kind, tokens)
+    except OverflowError as error:
+        description = f"{tokens[0].value!r} is longer than anything lasts"
+        raise ValueError(description) from error
+    assert isinstance(found, dt.timedelta), "what it was asked to convert to"
+    return found
 
 
 def bad_input(option: str, description: str) -> errors.InvalidRequestError:

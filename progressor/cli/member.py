@@ -24,7 +24,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Listens(msgspec.Struct, tag=True, frozen=True):
-    """It takes connections, which wait for PostgreSQL."""
+    """It takes connections, which wait for PostgreSQL, and has its metrics at an address."""
+
+    metrics_url: str
 
 
 class Serves(msgspec.Struct, tag=True, frozen=True):
@@ -54,7 +56,7 @@ def main() -> int:
     parent = _Parent()
 
     async def work(engine: Engine) -> None:
-        parent.tell(Listens())
+        parent.tell(Listens(engine.metrics_url))
         await engine.serving.wait()
         parent.tell(Serves())
         await forever()

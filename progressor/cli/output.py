@@ -11,7 +11,8 @@ from rich.text import Text
 from progressor.cli.documents import is_json, render
 
 _PAYLOAD_SHOWN = 2000
-_PIPE_COLUMNS = 240
+PIPE_COLUMNS = 240
+"""How wide tables are where nobody tells."""
 _NEVER_WRAPPED = frozenset(
     {"at", "created", "status since", "updated", "status", "type", "task", "event", "events"}
 )
@@ -24,7 +25,7 @@ class Output:
         """Print to `console`, or to standard output."""
         self._as_json = as_json
         # A pipe has no width; what reads it wants whole lines.
-        width = None if sys.stdout.isatty() else _PIPE_COLUMNS
+        width = None if sys.stdout.isatty() else PIPE_COLUMNS
         self._console = console or Console(highlight=False, width=width)
 
     def show(self, document: object, *people: RenderableType) -> None:
@@ -33,8 +34,10 @@ class Output:
             # Not through rich, which would wrap it.
             sys.stdout.write(render(document) + "\n")
             return
+        # Whoever reads a pipe line by line gets each sentence whole.
+        is_piped = not self._console.is_terminal
         for renderable in people:
-            self._console.print(renderable)
+            self._console.print(renderable, soft_wrap=is_piped and isinstance(renderable, Text))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> Table:
@@ -70,6 +73,12 @@ def payload_text(payload: object) -> str:
     if not is_json(payload) and not text.isprintable():
         text = repr(text)
     return text if len(text) <= _PAYLOAD_SHOWN else f"{text[:_PAYLOAD_SHOWN]} … ({len(text):,})"
+
+
+def one_line(words: str) -> str:
+    """Return somebody else's words in one line that cannot command a terminal."""
+    harmless = "".join(it if it.isprintable() else " " for it in words)
+    return " ".join(harmless.split())
 
 
 def instant_text(instant: dt.datetime | None) -> str:

@@ -9,8 +9,17 @@ from rich.text import Text
 from progressor.cli.engines import client_of
 from progressor.cli.inputs import HistoryInput, bad_input, instant, json_object, option
 from progressor.cli.options import DEFAULT_TARGET, Target
-from progressor.cli.output import Output, facts, instant_text, payload_text, status_text, table
+from progressor.cli.output import (
+    Output,
+    facts,
+    instant_text,
+    one_line,
+    payload_text,
+    status_text,
+    table,
+)
 from progressor.cli.timeline import timeline
+from progressor.cli.why import cause_text, explanation_of
 from progressor.sdk.values import Event, Process, ProcessStatus, Snapshot, TaskTrace, Wait
 
 _PAGE_MAX = 1000
@@ -117,7 +126,7 @@ def _people(snapshot: Snapshot) -> list[RenderableType]:
             {
                 "process": f"{process.process_id} in {process.namespace}",
                 "status": status_text(process.status),
-                "detail": process.detail,
+                "detail": one_line(process.detail),
                 "corrupted by": f"task {process.corrupted_by}" if process.corrupted_by else "",
                 "created": instant_text(process.created_at),
                 "status since": instant_text(process.status_changed_at),
@@ -126,6 +135,7 @@ def _people(snapshot: Snapshot) -> list[RenderableType]:
                 "result": payload_text(process.result),
                 "events": f"{process.last_event_id:,}",
                 "timer": _timer(snapshot),
+                "why": one_line(snapshot.explanation),
             }
         )
     ]
@@ -147,24 +157,10 @@ def _timer(snapshot: Snapshot) -> str:
 
 def _waits(waits: tuple[Wait, ...]) -> RenderableType:
     rows: list[list[str | Text]] = [
-        [str(it.task_id), it.type, status_text(it.status), _cause(it)] for it in waits
+        [str(it.task_id), it.type, status_text(it.status), one_line(explanation_of(it))]
+        for it in waits
     ]
-    return table(("task", "type", "status", "waits"), rows)
-
-
-def _cause(wait: Wait) -> str:
-    cause = wait.cause.replace("_", " ")
-    if wait.behind_task_id is not None:
-        cause = f"behind task {wait.behind_task_id}"
-    elif wait.until is not None:
-        cause = f"{cause}, until {instant_text(wait.until)}"
-    elif wait.replica_id is not None:
-        cause = f"{cause} in replica {wait.replica_id}"
-    attempt = f", attempt {wait.attempt}" if wait.attempt > 1 else ""
-    failed = (
-        f" after {wait.last_error.reason}: {wait.last_error.message}" if wait.last_error else ""
-    )
-    return f"{cause}{attempt}{failed}"
+    return table(("task", "type", "status", "why"), rows)
 
 
 def _events(events: tuple[Event, ...]) -> RenderableType:
@@ -183,8 +179,8 @@ def _processes(processes: tuple[Process, ...]) -> RenderableType:
             instant_text(it.created_at),
             instant_text(it.status_changed_at),
             f"{it.last_event_id:,}",
-            it.detail,
+            one_line(it.detail) if it.first_wait is None else cause_text(it.first_wait),
         ]
         for it in processes
     ]
-    return table(("process", "status", "created", "status since", "events", "detail"), rows)
+    return table(("process", "status", "created", "status since", "events", "why"), rows)

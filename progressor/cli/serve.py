@@ -27,7 +27,9 @@ def serve(*, settings: Settings = DEFAULT_SETTINGS) -> ExitCode:
 
 
 async def _announce(engine: Engine) -> None:
-    where = {"addresses": engine.addresses, "database": engine.database}
+    where: dict[str, object] = {"addresses": engine.addresses, "database": engine.database}
+    if engine.metrics_url:
+        where["metrics"] = engine.metrics_url
     _log.info("engine listens", extra=where)
     await engine.serving.wait()
     _log.info("engine serves", extra=where)

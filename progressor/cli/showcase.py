@@ -29,6 +29,8 @@ async def show(engine: Engine, *, console: Console, once: bool) -> None:
         ScenarioError: It went another way than it must, or `once` and PostgreSQL stays away.
     """
     console.print(Text(f"engine at {', '.join(engine.addresses)} on {engine.database}"))
+    if engine.metrics_url:
+        console.print(Text(f"metrics at {engine.metrics_url}"))
     await _until_serving(engine, console=console, once=once)
     address = reachable(engine.addresses[0])
     async with (

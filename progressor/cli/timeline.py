@@ -18,7 +18,7 @@ import grpc
 from rich.table import Table
 from rich.text import Text
 
-from progressor.cli.output import payload_text, status_text
+from progressor.cli.output import one_line, payload_text, status_text
 from progressor.sdk.values import TaskStatus, TaskTrace
 
 _EVENTS_SHOWN = 20
@@ -81,7 +81,7 @@ def _beneath(task: TaskTrace) -> Iterator[Text]:
     if task.error is not None:
         code = _CODE_NAMES.get(task.error.code, str(task.error.code))
         words = " ".join(part for part in (code, task.error.reason) if part)
-        yield Text(f"✗ {words}: {task.error.message}", style="red")
+        yield Text(f"✗ {words}: {one_line(task.error.message)}", style="red")
 
 
 def _span(span: dt.timedelta) -> str:

@@ -81,7 +81,7 @@ class Import:
     """A process to be put as it is: status running, error or finished.
 
     ``timer`` only with running; ``detail`` and ``corrupted_by_type`` only with error; ``result``
-    only with finished. Instants None: now.
+    only with finished. Instants None: now. ``trace_context`` goes with the timer.
     """
 
     key: ProcessKey
@@ -97,6 +97,8 @@ class Import:
     timer: SetTimer | None = None
     result: bytes | None = None
     idempotency_key: str | None = None
+    # Not in the text of which fingerprints are made: it may differ between repetitions.
+    trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
     def fingerprint(self) -> bytes:
         """Return 16 bytes that are equal for equal imports."""

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime as dt
 import enum
+from collections.abc import Mapping
 
 
 class ReplicaState(enum.StrEnum):
@@ -13,12 +14,96 @@ class ReplicaState(enum.StrEnum):
     SILENT = "silent"
 
 
+CREWS_MAX = 200
+"""Namespaces of which a replica tells with its heartbeat."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What a replica has done in one namespace since it started; only grows.
+
+    ``settled_count`` are attempts whose outcome was written, ``attempt_count`` those that the
+    processor answered or failed, ``failed_count`` of these the failures, and ``processor_time`` is
+    what they took in all.
+    """
+
+    settled_count: int = 0
+    attempt_count: int = 0
+    failed_count: int = 0
+    processor_time: dt.timedelta = dt.timedelta()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Crew:
+    """What a replica knows of one namespace: places taken, of how many, and of its processor.
+
+    ``unreachable_for`` is how long the processor has not been reached; None: it was, or nobody
+    tried. ``tally`` is None where its release tells none.
+    """
+
+    busy_count: int
+    size: int
+    unreachable_for: dt.timedelta | None = None
+    tally: Tally | None = None
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a replica has in hand: places taken by steps, and tasks that callers wait for."""
+    """What a replica has in hand: places taken by steps, and tasks that callers wait for.
+
+    ``crews`` are those of its namespaces, at most CREWS_MAX.
+    """
 
     step_count: int
     caller_count: int
+    crews: Mapping[str, Crew] = dataclasses.field(default_factory=dict, hash=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaFacts:
+    """A replica as its last heartbeat told of it. What is None its release does not tell.
+
+    A namespace that is not among the crews has no step in that replica, unless they are
+    CREWS_MAX.
+    """
+
+    replica_id: int
+    heartbeat_at: dt.datetime
+    lease_timeout: dt.timedelta
+    draining: bool
+    crews: Mapping[str, Crew] | None
+    name: str = ""
+    version: str = ""
+    step_count: int | None = None
+    caller_count: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of the replicas at ``read_at``, by PostgreSQL's clock.
+
+    ``collecting`` is how long at most a lost lease waits for a scan that collects it.
+    """
+
+    read_at: dt.datetime
+    replicas: Mapping[int, ReplicaFacts]
+    collecting: dt.timedelta
+
+    def is_silent(self, replica: ReplicaFacts) -> bool:
+        """Tell whether a replica is presumed dead: exactly when the scan for zombies says so."""
+        return replica.heartbeat_at < self.read_at - replica.lease_timeout
+
+    def state_of(self, replica: ReplicaFacts) -> ReplicaState:
+        """Return what the others make of a replica."""
+        if self.is_silent(replica):
+            return ReplicaState.SILENT
+        return ReplicaState.DRAINING if replica.draining else ReplicaState.SERVING
+
+    def serving(self) -> tuple[ReplicaFacts, ...]:
+        """Return the replicas that live and do not drain: those that take due tasks."""
+        return tuple(
+            it for it in self.replicas.values() if self.state_of(it) is ReplicaState.SERVING
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,12 +53,25 @@ class TaskError:
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claim:
+    """How a task that had waited was leased.
+
+    ``due_at`` is by PostgreSQL's clock; when the claim was sent and answered, by the replica's.
+    """
+
+    due_at: dt.datetime
+    sent_at: dt.datetime
+    answered_at: dt.datetime
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunningTask:
     """A leased task with all that a step needs: what a claim returns.
 
     ``attempt`` is this run's number, from 1. ``token`` is the fencing number of the lease.
-    ``history_range`` and ``step_timeout`` are None where the namespace decides.
+    ``history_range`` and ``step_timeout`` are None where the namespace decides; ``claim`` where its
+    admission, or the step before it, leased it at once.
     """
 
     process: Process
@@ -74,6 +87,7 @@ class RunningTask:
     scheduled_at: dt.datetime
     started_at: dt.datetime
     first_started_at: dt.datetime
+    claim: Claim | None = dataclasses.field(default=None, compare=False)
 
     @property
     def key(self) -> ProcessKey:

@@ -2,22 +2,12 @@
 
 import dataclasses
 import datetime as dt
-import enum
 from collections.abc import Mapping
 
 from progressor.domain.event import Event
 from progressor.domain.process import Process, ProcessStatus
 from progressor.domain.task import TaskError, TaskStatus, TaskType
-
-
-class WaitCause(enum.StrEnum):
-    """Why a task that has not ended does not run, or that it does."""
-
-    RUNNING = "running"
-    TIMER = "timer"
-    BEHIND_TASK = "behind_task"
-    NO_FREE_WORKER = "no_free_worker"
-    RETRY = "retry"
+from progressor.domain.wait import Wait
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,25 +18,6 @@ class Timer:
     task_type: TaskType
     status: TaskStatus
     due_at: dt.datetime
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """One task that has not ended and what it waits for.
-
-    ``until`` is given for a timer and a retry, ``behind_task_id`` for a task in line,
-    ``replica_id`` for a running one. ``attempt`` is the attempt that comes next or runs now.
-    """
-
-    task_id: int
-    task_type: TaskType
-    status: TaskStatus
-    cause: WaitCause
-    attempt: int
-    until: dt.datetime | None = None
-    behind_task_id: int | None = None
-    last_error: TaskError | None = None
-    replica_id: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

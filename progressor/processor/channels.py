@@ -49,6 +49,11 @@ class Channels:
         finally:
             self._group = None
 
+    @property
+    def stream_count(self) -> int:
+        """Streams open to all processors; to be read from any thread."""
+        return sum(each.stream_count for each in tuple(self._connections.values()))
+
     def stream_of(self, connection: Connection) -> Stream | None:
         """Return the stream of the connection that takes steps now; None: it wants calls."""
         return None if self._group is None else connection.stream(self._group)
@@ -73,6 +78,17 @@ class Channels:
                 connection.call_count -= 1
                 raise
         return connection
+
+    def is_connected(self, namespace_name: str) -> bool | None:
+        """Tell whether a connection to any of a namespace's targets stands, and try to have one.
+
+        None: no step of this namespace has been asked for since it was last forgotten.
+        """
+        current = self._rounds.get(namespace_name)
+        if current is None:
+            return None
+        states = [it.channel.get_state(try_to_connect=True) for it in current.connections]
+        return grpc.ChannelConnectivity.READY in states
 
     async def give_back(self, connection: Connection) -> None:
         """End the call for which the connection was taken."""

@@ -20,7 +20,9 @@ from progressor.domain.task import RunningTask
 from progressor.processor import codec, failures
 from progressor.processor.channels import Channels
 from progressor.processor.connection import Connection
+from progressor.processor.reach import Reach
 from progressor.processor.stream import STEP_BYTES_MAX
+from progressor.telemetry.spans import tell_server
 
 STREAMS_MAX = 2
 """Streams that one step is given to, each of which turns it away, before it is asked by a call."""
@@ -40,6 +42,7 @@ class ProcessorClient:
         """Take the channels, which stay the caller's to close."""
         self._channels = channels
         self._clock = clock
+        self.reach = Reach(channels, clock)
         self._loop = asyncio.get_running_loop()
         # Tasks that were on a stream when it broke for a reason of its own, which may be one of
         # them: an answer that is too large for a frame, say. Each is asked alone the next time,
@@ -82,20 +85,30 @@ class ProcessorClient:
     ) -> bytes | codec.Answer:
         deadline = self._loop.time() + seconds
         connection = await self._channels.take(namespace)
+        if task.trace_context:
+            tell_server(task.trace_context, connection.target)
         try:
-            if len(request) <= STEP_BYTES_MAX and not self._is_suspect(task.task_id):
-                for _ in range(STREAMS_MAX):
-                    stream = self._channels.stream_of(connection)
-                    if stream is None:
-                        break
-                    answer = await stream.ask(request, deadline)
-                    if answer is not None:
-                        if stream.broke and not isinstance(answer, bytes):
-                            self._suspect(task.task_id)
-                        return answer
-            return await self._call(connection, request, task, deadline - self._loop.time())
+            answer = await self._ask_by(connection, request, task, deadline)
+            self.reach.note(namespace.name, answered=isinstance(answer, bytes))
         finally:
             await self._channels.give_back(connection)
+        return answer
+
+    async def _ask_by(
+        self, connection: Connection, request: bytes, task: RunningTask, deadline: float
+    ) -> bytes | codec.Answer:
+        """Ask by the stream of a connection, or else by a call of its own."""
+        if len(request) <= STEP_BYTES_MAX and not self._is_suspect(task.task_id):
+            for _ in range(STREAMS_MAX):
+                stream = self._channels.stream_of(connection)
+                if stream is None:
+                    break
+                answer = await stream.ask(request, deadline)
+                if answer is not None:
+                    if stream.broke and not isinstance(answer, bytes):
+                        self._suspect(task.task_id)
+                    return answer
+        return await self._call(connection, request, task, deadline - self._loop.time())
 
     async def _call(
         self, connection: Connection, request: bytes, task: RunningTask, seconds: float

@@ -86,6 +86,12 @@ class Connection:
         """Whether nobody needs it any more."""
         return self.namespace_count == 0 and self.call_count == 0
 
+    @property
+    def stream_count(self) -> int:
+        """Streams open: the one that takes steps, and those that answer what they have."""
+        streams = (self._stream, *self._leaving)
+        return sum(stream is not None and not stream.has_ended for stream in streams)
+
     def stream(self, group: asyncio.TaskGroup) -> Stream | None:
         """Return the stream that takes steps, opened in `group` if need be; None: call."""
         stream = self._stream

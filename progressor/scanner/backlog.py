@@ -7,12 +7,15 @@ import logging
 from collections.abc import Callable
 
 from progressor import errors
+from progressor.clock import Clock, SystemClock
 from progressor.domain.namespace import Namespace
+from progressor.scanner.measures import ScanMeasures
 from progressor.scanner.places import Places
 from progressor.storage.backoff import Backoff, steady
 from progressor.storage.claims import Claims
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.pools import Pool
+from progressor.telemetry.metrics import Metrics
 from progressor.worker.observer import Observers
 
 _log = logging.getLogger(__name__)
@@ -32,6 +35,8 @@ class Backlog:
     batch_max: int
     observers: Observers
     jitter: Callable[[], float] = steady
+    clock: Clock = dataclasses.field(default_factory=SystemClock)
+    measures: ScanMeasures = dataclasses.field(default_factory=lambda: ScanMeasures(Metrics()))
 
     async def run(self) -> None:
         """Claim whenever a namespace has both a backlog and room; ends only by cancellation."""
@@ -60,6 +65,7 @@ class Backlog:
         rooms = self.places.rooms(namespaces, limit=self.batch_max)
         if not rooms:
             return False
+        begun_at = self.clock.monotonic()
         with self.places.kept(rooms):
             claimed = await self.claims.claim_due(self.pool, rooms, overdue=_NOT_AT_ALL, wait=True)
         found = {each.task.key.namespace for each in claimed}
@@ -67,6 +73,7 @@ class Backlog:
             # Whatever was marked after `backlogs` was read keeps the backlog open.
             if room.namespace not in found:
                 self.places.workers.clear_backlog(room.namespace, backlogs[room.namespace])
+        self.measures.claimed(claimed, self.clock.monotonic() - begun_at)
         self.places.fill(rooms, claimed)
         self.observers.tell("backlog_claimed", count=len(claimed))
         return True

@@ -13,12 +13,15 @@ import logging
 from collections.abc import Sequence
 
 from progressor import errors
+from progressor.clock import Clock, SystemClock
+from progressor.scanner.measures import ScanMeasures
 from progressor.scanner.places import Places
 from progressor.settings.sections import Replica, Scanner
 from progressor.storage.claims import Claimed, Claims, Room
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.pools import Pool
 from progressor.storage.settlements import Due
+from progressor.telemetry.metrics import Metrics
 from progressor.worker.agenda import Agenda
 from progressor.worker.observer import Observers
 
@@ -44,6 +47,9 @@ class DueScan:
     called: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
     """Set when another replica leaves due tasks to this one."""
 
+    clock: Clock = dataclasses.field(default_factory=SystemClock)
+    measures: ScanMeasures = dataclasses.field(default_factory=lambda: ScanMeasures(Metrics()))
+
     async def run_called(self) -> None:
         """Take over due tasks whenever another replica calls; ends only by cancellation."""
         while True:
@@ -62,6 +68,7 @@ class DueScan:
             return
         await self._look_ahead()
         for each in await self._claim_overdue(self.scanner.overdue):
+            self.measures.missed(each)
             self.observers.tell(
                 "scan_found",
                 task_id=each.task.task_id,
@@ -95,6 +102,7 @@ class DueScan:
 
     async def _claim_overdue(self, since: dt.timedelta) -> Sequence[Claimed]:
         known = self.namespaces.known()
+        begun_at = self.clock.monotonic()
         overdue = await self.claims.find_overdue(
             self.pool,
             [namespace.name for namespace in known],
@@ -107,6 +115,11 @@ class DueScan:
             with self.places.kept(rooms):
                 claimed = await self.claims.claim_due(self.pool, rooms, overdue=since, wait=False)
             self.places.fill(rooms, claimed)
+        seconds = self.clock.monotonic() - begun_at
+        self.measures.claimed(claimed, seconds)
+        self.measures.found_nothing(
+            (each.name for each in known if each.name not in overdue), seconds
+        )
         room = {each.namespace: each.limit for each in rooms}
         taken = collections.Counter(each.task.key.namespace for each in claimed)
         for namespace in late:

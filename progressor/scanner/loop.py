@@ -7,10 +7,12 @@ import random
 from collections.abc import Awaitable, Callable
 
 from progressor import errors
+from progressor.telemetry.metrics import Metrics
 from progressor.worker.observer import Observers
 
 _log = logging.getLogger(__name__)
-_JITTER = 0.1
+JITTER = 0.1
+"""The share of the interval by which a scan may come earlier or later."""
 
 
 async def repeat(
@@ -20,6 +22,7 @@ async def repeat(
     interval: dt.timedelta,
     spread: random.Random,
     observers: Observers,
+    metrics: Metrics,
 ) -> None:
     """Scan for ever, about every `interval`; ends only by cancellation.
 
@@ -31,10 +34,12 @@ async def repeat(
             await scan()
         except errors.StorageUnavailableError as error:
             _log.warning("scan failed", extra={"scan": name, "why": error.why})
+            metrics.scans_failed.add(1, (name,))
             observers.tell("scan_failed", scan=name)
         except Exception:  # noqa: BLE001  one of the two places (STYLE, rule 8)
             # Limping is better than stopping here: other scans, and the steps, do go on.
             _log.exception("scan failed", extra={"scan": name})
+            metrics.scans_failed.add(1, (name,))
             observers.tell("scan_failed", scan=name)
         observers.tell("scanned", scan=name)
-        await asyncio.sleep(interval.total_seconds() * (1 + spread.uniform(-_JITTER, _JITTER)))
+        await asyncio.sleep(interval.total_seconds() * (1 + spread.uniform(-JITTER, JITTER)))

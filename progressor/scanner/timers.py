@@ -8,12 +8,15 @@ import logging
 from collections.abc import Callable, Sequence
 
 from progressor import errors
+from progressor.clock import Clock, SystemClock
+from progressor.scanner.measures import ScanMeasures
 from progressor.scanner.places import Places
 from progressor.storage.backoff import Backoff, steady
 from progressor.storage.claims import Claims, Wanted
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.pools import Pool
 from progressor.storage.settlements import Due
+from progressor.telemetry.metrics import Metrics
 from progressor.worker.agenda import Agenda
 from progressor.worker.observer import Observers
 
@@ -34,6 +37,8 @@ class Timers:
     batch_max: int
     observers: Observers
     jitter: Callable[[], float] = steady
+    clock: Clock = dataclasses.field(default_factory=SystemClock)
+    measures: ScanMeasures = dataclasses.field(default_factory=lambda: ScanMeasures(Metrics()))
 
     async def run(self) -> None:
         """Claim what is due, when it is due; ends only by cancellation."""
@@ -73,7 +78,9 @@ class Timers:
                 # All stand in line elsewhere. A crowd of them must not hold up the event loop.
                 await asyncio.sleep(0)
                 return
+            begun_at = self.clock.monotonic()
             claimed = await self.claims.claim_tasks(self.pool, wanted)
+            self.measures.claimed(claimed, self.clock.monotonic() - begun_at)
             for each_claimed in claimed:
                 reserved[each_claimed.task.key.namespace] -= 1
                 self.places.workers.start(each_claimed.task)

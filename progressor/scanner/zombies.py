@@ -11,15 +11,21 @@ import random
 from collections.abc import Callable, Sequence
 
 from progressor import errors
+from progressor.clock import Clock, SystemClock
 from progressor.domain.intent import Lost, Released
 from progressor.domain.process import ProcessKey
-from progressor.domain.settlement import settle
+from progressor.domain.settlement import Settlement, settle
+from progressor.scanner.measures import ScanMeasures
 from progressor.settings.sections import Replica, Scanner
 from progressor.storage.admissions import Admissions
 from progressor.storage.claims import Claims
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.replicas import Replicas, Zombie, ZombieCause
 from progressor.storage.settlements import Entry, Settlements, Written
+from progressor.telemetry import log_fields
+from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.spans import Span
+from progressor.telemetry.tracing import SILENT, Tracing
 from progressor.worker.aftermath import Aftermath
 from progressor.worker.leases import Leases
 from progressor.worker.observer import Observers
@@ -43,6 +49,9 @@ class ZombieScan:
     scanner: Scanner
     spread: random.Random
     observers: Observers
+    clock: Clock = dataclasses.field(default_factory=SystemClock)
+    measures: ScanMeasures = dataclasses.field(default_factory=lambda: ScanMeasures(Metrics()))
+    tracing: Tracing = SILENT
     _suspects: dict[int, int] = dataclasses.field(default_factory=dict)
     """Tokens of our own leases that the last scan found and nobody here carried; and how many
     claims had been begun by then."""
@@ -91,9 +100,15 @@ class ZombieScan:
         return self.admissions.is_waiting(key) or self.settlements.is_waiting(key)
 
     async def _collect(self, zombie: Zombie) -> None:
+        with self.tracing.collection(zombie, cause=zombie.cause) as span:
+            await self._settle(zombie, span)
+
+    async def _settle(self, zombie: Zombie, span: Span) -> None:
+        found_at = self.clock.monotonic()
         try:
             namespace = await self.namespaces.lookup(zombie.key.namespace)
         except errors.NamespaceNotFoundError:
+            span.drop()
             return
         # A lease that was never learned of was never asked about: the attempt has not begun.
         unknown = zombie.cause is ZombieCause.UNKNOWN
@@ -114,15 +129,25 @@ class ZombieScan:
             process=None,
             continues=False,
             expires_after=namespace.step_timeout,
+            trace_context=zombie.trace_context,
+            on_sent=span.on_sent,
         )
         try:
             written = await self.settlements.submit(entry)
         except errors.StorageRefusedError as error:
             # The next scan finds it again; the others must not wait for it.
-            extra = {"task_id": zombie.task_id, "why": str(error)}
+            extra = _facts(zombie, settlement) | {"why": str(error)}
             _log.error("zombie not collected", extra=extra)
+            span.fail(error.reason)
             return
         if isinstance(written, Written):
+            self.measures.collected(
+                zombie,
+                settlement,
+                self.clock.monotonic() - found_at,
+                policy=namespace.zombie_policy,
+            )
+            _log.info("lost lease collected", extra=_facts(zombie, settlement))
             self.aftermath.of(entry, written)
             self.observers.tell(
                 "zombie_collected",
@@ -130,3 +155,16 @@ class ZombieScan:
                 cause=zombie.cause,
                 settlement=type(settlement).__name__,
             )
+            span.settled(settlement, None)
+        else:
+            # Another replica was faster, and tells of it.
+            span.drop()
+
+
+def _facts(zombie: Zombie, settlement: Settlement) -> dict[str, object]:
+    return log_fields.of_process(zombie.key, zombie.trace_context) | {
+        "task_id": zombie.task_id,
+        "attempt": zombie.attempt,
+        "cause": str(zombie.cause),
+        "settlement": type(settlement).__name__.lower(),
+    }

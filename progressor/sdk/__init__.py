@@ -61,12 +61,23 @@ from progressor.errors import (
     TaskFailedError,
     TaskNotFoundError,
 )
+from progressor.sdk.activity import (
+    Activity,
+    NamespaceActivity,
+    NamespaceQueue,
+    Rates,
+    ReplicaActivity,
+    StepRate,
+    StepTally,
+    rates_between,
+    rates_by_namespace,
+)
 from progressor.sdk.client import Client
 from progressor.sdk.codecs import BYTES, JSON, BytesCodec, Codec, JsonCodec, Payload
 from progressor.sdk.failures import EngineUnavailableError, UnexpectedStatusError
 from progressor.sdk.namespaces import NamespaceConfig, RetryPolicy, ZombiePolicy
 from progressor.sdk.processor import Processor
-from progressor.sdk.replicas import Replica, ReplicaState
+from progressor.sdk.replicas import LogLevel, LogLevelChange, Replica, ReplicaState
 from progressor.sdk.server import Limits, running, serve, serve_async
 from progressor.sdk.step import Step
 from progressor.sdk.sync_client import SyncClient
@@ -100,6 +111,7 @@ __all__ = (
     "JSON",
     "NO_HISTORY",
     "Accepted",
+    "Activity",
     "Answer",
     "BytesCodec",
     "Client",
@@ -116,11 +128,15 @@ __all__ = (
     "InvalidRequestError",
     "JsonCodec",
     "Limits",
+    "LogLevel",
+    "LogLevelChange",
+    "NamespaceActivity",
     "NamespaceAlreadyExistsError",
     "NamespaceChangedError",
     "NamespaceConfig",
     "NamespaceNotEmptyError",
     "NamespaceNotFoundError",
+    "NamespaceQueue",
     "NewEvent",
     "NewTimer",
     "NotFoundError",
@@ -136,10 +152,12 @@ __all__ = (
     "ProcessStatus",
     "Processor",
     "ProgressorError",
+    "Rates",
     "Reject",
     "RejectedError",
     "RepairFailedError",
     "Replica",
+    "ReplicaActivity",
     "ReplicaState",
     "ReplicaStoppedError",
     "RequestError",
@@ -150,6 +168,8 @@ __all__ = (
     "Snapshot",
     "StateError",
     "Step",
+    "StepRate",
+    "StepTally",
     "StorageUnavailableError",
     "SyncClient",
     "TaskAnswer",
@@ -166,6 +186,8 @@ __all__ = (
     "Wait",
     "WaitCause",
     "ZombiePolicy",
+    "rates_between",
+    "rates_by_namespace",
     "running",
     "serve",
     "serve_async",

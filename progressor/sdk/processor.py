@@ -14,6 +14,7 @@ import grpc
 
 from progressor.sdk import server
 from progressor.sdk.codecs import JSON, Codec, Payload
+from progressor.sdk.propagation import under
 from progressor.sdk.step import State, Step
 from progressor.sdk.values import TaskType
 from progressor.sdk.verdicts import Reject, Verdict, failure
@@ -97,11 +98,18 @@ class Processor(Generic[State]):
     async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
         """Return what the handler of the task decides; plain handlers run in `threads`.
 
+        It runs under the span of the step: its own spans are children of that.
         This is the whole processor without a socket: handy in tests.
         """
         handler = self._handlers.get(request.task.type)
         if handler is None:
             return self._unimplemented(request)
+        with under(request.task.trace_context):
+            return await self._answered(handler, request, threads)
+
+    async def _answered(
+        self, handler: _Handler, request: pb.ProcessRequest, threads: Executor
+    ) -> pb.ProcessResponse:
         response = pb.ProcessResponse()
         step: Step[State] = Step(request, response, codec=self._codec, state_type=self._state_type)
         try:

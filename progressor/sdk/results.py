@@ -14,15 +14,13 @@ from progressor.sdk.values import (
     ProcessStatus,
     Snapshot,
     TaskAnswer,
-    TaskError,
     TaskStatus,
     TaskTrace,
     TaskType,
     Timer,
     Trace,
-    Wait,
-    WaitCause,
 )
+from progressor.sdk.waits import read_task_error, read_wait
 from progressor.sdk.wire import instant_from_wire, object_from_wire
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
@@ -59,8 +57,9 @@ def read_snapshot(message: pb.GetResponse, codec: Codec, kind: Payload) -> Snaps
         process=read_process(message.process, codec, kind),
         history=tuple(read_event(event, codec) for event in message.history),
         timer=_read_timer(message.timer) if message.HasField("timer") else None,
-        waits=tuple(_read_wait(wait) for wait in message.waits),
+        waits=tuple(read_wait(wait) for wait in message.waits),
         next_after=message.next_after if message.HasField("next_after") else None,
+        explanation=message.explanation,
     )
 
 
@@ -79,6 +78,7 @@ def read_process(message: types.Process, codec: Codec, kind: Payload = Any) -> P
         status_changed_at=instant_from_wire(message.status_changed_at),
         last_event_id=message.last_event_id,
         result=codec.decode(message.result),
+        first_wait=read_wait(message.first_wait) if message.HasField("first_wait") else None,
     )
 
 
@@ -116,7 +116,7 @@ def _read_task_trace(message: pb.TaskTrace, codec: Codec) -> TaskTrace:
         context=dict(message.caller_context),
         idempotency_key=message.idempotency_key,
         response=codec.decode(message.response),
-        error=_read_task_error(message.error) if message.HasField("error") else None,
+        error=read_task_error(message.error) if message.HasField("error") else None,
         events=tuple(read_event(event, codec) for event in message.events),
     )
 
@@ -128,24 +128,6 @@ def _read_timer(message: types.Timer) -> Timer:
         status=TaskStatus.from_number(message.status),
         due_at=instant_from_wire(message.due_at),
     )
-
-
-def _read_wait(message: types.Wait) -> Wait:
-    return Wait(
-        task_id=message.task_id,
-        type=TaskType.from_number(message.type),
-        status=TaskStatus.from_number(message.status),
-        cause=WaitCause.from_number(message.cause),
-        until=_optional_instant(message.HasField("until"), message.until),
-        behind_task_id=message.behind_task_id if message.HasField("behind_task_id") else None,
-        attempt=message.attempt,
-        last_error=_read_task_error(message.last_error) if message.HasField("last_error") else None,
-        replica_id=message.replica_id if message.HasField("replica_id") else None,
-    )
-
-
-def _read_task_error(message: types.TaskError) -> TaskError:
-    return TaskError(code=message.code, reason=message.reason, message=message.message)
 
 
 def _optional_instant(present: bool, timestamp: Timestamp) -> dt.datetime | None:  # noqa: FBT001  # protobuf tells presence apart from the value

@@ -63,7 +63,7 @@ class TaskStatus(WireEnum):
 
 
 class WaitCause(WireEnum):
-    """Why a task that could run does not. UNSPECIFIED: a cause that only a newer SDK knows."""
+    """Why a task does not run, or that it does. UNSPECIFIED: one that only a newer SDK knows."""
 
     UNSPECIFIED = "unspecified"
     RUNNING = "running"
@@ -71,6 +71,9 @@ class WaitCause(WireEnum):
     BEHIND_TASK = "behind_task"
     NO_FREE_WORKER = "no_free_worker"
     RETRY = "retry"
+    NO_REPLICA = "no_replica"
+    PRESUMED_DEAD = "presumed_dead"
+    OVERRUN = "overrun"
 
 
 class Direction(WireEnum):
@@ -104,8 +107,54 @@ NO_HISTORY = HistoryRange(limit=0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskError:
+    """How a failed or rejected task ended; ``code`` is a gRPC status code."""
+
+    code: int
+    reason: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """One task that has not ended, and what it waits for.
+
+    ``explanation`` says in words all that the others say in fields, each of which is None where
+    the cause has none: ``until`` of a timer and a retry; ``since`` when it runs, or is due and
+    waits for a worker, of whom ``busy_count`` of ``worker_count`` are busy; the task that it is
+    behind, whether that runs, and since when it runs or waits; of how many attempts; the replica,
+    the last heartbeat of one that is late, and by when the task is collected from it.
+    """
+
+    task_id: int
+    type: TaskType
+    status: TaskStatus
+    cause: WaitCause
+    until: dt.datetime | None
+    behind_task_id: int | None
+    attempt: int
+    last_error: TaskError | None
+    replica_id: int | None
+    since: dt.datetime | None
+    behind_type: TaskType | None
+    behind_runs: bool | None
+    behind_since: dt.datetime | None
+    attempts_max: int | None
+    busy_count: int | None
+    worker_count: int | None
+    processor_unreachable_since: dt.datetime | None
+    silent_since: dt.datetime | None
+    collected_at: dt.datetime | None
+    explanation: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process without its history. ``state`` and ``result`` are None where List made it."""
+    """A process without its history.
+
+    Where List made it, ``state`` and ``result`` are None, and ``first_wait`` is what its first
+    task waits for that has not ended; None: all have, or it was not made by List.
+    """
 
     namespace: str
     process_id: str
@@ -119,6 +168,7 @@ class Process:
     status_changed_at: dt.datetime
     last_event_id: int
     result: Payload
+    first_wait: Wait | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,34 +216,12 @@ class Timer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TaskError:
-    """How a failed or rejected task ended; ``code`` is a gRPC status code."""
-
-    code: int
-    reason: str
-    message: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """One task that has not ended, and what it waits for."""
-
-    task_id: int
-    type: TaskType
-    status: TaskStatus
-    cause: WaitCause
-    until: dt.datetime | None
-    behind_task_id: int | None
-    attempt: int
-    last_error: TaskError | None
-    replica_id: int | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A process with its history, its timer and what its unfinished tasks wait for.
 
-    ``next_after`` is set where the range has more events than a message holds: ask again with it.
+    ``explanation`` says what the process waits for that none of its tasks tells: a repair, or
+    nothing. ``next_after`` is set where the range has more events than a message holds: ask again
+    with it.
     """
 
     process: Process
@@ -201,6 +229,7 @@ class Snapshot:
     timer: Timer | None
     waits: tuple[Wait, ...]
     next_after: int | None
+    explanation: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,14 @@ from progressor.storage.arrays import (
 from progressor.storage.backoff import steady
 from progressor.storage.direct import Direct
 from progressor.storage.functions import Functions
-from progressor.storage.group_commit import GroupCommit, Insistence, Write
+from progressor.storage.group_commit import (
+    GroupCommit,
+    Insistence,
+    OnBatch,
+    Waiting,
+    Write,
+    tell_nobody,
+)
 from progressor.storage.locks import find_locked
 from progressor.storage.pools import Connection, Pool
 
@@ -39,12 +46,14 @@ from progressor.storage.pools import Connection, Pool
 class Entry:
     """A request, whether a worker is reserved for it, and how long its step may then take.
 
-    ``expires_after`` is the namespace's step timeout and grace together.
+    ``expires_after`` is the namespace's step timeout and grace together. ``on_sent`` is called when
+    the batch with it is sent.
     """
 
     request: Request
     run: bool
     expires_after: dt.timedelta
+    on_sent: Callable[[], None] | None = dataclasses.field(default=None, compare=False)
 
 
 class Admissions:
@@ -59,7 +68,7 @@ class Admissions:
         replica_id: Callable[[], int],
         commit: Commit,
         statement_timeout: dt.timedelta,
-        on_batch: Callable[[str, int], None],
+        on_batch: OnBatch = tell_nobody,
         crowd: Callable[[], int] = lambda: 0,
         jitter: Callable[[], float] = steady,
     ) -> None:
@@ -103,6 +112,10 @@ class Admissions:
         starts = entry.request.task_type is TaskType.INIT
         return (self._starts if starts else self._requests).submit(entry)
 
+    def waiting(self) -> Sequence[Waiting]:
+        """Return what is in line, from any thread."""
+        return (self._starts.waiting, self._requests.waiting)
+
     def is_waiting(self, key: ProcessKey) -> bool:
         """Tell whether a request to a process is in line, or under way."""
         return self._starts.is_waiting(key) or self._requests.is_waiting(key)
@@ -125,6 +138,7 @@ class Admissions:
         _again: bool,  # noqa: FBT001
     ) -> list[Admission]:
         requests = [entry.request for entry in batch]
+        _tell_sent(batch)
         found = await self._admit_starts.execute(
             connection,
             [
@@ -152,6 +166,7 @@ class Admissions:
         _again: bool,  # noqa: FBT001
     ) -> list[Admission]:
         requests = [entry.request for entry in batch]
+        _tell_sent(batch)
         found = await self._admit_requests.execute(
             connection,
             [
@@ -172,6 +187,12 @@ class Admissions:
                 entry, row[1:5], row[6:14], process=process, free=bool(row[5])
             )
         return _complete(results)
+
+
+def _tell_sent(batch: Sequence[Entry]) -> None:
+    for entry in batch:
+        if entry.on_sent is not None:
+            entry.on_sent()
 
 
 def _key(entry: Entry) -> ProcessKey:

@@ -9,7 +9,7 @@ from typing import Any
 from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.process import ProcessKey
-from progressor.domain.task import RunningTask
+from progressor.domain.task import Claim, RunningTask
 from progressor.storage import arrays, rows, statements
 from progressor.storage.functions import Functions
 from progressor.storage.pools import Pool, connection_of
@@ -155,10 +155,13 @@ class Claims:
         self._begun += 1
         number = self._begun
         self._under_way[number] = None
+        sent_at = self._clock.now()
         try:
             async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
                 cursor = await connection.execute(statement, arguments, binary=True)
-                return [_claimed(row) for row in await cursor.fetchall()]
+                found = await cursor.fetchall()
+            answered_at = self._clock.now()
+            return [_claimed(row, sent_at, answered_at) for row in found]
         finally:
             del self._under_way[number]
 
@@ -210,7 +213,7 @@ class Claims:
         ], told_at
 
 
-def _claimed(row: rows.Row) -> Claimed:
+def _claimed(row: rows.Row, sent_at: dt.datetime, answered_at: dt.datetime) -> Claimed:
     key = ProcessKey(row[0], row[1], row[2])
     task = RunningTask(
         process=rows.process(key, row[19:29]),
@@ -226,5 +229,6 @@ def _claimed(row: rows.Row) -> Claimed:
         scheduled_at=row[14],
         started_at=row[15],
         first_started_at=row[16],
+        claim=Claim(row[17], sent_at, answered_at),
     )
     return Claimed(task=task, due_at=row[17], set_by=row[18])

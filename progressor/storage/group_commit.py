@@ -21,11 +21,13 @@ What holds:
 """
 
 import asyncio
+import dataclasses
 import datetime as dt
 import enum
 import itertools
 import logging
 import struct
+import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Generic
 
@@ -77,6 +79,24 @@ batch may be written on the connection meanwhile.
 """
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Waiting:
+    """How many items of a kind of write are in line, and how many bytes they take."""
+
+    name: str
+    count: int
+    size: int
+
+
+OnBatch = Callable[[str, int, float], None]
+"""Told the name and the size of a batch that was written, and the seconds that its first item had
+waited when it was sent."""
+
+
+def tell_nobody(_name: str, _size: int, _wait_seconds: float) -> None:
+    """Do nothing."""
+
+
 class GroupCommit(Generic[Item, Result]):
     """One kind of write, gathered."""
 
@@ -98,7 +118,8 @@ class GroupCommit(Generic[Item, Result]):
         gather_max: float = 0.0,
         crowd: Callable[[], int] = lambda: 0,
         jitter: Callable[[], float] = steady,
-        on_batch: Callable[[str, int], None] = lambda _name, _size: None,
+        on_batch: OnBatch = tell_nobody,
+        now: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Open nothing; `run` does the work.
 
@@ -119,7 +140,8 @@ class GroupCommit(Generic[Item, Result]):
             gather_max: Seconds by which a batch may be put off so that it fills; see `_gather`.
             crowd: Returns how many steps are in hand.
             jitter: Spreads the pauses of an outage, from -1 to 1.
-            on_batch: Told the name and the size of every batch written.
+            on_batch: Told of every batch written.
+            now: For how long items wait. The event loop's own clock may count in milliseconds.
         """
         self.name = name
         self._write = write
@@ -135,6 +157,7 @@ class GroupCommit(Generic[Item, Result]):
         self._gather_max = gather_max
         self._crowd = crowd
         self._on_batch = on_batch
+        self._now = now
         self._lanes = [Lane[Item, Result](batch_max, jitter) for _ in range(lane_count)]
         self._group: asyncio.TaskGroup = asyncio.TaskGroup()
         self._closed = False
@@ -148,6 +171,11 @@ class GroupCommit(Generic[Item, Result]):
     def waiting_bytes(self) -> int:
         """What they take."""
         return sum(lane.bytes_waiting for lane in self._lanes)
+
+    @property
+    def waiting(self) -> Waiting:
+        """Both, by name; to be read from any thread."""
+        return Waiting(self.name, self.waiting_count, self.waiting_bytes)
 
     def is_waiting(self, key: ProcessKey) -> bool:
         """Tell whether anything about a process is in line, or under way."""
@@ -171,7 +199,7 @@ class GroupCommit(Generic[Item, Result]):
         lane = self._lanes[key.slot % len(self._lanes)]
         future = asyncio.get_running_loop().create_future()
         rival = key if self._rival is None else self._rival(item)
-        lane.add(Entry(item, key, rival, future, self._size(item)))
+        lane.add(Entry(item, key, rival, future, self._size(item), since=self._now()))
         return future
 
     def _refuse_too_many(self) -> None:
@@ -372,6 +400,7 @@ class GroupCommit(Generic[Item, Result]):
         for entry in batch:
             entry.again = True
         items = [entry.item for entry in batch]
+        wait_seconds = self._now() - batch[0].since
         try:
             results = await self._write_unless_undone(connection, items, again=again)
         except (errors.StorageRefusedError, errors.StorageLockedError) as error:
@@ -382,7 +411,7 @@ class GroupCommit(Generic[Item, Result]):
             if isinstance(error, errors.StorageLockedError):
                 raise
             return await self._split(connection, batch, error)
-        self._on_batch(self.name, len(batch))
+        self._on_batch(self.name, len(batch), wait_seconds)
         for entry, result in zip(batch, results, strict=True):
             entry.done = True
             if not entry.future.done():

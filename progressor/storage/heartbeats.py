@@ -25,7 +25,7 @@ from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.replica import Load
 from progressor.settings.sections import Replica
-from progressor.storage import statements
+from progressor.storage import statements, watch
 from progressor.storage.pools import translated
 
 _log = logging.getLogger(__name__)
@@ -97,6 +97,7 @@ class Heartbeats:
             "step_count": load.step_count,
             "caller_count": load.caller_count,
             "clock_offset": self._offset,
+            "facts": watch.told(load.crews),
         }
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)

@@ -30,7 +30,8 @@ class Entry(Generic[Item, Result]):
     """An item in line; `size` is in bytes.
 
     ``again``: it was sent before; ``done``: its result is known; ``aside_since`` is when it was put
-    aside, on the clock of the event loop.
+    aside, on the clock of the event loop; ``since``, when it was put in line, on the clock of who
+    did so.
     """
 
     item: Item
@@ -41,6 +42,7 @@ class Entry(Generic[Item, Result]):
     again: bool = False
     done: bool = False
     aside_since: float = 0.0
+    since: float = 0.0
 
 
 @dataclasses.dataclass(slots=True)

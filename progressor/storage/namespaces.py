@@ -44,6 +44,10 @@ class Namespaces:
         """Return the namespaces in memory."""
         return tuple(self._known.values())
 
+    def is_known(self, name: str) -> bool:
+        """Tell whether a namespace is in memory; from any thread."""
+        return name in self._known
+
     async def refresh(self) -> None:
         """Read all namespaces into memory; at most REFRESH_PAGE per round trip."""
         found: list[Namespace] = []

@@ -36,6 +36,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import re
 import socket
 import weakref
 from collections.abc import AsyncIterator, Iterator
@@ -48,6 +49,8 @@ from progressor import errors
 from progressor.settings.sections import Database
 from progressor.storage import arrays
 from progressor.storage.writer import connection_string, insists_on_writes, refuse_read_only
+from progressor.telemetry.instruments import Labels
+from progressor.telemetry.metrics import Metrics
 
 RECONNECT_SECONDS = 2.0
 """For how long a pool tries to replace a lost connection; it begins anew while somebody waits."""
@@ -87,6 +90,9 @@ _SCHEMA_CLASSES = frozenset({"0A", "28", "3D", "3F", "42"})
 _TOO_LARGE = "54"
 _INTERNAL = "XX000"
 
+_FUNCTION_LINE = re.compile(r"^PL/pgSQL function .* line \d+", re.MULTILINE)
+_PLACES_MAX = 3
+
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
@@ -105,12 +111,15 @@ def translated() -> Iterator[None]:
     except TimeoutError as error:
         raise errors.StorageUnavailableError("the statement timed out") from error
     except psycopg.Error as error:
-        raise _ours(error) from error
+        ours = _ours(error)
+        if isinstance(ours, errors.StorageRefusedError):
+            # The log shows where an error came from, and the driver's words quote what was refused.
+            raise ours from None
+        raise ours from error
 
 
 def _ours(error: psycopg.Error) -> errors.StorageError:
-    why = str(error).strip() or type(error).__name__
-    state = error.sqlstate or ""
+    why, state = _why(error), error.sqlstate or ""
     for theirs, ours in _BY_CLASS:
         if isinstance(error, theirs):
             return ours(why)
@@ -119,6 +128,15 @@ def _ours(error: psycopg.Error) -> errors.StorageError:
     if isinstance(error, _TRANSIENT) and state[:2] != _TOO_LARGE:
         return errors.StorageUnavailableError(why)
     return errors.StorageRefusedError(why, doubtful=state == _INTERNAL)
+
+
+def _why(error: psycopg.Error) -> str:
+    """Return what PostgreSQL said, and in which function, without the data that it may quote."""
+    primary = error.diag.message_primary
+    if primary is None:
+        return str(error).strip() or type(error).__name__
+    places = _FUNCTION_LINE.findall(error.diag.context or "")
+    return "; ".join((primary, *places[:_PLACES_MAX]))
 
 
 class BoundedConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
@@ -163,6 +181,11 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
             conninfo, connection_class=BoundedConnection,
             configure=self._prepare, reconnect_failed=_try_again, open=False, **options,
         )  # fmt: skip
+
+    @property
+    def lent_count(self) -> int:
+        """How many connections are in use."""
+        return len(self._lent)
 
     @contextlib.asynccontextmanager
     async def connection(self, timeout: float | None = None) -> AsyncIterator[Connection]:
@@ -223,6 +246,22 @@ class Pools:
     front: Pool
     worker: Pool
     scan: Pool
+
+    def observed_by(self, metrics: Metrics) -> None:
+        """Have metrics read how the pools are doing, from now on; from any thread."""
+        metrics.pool_connections.read_from(self._connections)
+        metrics.pool_waiting.read_from(lambda: self._stats("requests_waiting"))
+        metrics.pool_wait.read_from(lambda: self._stats("requests_wait_ms"))
+
+    def _connections(self) -> Iterator[tuple[Labels, float]]:
+        for pool in (self.front, self.worker, self.scan):
+            # Those that are being opened are in neither.
+            yield (pool.name, "used"), pool.lent_count
+            yield (pool.name, "idle"), pool.get_stats().get("pool_available", 0)
+
+    def _stats(self, name: str) -> Iterator[tuple[Labels, float]]:
+        for pool in (self.front, self.worker, self.scan):
+            yield (pool.name,), pool.get_stats().get(name, 0)
 
     async def leave(self) -> None:
         """Connect anew: the server that all this leads to takes no writes any more."""

@@ -3,24 +3,29 @@
 import asyncio
 import dataclasses
 import datetime as dt
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Json, Jsonb
 
 from progressor import errors
 from progressor.clock import Clock
+from progressor.domain import why
 from progressor.domain.admission import Import, Verdict
 from progressor.domain.event import NO_HISTORY, Direction, Event, HistoryRange
 from progressor.domain.process import Process, ProcessKey, ProcessStatus
 from progressor.domain.task import TaskType
 from progressor.domain.view import HistoryPage, ProcessQuery, ProcessView, TaskTrace
+from progressor.domain.wait import UnfinishedTask, Wait
 from progressor.storage import arrays, rows, statements, views
 from progressor.storage.functions import Functions
 from progressor.storage.group_read import GroupRead
 from progressor.storage.histories import Histories
+from progressor.storage.namespaces import Namespaces
 from progressor.storage.pools import Connection, Pool, connection_of
 from progressor.storage.settlements import Cancelled, Due, cancelled
+from progressor.storage.watch import Watch
 
 _SQL = statements.load("processes")
 
@@ -69,7 +74,7 @@ class Wanted:
 class Processes:
     """Reads of processes, and their rare writes."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what it reads by, and how
         self,
         *,
         pool: Pool,
@@ -77,6 +82,8 @@ class Processes:
         clock: Clock,
         replica_id: Callable[[], int],
         histories: Histories,
+        namespaces: Namespaces,
+        watch: Watch,
         statement_timeout: dt.timedelta,
     ) -> None:
         """Open nothing."""
@@ -84,6 +91,8 @@ class Processes:
         self._clock = clock
         self._replica_id = replica_id
         self._histories = histories
+        self._namespaces = namespaces
+        self._watch = watch
         self._statement_timeout = statement_timeout.total_seconds()
         self._reads: GroupRead[Wanted, rows.Row | None] = GroupRead(
             name="processes",
@@ -95,7 +104,8 @@ class Processes:
             statement_timeout=self._statement_timeout,
         )
         self._read_processes = functions.call("read_processes", arguments=11)
-        self._put_process = functions.call("put_process", arguments=28)
+        self._read_first_waits = functions.call("read_first_waits", arguments=4)
+        self._put_process = functions.call("put_process", arguments=29)
         self._remove_process = functions.call("remove_process", arguments=5)
         self._simple_repair = functions.call("simple_repair", arguments=5)
 
@@ -114,7 +124,7 @@ class Processes:
             ProcessNotFoundError: There is none.
             StorageUnavailableError: PostgreSQL is away.
         """
-        return views.view(key, await self._row(Wanted(key, NO_HISTORY)))
+        return await self._view(key, await self._row(Wanted(key, NO_HISTORY)))
 
     async def read(
         self, key: ProcessKey, wanted: HistoryRange, *, bytes_max: int
@@ -129,11 +139,51 @@ class Processes:
             StorageUnavailableError: PostgreSQL is away.
         """
         row = await self._row(Wanted(key, wanted))
-        view, page = views.view(key, row), views.page(row, wanted)
+        view, page = await self._view(key, row), views.page(row, wanted)
         if page is None:
             last_event_id = view.process.last_event_id
             page = await self.history(key, wanted, last_event_id=last_event_id, bytes_max=bytes_max)
         return view, page
+
+    async def first_waits(
+        self, namespace: str, keys: Sequence[ProcessKey]
+    ) -> Mapping[ProcessKey, Wait]:
+        """Read what the task waits for that runs, or else comes first, of processes of a namespace.
+
+        Those without an unfinished task are left out. As of an instant after now.
+        """
+        if not keys:
+            return {}
+        async with (
+            connection_of(self._pool) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            cursor = await connection.execute(
+                self._read_first_waits,
+                [
+                    self._clock.pinned(),
+                    arrays.Int2Column(each.slot for each in keys),
+                    arrays.TextColumn(each.namespace for each in keys),
+                    arrays.TextColumn(each.process_id for each in keys),
+                ],
+                binary=True,
+            )
+            found = {keys[row[0] - 1]: views.task(row[1]) for row in await cursor.fetchall()}
+        # Each stands for itself: in a line they would be behind each other.
+        find = await self._whys(namespace)
+        return {key: find([task])[0] for key, task in found.items()}
+
+    async def _view(self, key: ProcessKey, row: rows.Row) -> ProcessView:
+        return views.view(key, row, await self._waits(key.namespace, views.tasks(row)))
+
+    async def _waits(self, namespace: str, tasks: Sequence[UnfinishedTask]) -> tuple[Wait, ...]:
+        return (await self._whys(namespace))(tasks) if tasks else ()
+
+    async def _whys(self, namespace: str) -> Callable[[Sequence[UnfinishedTask]], tuple[Wait, ...]]:
+        """Return what finds causes, by what the replicas told last."""
+        facts = await self._watch.facts()
+        found = await self._namespaces.lookup(namespace)
+        return functools.partial(why.waits, facts=facts, namespace=found)
 
     async def _row(self, wanted: Wanted) -> rows.Row:
         row = await self._reads.ask(wanted)
@@ -361,6 +411,7 @@ def _import_arguments(process: Import) -> list[Any]:
         timer.after.total_seconds() if timer and timer.after is not None else None,
         timer and timer.args,
         timer.step_timeout.total_seconds() if timer and timer.step_timeout else None,
+        Json(process.trace_context) if timer and process.trace_context else None,
         after,
         limit,
         backward,

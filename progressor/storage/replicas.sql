@@ -7,17 +7,18 @@ SELECT nextval('progressor.replica_ids')
 -- the instant of the heartbeat.
 INSERT INTO progressor.replicas AS r
     (replica_id, name, version, functions, started_at, heartbeat_at, draining,
-    lease_timeout, step_count, caller_count, clock_offset)
+    lease_timeout, step_count, caller_count, clock_offset, facts)
 VALUES (%(replica_id)s, %(name)s, %(version)s, %(functions)s,
     coalesce(%(now)s, clock_timestamp()), coalesce(%(now)s, clock_timestamp()), %(draining)s,
-    %(lease_timeout)s, %(step_count)s, %(caller_count)s, %(clock_offset)s)
+    %(lease_timeout)s, %(step_count)s, %(caller_count)s, %(clock_offset)s, %(facts)s)
 ON CONFLICT (replica_id) DO UPDATE
 SET heartbeat_at = excluded.heartbeat_at,
     draining = excluded.draining,
     lease_timeout = excluded.lease_timeout,
     step_count = excluded.step_count,
     caller_count = excluded.caller_count,
-    clock_offset = excluded.clock_offset
+    clock_offset = excluded.clock_offset,
+    facts = excluded.facts
 RETURNING r.heartbeat_at
 
 -- name: retire_replica
@@ -47,13 +48,25 @@ WHERE p.replica_id > %(after)s
 ORDER BY p.replica_id
 LIMIT %(limit)s
 
+-- name: read_facts
+-- Reads what the replicas told with their last heartbeats, the latest first, so that a limit leaves
+-- out the dead before the living; a row of nulls behind the instant where there is none. The instant
+-- is now() and not the clock's: who has leased anything before it has a heartbeat in the snapshot,
+-- which is taken after it.
+SELECT moment.now, p.replica_id, p.heartbeat_at, coalesce(p.lease_timeout, %(lease_timeout)s),
+    p.draining, p.facts, p.name, p.version, p.step_count, p.caller_count
+FROM (SELECT coalesce(%(now)s, now()) AS now) moment
+LEFT JOIN progressor.replicas p ON true
+ORDER BY p.heartbeat_at DESC
+LIMIT %(limit)s
+
 -- name: find_zombies
 -- Finds leases whose replica is silent or gone, whose step overran, or which this replica holds and
 -- does not know of (an answer was lost on the way). Reads the whole of running: it holds
 -- only what is in flight.
 -- Locks: none; settling them is fenced by their tokens.
 SELECT z.slot, z.namespace, z.process_id, z.task_id, z.task_type, z.attempt, z.token,
-    t.first_started_at, z.replica_id, z.now, z.cause
+    t.first_started_at, z.replica_id, z.now, z.cause, t.trace_context
 FROM (
     SELECT r.*, clock.now,
         CASE
@@ -77,7 +90,7 @@ FROM (
 ) z
 -- A look-up per lease, whatever the planner believes of how many there are.
 CROSS JOIN LATERAL (
-    SELECT t.first_started_at
+    SELECT t.first_started_at, t.trace_context
     FROM progressor.tasks t
     WHERE (t.slot, t.namespace, t.process_id, t.task_id)
         = (z.slot, z.namespace, z.process_id, z.task_id)

@@ -160,7 +160,7 @@ async def listen(
                     heed_cancellation()
                     word = _word(notice.payload)
                     if word is None:
-                        extra = {"payload": notice.payload[:100]}
+                        extra = {"characters": len(notice.payload)}
                         _log.warning("not a word of a replica", extra=extra)
                     else:
                         yield word

@@ -32,9 +32,11 @@ from progressor.storage import arrays, rows, statements
 from progressor.storage.backoff import steady
 from progressor.storage.direct import Direct
 from progressor.storage.functions import Functions
-from progressor.storage.group_commit import GroupCommit, Insistence
+from progressor.storage.group_commit import GroupCommit, Insistence, OnBatch, Waiting, tell_nobody
 from progressor.storage.locks import find_locked
+from progressor.storage.payloads import Payloads
 from progressor.storage.pools import Connection, Pool
+from progressor.telemetry.metrics import Metrics
 
 _SQL = statements.load("settlements")
 
@@ -45,7 +47,8 @@ class Entry:
 
     ``process`` is None for a zombie, whose step nobody can continue; ``continues`` says that the
     worker goes on with the next task of the process, for `expires_after` unless that has a timeout
-    of its own. ``trace_context`` goes with a timer that the step sets.
+    of its own. ``trace_context`` goes with a timer that the step sets. ``on_sent`` is called when
+    the batch with it is sent.
     """
 
     key: ProcessKey
@@ -58,6 +61,7 @@ class Entry:
     continues: bool
     expires_after: dt.timedelta
     trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    on_sent: Callable[[], None] | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +120,14 @@ class Settlements:
         commit: Commit,
         step_grace: dt.timedelta,
         statement_timeout: dt.timedelta,
-        on_batch: Callable[[str, int], None],
+        on_batch: OnBatch = tell_nobody,
         crowd: Callable[[], int] = lambda: 0,
         jitter: Callable[[], float] = steady,
+        metrics: Metrics | None = None,
     ) -> None:
         """Open nothing."""
         self._clock = clock
+        self._payloads = Payloads(metrics or Metrics())
         self._replica_id = replica_id
         self._step_grace = step_grace.total_seconds()
         self._settle_tasks = Direct(functions.call("settle_tasks", arguments=33))
@@ -147,6 +153,10 @@ class Settlements:
         """Put a settlement in line; it is written whatever becomes of the future."""
         return self._group.submit(entry)
 
+    def waiting(self) -> Sequence[Waiting]:
+        """Return what is in line, from any thread."""
+        return (self._group.waiting,)
+
     def is_waiting(self, key: ProcessKey) -> bool:
         """Tell whether a settlement of a process is in line, or under way."""
         return self._group.is_waiting(key)
@@ -166,12 +176,20 @@ class Settlements:
         again: bool,  # noqa: FBT001
     ) -> list[Outcome]:
         arguments = [self._clock.pinned(), self._replica_id(), self._step_grace, *_columns(batch)]
+        for entry in batch:
+            if entry.on_sent is not None:
+                entry.on_sent()
         results: list[Outcome] = [_LEASE_LOST] * len(batch)
         for row in await self._settle_tasks.execute(connection, arguments):
             position = row[0] - 1
             results[position] = _written(batch[position], row)
         if again:
             await self._recall(connection, batch, results)
+        self._payloads.add(
+            (entry.key.namespace, entry.settlement)
+            for entry, result in zip(batch, results, strict=True)
+            if result is not _LEASE_LOST
+        )
         return results
 
     async def _recall(

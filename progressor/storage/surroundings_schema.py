@@ -29,6 +29,7 @@ INDEXES = (
     "schedule_due",
     "schedule_due_requests",
     "schedule_pkey",
+    "schedule_retries",
     "schedule_timer",
     "tasks_by_idempotency_key",
     "tasks_pkey",

@@ -6,8 +6,8 @@ from typing import Any
 
 from progressor.domain.event import Direction, Event, HistoryRange
 from progressor.domain.process import ProcessKey
-from progressor.domain.task import TIMER_TYPES, TaskStatus
-from progressor.domain.view import HistoryPage, ProcessView, Timer, Wait, WaitCause
+from progressor.domain.view import HistoryPage, ProcessView, Timer
+from progressor.domain.wait import Lease, UnfinishedTask, Wait
 from progressor.storage import rows
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -26,12 +26,34 @@ def is_whole(row: rows.Row) -> bool:
     return whole
 
 
-def view(key: ProcessKey, row: rows.Row) -> ProcessView:
-    """Return the process of a whole row, its timer, and what its unfinished tasks wait for."""
+def view(key: ProcessKey, row: rows.Row, waits: tuple[Wait, ...]) -> ProcessView:
+    """Return the process of a whole row, its timer, and what its `tasks` wait for."""
     return ProcessView(
         process=rows.process(key, row[2:12], result=row[12]),
         timer=None if row[13] is None else _timer(row[13:17]),
-        waits=() if row[17] is None else _waits(row[17]),
+        waits=waits,
+    )
+
+
+def tasks(row: rows.Row) -> tuple[UnfinishedTask, ...]:
+    """Return the unfinished tasks of a whole row, in the order in which they run."""
+    return () if row[17] is None else tuple(map(task, row[17]))
+
+
+def task(columns: Sequence[Any]) -> UnfinishedTask:
+    """Return one unfinished task, as read_processes and read_first_waits tell it."""
+    created_at = _instant(columns[12])
+    assert created_at is not None, "a task has been created"
+    return UnfinishedTask(
+        task_id=columns[0],
+        task_type=rows.TASK_TYPES[columns[1]],
+        status=rows.TASK_STATUSES[columns[2]],
+        attempt_count=columns[4],
+        created_at=created_at,
+        due_at=_instant(columns[3]),
+        is_due=bool(columns[11]),
+        lease=None if columns[5] is None else _lease(columns),
+        last_error=rows.task_error(columns[6:11]),
     )
 
 
@@ -57,38 +79,11 @@ def _timer(columns: rows.Row) -> Timer:
     )
 
 
-def _waits(found: Sequence[Sequence[Any]]) -> tuple[Wait, ...]:
-    """Name what each task waits for: the task before it, or its time, or a worker."""
-    waits: list[Wait] = []
-    for columns in found:
-        task_type, status = rows.TASK_TYPES[columns[1]], rows.TASK_STATUSES[columns[2]]
-        due_at, attempt, is_due = _instant(columns[3]), columns[4], columns[11]
-        until = behind = None
-        if status is TaskStatus.RUNNING:
-            cause = WaitCause.RUNNING
-        elif waits:
-            # Calls run in order, and before the timer: whatever stands before it, it is behind.
-            cause, behind = WaitCause.BEHIND_TASK, waits[-1].task_id
-        elif is_due:
-            cause = WaitCause.NO_FREE_WORKER
-        else:
-            cause, until = (WaitCause.RETRY if attempt else WaitCause.TIMER), due_at
-        if task_type in TIMER_TYPES and cause is WaitCause.BEHIND_TASK:
-            until = due_at
-        waits.append(
-            Wait(
-                task_id=columns[0],
-                task_type=task_type,
-                status=status,
-                cause=cause,
-                attempt=attempt if status is TaskStatus.RUNNING else attempt + 1,
-                until=until,
-                behind_task_id=behind,
-                last_error=rows.task_error(columns[6:11]),
-                replica_id=columns[5],
-            )
-        )
-    return tuple(waits)
+def _lease(columns: Sequence[Any]) -> Lease:
+    leased_at, expires_at = map(_instant, columns[13:15])
+    assert leased_at is not None, "a lease began"
+    assert expires_at is not None, "a lease ends"
+    return Lease(replica_id=columns[5], leased_at=leased_at, expires_at=expires_at)
 
 
 def _instant(microseconds: int | None) -> dt.datetime | None:

@@ -1,22 +1,29 @@
 """The log: standard logging in, lines for people or JSON out, on stderr.
 
 Rooms log by ``logging.getLogger(__name__)``, a constant text plus ``extra`` fields; here the
-records become lines.
+records become lines. Each has the ids of the trace that it was written in, if any; what is said
+again and again is counted (``repetition``); the level can be changed at any time (``log_level``).
 """
 
+import contextlib
 import logging
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from typing import Literal, TextIO
 
 import structlog
+from opentelemetry import trace
 
-_QUIET = ("asyncio", "grpc", "grpc._cython", "psycopg", "psycopg.pool")
-"""Loggers whose routine news nobody asked for; their warnings are shown."""
+from progressor.clock import SystemClock
+from progressor.telemetry import log_level
+from progressor.telemetry.log_level import Cancellable, Later, Level
+from progressor.telemetry.repetition import Repetition
 
 
 def set_up_logs(
     *,
-    level: Literal["debug", "info", "warning", "error"],
+    level: Level,
     log_format: Literal["auto", "console", "json"],
     replica: str = "",
     stream: TextIO | None = None,
@@ -44,17 +51,96 @@ def set_up_logs(
         if for_people
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
-    formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *finish],
+    target = Target(stream, monotonic=SystemClock().monotonic, later=in_a_thread)
+    target.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *finish],
+        )
     )
-    target = logging.StreamHandler(stream)
-    target.setFormatter(formatter)
+    _replace_target(target)
+    log_level.apply(level)
+
+
+class Target(logging.StreamHandler[TextIO]):
+    """Writes records to a stream: with the ids of the current trace, repetition counted."""
+
+    def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], later: Later) -> None:
+        """Write to `stream`; what was held back is written `later` at the latest, by any thread."""
+        super().__init__(stream)
+        self._repetition = Repetition(monotonic=monotonic)
+        self._later = later
+        self._ending: Cancellable | None = None
+        self._closed = False
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Write `record`, or hold it back, and tell which."""
+        # Here and not in the formatter: what is held back is written when its span has ended.
+        _add_trace(record)
+        said = self._repetition.take(record)
+        for each in said:
+            super().handle(each)
+        is_said = bool(said) and said[-1] is record
+        if not is_said:
+            self._await_end()
+        return is_said
+
+    def close(self) -> None:
+        """Write what is held back. Safe to repeat."""
+        with self._locked():
+            ending, self._ending, self._closed = self._ending, None, True
+        if ending is not None:
+            ending.cancel()
+        for each in self._repetition.rest():
+            super().handle(each)
+        super().close()
+
+    def _await_end(self) -> None:
+        with self._locked():
+            if self._ending is not None or self._closed:
+                return
+            seconds = self._repetition.seconds_left()
+            if seconds is not None:
+                self._ending = self._later(seconds, self._end)
+
+    def _end(self) -> None:
+        with self._locked():
+            self._ending = None
+        for each in self._repetition.over():
+            super().handle(each)
+        self._await_end()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+
+def in_a_thread(seconds: float, function: Callable[[], None]) -> Cancellable:
+    """Call `function` so many seconds later, from a thread that does not keep the process alive."""
+    timer = threading.Timer(seconds, function)
+    timer.daemon = True
+    timer.name = "log"
+    timer.start()
+    return timer
+
+
+def _replace_target(target: Target) -> None:
     root = logging.getLogger()
-    root.handlers[:] = [target]
-    root.setLevel(level.upper())
-    for name in _QUIET:
-        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    before, root.handlers[:] = root.handlers[:], [target]
+    for each in before:
+        if isinstance(each, Target):
+            each.close()
+
+
+def _add_trace(record: logging.LogRecord) -> None:
+    context = trace.get_current_span().get_span_context()
+    if context.is_valid:
+        record.trace_id = trace.format_trace_id(context.trace_id)
+        record.span_id = trace.format_span_id(context.span_id)
 
 
 def _naming(replica: str) -> structlog.typing.Processor:

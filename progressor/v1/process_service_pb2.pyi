@@ -492,8 +492,13 @@ class GetResponse(_message.Message):
     TIMER_FIELD_NUMBER: _builtins.int
     WAITS_FIELD_NUMBER: _builtins.int
     NEXT_AFTER_FIELD_NUMBER: _builtins.int
+    EXPLANATION_FIELD_NUMBER: _builtins.int
     next_after: _builtins.int
     """Where more events are in the range than a message can hold: continue with this `after`."""
+    explanation: _builtins.str
+    """What the process waits for that none of its tasks tells: a repair, or nothing. For people, as
+    Wait.explanation.
+    """
     @_builtins.property
     def process(self) -> _types_pb2.Process: ...
     @_builtins.property
@@ -516,10 +521,11 @@ class GetResponse(_message.Message):
         timer: _types_pb2.Timer | None = ...,
         waits: _abc.Iterable[_types_pb2.Wait] | None = ...,
         next_after: _builtins.int | None = ...,
+        explanation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "next_after", b"next_after", "process", b"process", "timer", b"timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "history", b"history", "next_after", b"next_after", "process", b"process", "timer", b"timer", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "explanation", b"explanation", "history", b"history", "next_after", b"next_after", "process", b"process", "timer", b"timer", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__next_after: _TypeAlias = _typing.Literal["next_after"]  # noqa: Y015
     _WhichOneofArgType__next_after: _TypeAlias = _typing.Literal["_next_after", b"_next_after"]  # noqa: Y015
@@ -875,7 +881,7 @@ class ListResponse(_message.Message):
     """Empty on the last page."""
     @_builtins.property
     def processes(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Process]:
-        """Without aux_state and result."""
+        """Without aux_state and result, and with first_wait."""
 
     def __init__(
         self,

@@ -176,9 +176,19 @@ class _WaitCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitCause.V
     """Due, but no worker has been free for it yet."""
     WAIT_CAUSE_RETRY: _WaitCause.ValueType  # 5
     """Its last attempt failed: the next one is at Wait.until."""
+    WAIT_CAUSE_NO_REPLICA: _WaitCause.ValueType  # 6
+    """Due, but all replicas drain, or are silent."""
+    WAIT_CAUSE_PRESUMED_DEAD: _WaitCause.ValueType  # 7
+    """Its replica has been silent for its lease timeout: others collect the task by
+    Wait.collected_at.
+    """
+    WAIT_CAUSE_OVERRUN: _WaitCause.ValueType  # 8
+    """Its step ought to have ended, and its replica has not seen to it: the task is collected by
+    Wait.collected_at.
+    """
 
 class WaitCause(_WaitCause, metaclass=_WaitCauseEnumTypeWrapper):
-    """Why a task that could run does not."""
+    """Why a task that has not ended does not run, or that it does."""
 
 WAIT_CAUSE_UNSPECIFIED: WaitCause.ValueType  # 0
 WAIT_CAUSE_RUNNING: WaitCause.ValueType  # 1
@@ -191,6 +201,16 @@ WAIT_CAUSE_NO_FREE_WORKER: WaitCause.ValueType  # 4
 """Due, but no worker has been free for it yet."""
 WAIT_CAUSE_RETRY: WaitCause.ValueType  # 5
 """Its last attempt failed: the next one is at Wait.until."""
+WAIT_CAUSE_NO_REPLICA: WaitCause.ValueType  # 6
+"""Due, but all replicas drain, or are silent."""
+WAIT_CAUSE_PRESUMED_DEAD: WaitCause.ValueType  # 7
+"""Its replica has been silent for its lease timeout: others collect the task by
+Wait.collected_at.
+"""
+WAIT_CAUSE_OVERRUN: WaitCause.ValueType  # 8
+"""Its step ought to have ended, and its replica has not seen to it: the task is collected by
+Wait.collected_at.
+"""
 Global___WaitCause: _TypeAlias = WaitCause  # noqa: Y015
 
 @_typing.final
@@ -245,6 +265,7 @@ class Process(_message.Message):
     STATUS_CHANGED_AT_FIELD_NUMBER: _builtins.int
     LAST_EVENT_ID_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
+    FIRST_WAIT_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     process_id: _builtins.str
     status: Global___ProcessStatus.ValueType
@@ -267,6 +288,10 @@ class Process(_message.Message):
     def created_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def status_changed_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def first_wait(self) -> Global___Wait:
+        """Only in List: what its first task waits for that has not ended. Absent: all have."""
+
     def __init__(
         self,
         *,
@@ -282,10 +307,11 @@ class Process(_message.Message):
         status_changed_at: _timestamp_pb2.Timestamp | None = ...,
         last_event_id: _builtins.int = ...,
         result: _builtins.bytes = ...,
+        first_wait: Global___Wait | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_corrupted_by", b"_corrupted_by", "corrupted_by", b"corrupted_by", "created_at", b"created_at", "metadata", b"metadata", "status_changed_at", b"status_changed_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_corrupted_by", b"_corrupted_by", "corrupted_by", b"corrupted_by", "created_at", b"created_at", "first_wait", b"first_wait", "metadata", b"metadata", "status_changed_at", b"status_changed_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_corrupted_by", b"_corrupted_by", "aux_state", b"aux_state", "corrupted_by", b"corrupted_by", "created_at", b"created_at", "detail", b"detail", "last_event_id", b"last_event_id", "metadata", b"metadata", "namespace", b"namespace", "previous_status", b"previous_status", "process_id", b"process_id", "result", b"result", "status", b"status", "status_changed_at", b"status_changed_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_corrupted_by", b"_corrupted_by", "aux_state", b"aux_state", "corrupted_by", b"corrupted_by", "created_at", b"created_at", "detail", b"detail", "first_wait", b"first_wait", "last_event_id", b"last_event_id", "metadata", b"metadata", "namespace", b"namespace", "previous_status", b"previous_status", "process_id", b"process_id", "result", b"result", "status", b"status", "status_changed_at", b"status_changed_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__corrupted_by: _TypeAlias = _typing.Literal["corrupted_by"]  # noqa: Y015
     _WhichOneofArgType__corrupted_by: _TypeAlias = _typing.Literal["_corrupted_by", b"_corrupted_by"]  # noqa: Y015
@@ -504,6 +530,17 @@ class Wait(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     LAST_ERROR_FIELD_NUMBER: _builtins.int
     REPLICA_ID_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    BEHIND_TYPE_FIELD_NUMBER: _builtins.int
+    BEHIND_RUNS_FIELD_NUMBER: _builtins.int
+    BEHIND_SINCE_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_MAX_FIELD_NUMBER: _builtins.int
+    BUSY_COUNT_FIELD_NUMBER: _builtins.int
+    WORKER_COUNT_FIELD_NUMBER: _builtins.int
+    PROCESSOR_UNREACHABLE_SINCE_FIELD_NUMBER: _builtins.int
+    SILENT_SINCE_FIELD_NUMBER: _builtins.int
+    COLLECTED_AT_FIELD_NUMBER: _builtins.int
+    EXPLANATION_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     type: Global___TaskType.ValueType
     status: Global___TaskStatus.ValueType
@@ -513,7 +550,21 @@ class Wait(_message.Message):
     attempt: _builtins.int
     """The attempt that comes next, or runs now; from 1."""
     replica_id: _builtins.int
-    """The replica that runs it."""
+    """The replica that runs it, or is presumed dead."""
+    behind_type: Global___TaskType.ValueType
+    """The type of the task it waits behind, whether that runs, and since when it runs or waits."""
+    behind_runs: _builtins.bool
+    attempts_max: _builtins.int
+    """How many attempts its retry policy allows, the first included; for a retry."""
+    busy_count: _builtins.int
+    """For a task that waits for a worker: how many of its namespace's are busy, of how many, in the
+    replicas that serve. As of their last heartbeats.
+    """
+    worker_count: _builtins.int
+    explanation: _builtins.str
+    """All of this in words, for people: one or two sentences in English, which may change with any
+    release.
+    """
     @_builtins.property
     def until(self) -> _timestamp_pb2.Timestamp:
         """The instant it waits for, for a timer or a retry."""
@@ -521,6 +572,28 @@ class Wait(_message.Message):
     @_builtins.property
     def last_error(self) -> Global___TaskError:
         """The error of its last attempt."""
+
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Since when it runs, or is due and waits for a worker."""
+
+    @_builtins.property
+    def behind_since(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def processor_unreachable_since(self) -> _timestamp_pb2.Timestamp:
+        """Since when a replica that would ask the processor has not reached it. Absent: it has, or did
+        not try.
+        """
+
+    @_builtins.property
+    def silent_since(self) -> _timestamp_pb2.Timestamp:
+        """The last heartbeat of its replica, where one is missing."""
+
+    @_builtins.property
+    def collected_at(self) -> _timestamp_pb2.Timestamp:
+        """By when others have collected it, if no heartbeat comes. Absent: it is not in doubt, or no
+        replica lives that would.
+        """
 
     def __init__(
         self,
@@ -534,10 +607,21 @@ class Wait(_message.Message):
         attempt: _builtins.int = ...,
         last_error: Global___TaskError | None = ...,
         replica_id: _builtins.int | None = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        behind_type: Global___TaskType.ValueType = ...,
+        behind_runs: _builtins.bool = ...,
+        behind_since: _timestamp_pb2.Timestamp | None = ...,
+        attempts_max: _builtins.int = ...,
+        busy_count: _builtins.int = ...,
+        worker_count: _builtins.int = ...,
+        processor_unreachable_since: _timestamp_pb2.Timestamp | None = ...,
+        silent_since: _timestamp_pb2.Timestamp | None = ...,
+        collected_at: _timestamp_pb2.Timestamp | None = ...,
+        explanation: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id", "_replica_id", b"_replica_id", "behind_task_id", b"behind_task_id", "last_error", b"last_error", "replica_id", b"replica_id", "until", b"until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id", "_replica_id", b"_replica_id", "behind_since", b"behind_since", "behind_task_id", b"behind_task_id", "collected_at", b"collected_at", "last_error", b"last_error", "processor_unreachable_since", b"processor_unreachable_since", "replica_id", b"replica_id", "silent_since", b"silent_since", "since", b"since", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id", "_replica_id", b"_replica_id", "attempt", b"attempt", "behind_task_id", b"behind_task_id", "cause", b"cause", "last_error", b"last_error", "replica_id", b"replica_id", "status", b"status", "task_id", b"task_id", "type", b"type", "until", b"until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id", "_replica_id", b"_replica_id", "attempt", b"attempt", "attempts_max", b"attempts_max", "behind_runs", b"behind_runs", "behind_since", b"behind_since", "behind_task_id", b"behind_task_id", "behind_type", b"behind_type", "busy_count", b"busy_count", "cause", b"cause", "collected_at", b"collected_at", "explanation", b"explanation", "last_error", b"last_error", "processor_unreachable_since", b"processor_unreachable_since", "replica_id", b"replica_id", "silent_since", b"silent_since", "since", b"since", "status", b"status", "task_id", b"task_id", "type", b"type", "until", b"until", "worker_count", b"worker_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__behind_task_id: _TypeAlias = _typing.Literal["behind_task_id"]  # noqa: Y015
     _WhichOneofArgType__behind_task_id: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id"]  # noqa: Y015

@@ -8,6 +8,7 @@ from progressor.domain.intent import Complete
 from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement
 from progressor.domain.task import TaskError, TaskResult, TaskStatus, TaskType
 from progressor.storage.settlements import Cancelled, Entry, Written
+from progressor.worker import changes
 from progressor.worker.agenda import Agenda
 from progressor.worker.replies import Replies
 
@@ -18,7 +19,7 @@ _FAILED_PRECONDITION = 9
 
 
 class Aftermath:
-    """Tells callers, here and in other replicas, and the agenda."""
+    """Tells callers, here and in other replicas, the agenda, and the log."""
 
     def __init__(self, *, replies: Replies, agenda: Agenda, replica_id: Callable[[], int]) -> None:
         """Take those who are told."""
@@ -31,15 +32,20 @@ class Aftermath:
         own = self._replica_id()
         result = _result(entry)
         if result is not None and (entry.task_type in _REQUESTS or written.reply_to):
-            self._replies.deliver(result, reply_to=written.reply_to, own=own)
+            self._replies.deliver(
+                result, reply_to=written.reply_to, own=own, namespace=entry.key.namespace
+            )
         removed = isinstance(entry.settlement, Remove)
         error = _cancellation(entry)
         for task in written.cancelled:
-            self.cancelled(task, error=error, removed=removed)
+            self.cancelled(task, namespace=entry.key.namespace, error=error, removed=removed)
         if written.due is not None:
             self._agenda.add(written.due, told_at=written.settled_at)
+        changes.settled(entry)
 
-    def cancelled(self, task: Cancelled, *, error: TaskError | None, removed: bool) -> None:
+    def cancelled(
+        self, task: Cancelled, *, namespace: str, error: TaskError | None, removed: bool
+    ) -> None:
         """Tell those who wait for a task that it will never run."""
         if task.task_type not in _REQUESTS and not task.reply_to:
             return
@@ -50,7 +56,9 @@ class Aftermath:
             error=error,
             removed=removed,
         )
-        self._replies.deliver(result, reply_to=task.reply_to, own=self._replica_id())
+        self._replies.deliver(
+            result, reply_to=task.reply_to, own=self._replica_id(), namespace=namespace
+        )
 
 
 def _result(entry: Entry) -> TaskResult | None:

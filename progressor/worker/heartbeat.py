@@ -100,6 +100,11 @@ class Heartbeat:
         self.last_beat_at = clock.monotonic()
         """When the last beat that was written was sent."""
 
+    @property
+    def age_seconds(self) -> float:
+        """How old the last beat is that was written; from any thread."""
+        return self._clock.monotonic() - self.last_beat_at
+
     def start(self) -> None:
         """Begin to beat."""
         self._thread.start()

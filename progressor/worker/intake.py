@@ -13,6 +13,7 @@ import functools
 from typing import Protocol, assert_never
 
 from progressor import errors
+from progressor.clock import Clock, SystemClock
 from progressor.domain.admission import Admission, Import, Request, Verdict
 from progressor.domain.answer import Answer, Receipt, response_of
 from progressor.domain.namespace import Namespace
@@ -21,8 +22,12 @@ from progressor.domain.task import TaskResult
 from progressor.storage.admissions import Admissions, Entry
 from progressor.storage.processes import Put, SimpleRepair
 from progressor.storage.settlements import Cancelled
+from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.spans import UNTRACED, Span
+from progressor.telemetry.tracing import SILENT, Tracing
 from progressor.worker.aftermath import Aftermath
 from progressor.worker.agenda import Agenda
+from progressor.worker.measures import IntakeMeasures
 from progressor.worker.observer import Observers
 from progressor.worker.replies import Replies, Waiter
 from progressor.worker.step import Namespaces
@@ -65,6 +70,9 @@ class _Ticket(_Waiting):
 
     request: Request
     admitted: asyncio.Future[Admission]
+    came_at: float
+    span: Span = UNTRACED
+    """Of its way into the database."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +89,9 @@ class Intake:
     aftermath: Aftermath
     step_grace: dt.timedelta
     observers: Observers
+    clock: Clock = dataclasses.field(default_factory=SystemClock)
+    measures: IntakeMeasures = dataclasses.field(default_factory=lambda: IntakeMeasures(Metrics()))
+    tracing: Tracing = SILENT
     _callers: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     """How many wait here, by namespace: one that hangs takes no room from another."""
 
@@ -179,29 +190,41 @@ class Intake:
             raise _refusal(process.key, process.idempotency_key, admission)
         if put.due is not None:
             self.agenda.add(put.due, told_at=put.told_at)
+        if put.verdict is Verdict.ACCEPTED:
+            self.measures.imported(process)
         assert put.task_id is not None, "an import has a task"
         return Receipt(task_id=put.task_id, deduplicated=put.verdict is Verdict.DUPLICATE)
 
     async def remove(self, key: ProcessKey) -> None:
         """Delete a process; those who wait for its tasks get ProcessRemovedError."""
         await self.namespaces.lookup(key.namespace)
-        for task in await self.processes.remove(key):
-            self.aftermath.cancelled(task, error=None, removed=True)
+        came_at = self.clock.monotonic()
+        cancelled = await self.processes.remove(key)
+        self.measures.removed(key, self.clock.monotonic() - came_at)
+        for task in cancelled:
+            self.aftermath.cancelled(task, namespace=key.namespace, error=None, removed=True)
 
     def _submit(self, request: Request, namespace: Namespace) -> _Ticket:
         loop = asyncio.get_running_loop()
         ticket = _Ticket(
-            request=request, admitted=loop.create_future(), result=loop.create_future()
+            request=request,
+            admitted=loop.create_future(),
+            result=loop.create_future(),
+            came_at=self.clock.monotonic(),
         )
         self._admit(ticket, namespace)
         return ticket
 
     def _admit(self, ticket: _Ticket, namespace: Namespace) -> None:
         run = self.workers.reserve(namespace)
-        entry = Entry(ticket.request, run, namespace.step_timeout + self.step_grace)
+        ticket.span = self.tracing.admission(ticket.request)
+        expires_after = namespace.step_timeout + self.step_grace
+        entry = Entry(ticket.request, run, expires_after, ticket.span.on_sent)
         try:
             admission = self.admissions.submit(entry)
-        except errors.ProgressorError:
+        except errors.ProgressorError as error:
+            ticket.span.fail(error.reason)
+            ticket.span.end()
             if run:
                 self.workers.give_back(namespace.name)
             raise
@@ -217,6 +240,8 @@ class Intake:
         """Carry on from an admission, whether or not its caller is still there."""
         error = future.exception()
         admission = None if error is not None else future.result()
+        if ticket.span is not UNTRACED:
+            _end(ticket.span, admission, error)
         if admission is not None and admission.running is not None:
             assert reserved, "a task was leased without a place"
             self.workers.start(admission.running)
@@ -240,6 +265,9 @@ class Intake:
     def _await_result(self, ticket: _Ticket, namespace: Namespace, admission: Admission) -> None:
         assert admission.task_id is not None, "an admitted request has a task"
         ticket.task_id = admission.task_id
+        self.measures.admitted(
+            ticket.request, admission.verdict, self.clock.monotonic() - ticket.came_at
+        )
         self.observers.tell("admitted", task_id=admission.task_id, key=ticket.request.key)
         if admission.due_now:
             self.workers.mark_backlog(namespace.name)
@@ -285,6 +313,15 @@ def _answer(key: ProcessKey, result: TaskResult, *, deduplicated: bool) -> Answe
         response=response_of(key, result),
         deduplicated=deduplicated,
     )
+
+
+def _end(span: Span, admission: Admission | None, error: BaseException | None) -> None:
+    if admission is not None:
+        span.admitted(admission)
+    elif error is not None:
+        name = type(error).__name__
+        span.fail(error.reason if isinstance(error, errors.ProgressorError) else name)
+    span.end()
 
 
 def _fail(ticket: _Ticket, error: BaseException) -> None:

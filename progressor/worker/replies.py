@@ -18,6 +18,9 @@ from progressor.domain.process import ProcessKey
 from progressor.domain.task import TaskResult
 from progressor.storage.backoff import Backoff, steady
 from progressor.storage.results import Word
+from progressor.telemetry.instruments import Labels
+from progressor.telemetry.metrics import Metrics
+from progressor.worker.measures import MILLISECONDS
 from progressor.worker.observer import Observers
 
 Waiter = asyncio.Future[TaskResult]
@@ -27,6 +30,8 @@ FETCH_MAX = 500
 _SAFETY_SECONDS = 1.0
 _BACKOFF_SECONDS = 0.5
 _BACKOFF_SECONDS_MAX = 4.0
+_LOCAL: Labels = ("local",)
+_REMOTE: Labels = ("remote",)
 
 OUTGOING_MAX = 100_000
 """Tasks of which other replicas are still to be told; what is more they find out by themselves."""
@@ -62,6 +67,7 @@ class Replies:
         clock: Clock,
         observers: Observers,
         jitter: Callable[[], float] = steady,
+        metrics: Metrics | None = None,
     ) -> None:
         """Open nothing.
 
@@ -73,6 +79,7 @@ class Replies:
             clock: For the age of expectations.
             observers: Told of what only the slow round has found.
             jitter: Spreads the pauses of an outage, from -1 to 1.
+            metrics: Where to count.
         """
         self._results = results
         self._listen = listen
@@ -81,12 +88,15 @@ class Replies:
         self._clock = clock
         self._observers = observers
         self._jitter = jitter
+        self._metrics = metrics or Metrics()
+        self._metrics.callers_waiting.read_from(lambda: [((), self.waiting_count)])
         self._expected: dict[int, _Expected] = {}
         # Tasks that have ended lately. An admission and a settlement answer over different
         # connections: a caller who joined a task in time may be told so after its end was.
         self._early: collections.OrderedDict[int, None] = collections.OrderedDict()
         self._wanted: dict[int, None] = {}
         self._outgoing: dict[int, list[int]] = {}
+        self._outgoing_labels: set[Labels] = set()
         self._outgoing_count = 0
         self._fetch_wanted = asyncio.Event()
         self._send_wanted = asyncio.Event()
@@ -114,17 +124,19 @@ class Replies:
             if not expected.waiters:
                 del self._expected[task_id]
 
-    def deliver(self, result: TaskResult, *, reply_to: Iterable[int] = (), own: int = 0) -> None:
+    def deliver(
+        self,
+        result: TaskResult,
+        *,
+        reply_to: Iterable[int] = (),
+        own: int = 0,
+        namespace: str = "",
+    ) -> None:
         """Answer those who wait here, and send word to the other replicas in `reply_to`."""
-        self._note_early(result.task_id)
-        expected = self._expected.pop(result.task_id, None)
-        if expected is not None:
-            for waiter in expected.waiters:
-                if not waiter.done():
-                    waiter.set_result(result)
+        self._answer(result, _LOCAL)
         for replica_id in reply_to:
             if replica_id != own:
-                self._tell(replica_id, result.task_id)
+                self._tell(replica_id, result.task_id, (namespace, result.task_type))
 
     async def run(self) -> None:
         """Listen, fetch, send and look after, until cancelled."""
@@ -134,13 +146,27 @@ class Replies:
             group.create_task(self._run_sender(), name="replies sender")
             group.create_task(self._run_safety_net(), name="replies safety net")
 
-    def _tell(self, replica_id: int, task_id: int) -> None:
+    def _answer(self, result: TaskResult, way: Labels) -> None:
+        self._note_early(result.task_id)
+        expected = self._expected.pop(result.task_id, None)
+        if expected is not None:
+            self._metrics.replies.add(1, way)
+            for waiter in expected.waiters:
+                if not waiter.done():
+                    waiter.set_result(result)
+
+    def _tell(self, replica_id: int, task_id: int, labels: Labels) -> None:
         if self._outgoing_count >= OUTGOING_MAX:
-            self._observers.tell("notification_lost", replicas=1)
+            self._lose_notifications(1)
             return
         self._outgoing.setdefault(replica_id, []).append(task_id)
+        self._outgoing_labels.add(labels)
         self._outgoing_count += 1
         self._send_wanted.set()
+
+    def _lose_notifications(self, count: int) -> None:
+        self._metrics.notifications_lost.add(count)
+        self._observers.tell("notification_lost", replicas=count)
 
     def _backoff(self) -> Backoff:
         return Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self._jitter)
@@ -198,7 +224,7 @@ class Replies:
                     await asyncio.sleep(backoff.pause())
                     break
                 for result in found:
-                    self.deliver(result)
+                    self._answer(result, _REMOTE)
                     self._observers.tell("reply_fetched", task_id=result.task_id)
 
     async def _run_sender(self) -> None:
@@ -206,12 +232,19 @@ class Replies:
             await self._send_wanted.wait()
             self._send_wanted.clear()
             outgoing, self._outgoing = self._outgoing, {}
+            all_labels, self._outgoing_labels = self._outgoing_labels, set()
             self._outgoing_count = 0
+            begun_at = self._clock.monotonic()
             try:
                 await self._results.notify(outgoing)
             except errors.StorageError:
                 # The callers' replicas find the results by themselves, a little later.
-                self._observers.tell("notification_lost", replicas=len(outgoing))
+                self._lose_notifications(len(outgoing))
+            else:
+                seconds = self._clock.monotonic() - begun_at
+                for labels in all_labels:
+                    self._metrics.notification.record(seconds * MILLISECONDS, labels)
+                self._observers.tell("notified", replicas=len(outgoing))
 
     async def _run_safety_net(self) -> None:
         while True:

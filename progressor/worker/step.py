@@ -24,9 +24,13 @@ from progressor.domain.settlement import Finish, Settlement, settle
 from progressor.domain.task import RunningTask, TaskType
 from progressor.domain.view import HistoryPage
 from progressor.storage.settlements import Entry, LeaseLost, Settlements, Written
-from progressor.telemetry.setup import Telemetry
+from progressor.telemetry import log_fields
+from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.spans import UNTRACED, Span
+from progressor.telemetry.tracing import Tracing
 from progressor.worker.aftermath import Aftermath
 from progressor.worker.leases import Ending, Grip, Leases
+from progressor.worker.measures import StepMeasures
 from progressor.worker.observer import Observers
 from progressor.worker.snapshots import Snapshots
 from progressor.worker.workers import Workers
@@ -108,8 +112,9 @@ class Steps:
     clock: Clock
     spread: random.Random
     step_grace: dt.timedelta
-    telemetry: Telemetry
+    tracing: Tracing
     observers: Observers
+    measures: StepMeasures = dataclasses.field(default_factory=lambda: StepMeasures(Metrics()))
 
     async def carry(self, task: RunningTask, workers: Workers) -> None:
         """Carry a task, and those that follow on its process, until nothing is due there.
@@ -121,8 +126,15 @@ class Steps:
         try:
             while True:
                 turns += 1
+                self.measures.begun(task)
                 yields = turns >= TURNS_MAX and workers.has_backlog(task.key.namespace)
-                following = await self._step(task, grip, continues=not (yields or workers.draining))
+                continues = not (yields or workers.draining)
+                span = self.tracing.step(task)
+                if span is UNTRACED:
+                    following = await self._step(task, grip, span, continues=continues)
+                else:
+                    with span:
+                        following = await self._step(task, grip, span, continues=continues)
                 if following is None:
                     return
                 task = following
@@ -130,12 +142,15 @@ class Steps:
         finally:
             self.leases.drop(grip)
 
-    async def _step(self, task: RunningTask, grip: Grip, *, continues: bool) -> RunningTask | None:
+    async def _step(
+        self, task: RunningTask, grip: Grip, span: Span, *, continues: bool
+    ) -> RunningTask | None:
         self.observers.tell("claimed", task_id=task.task_id, key=task.key, attempt=task.attempt)
         namespace = await self._namespace(task)
-        outcome = None if namespace is None else await self._ask(task, grip, namespace)
+        outcome = None if namespace is None else await self._ask(task, grip, namespace, span)
         if namespace is None or outcome is None:
-            self.observers.tell("abandoned", task_id=task.task_id, key=task.key)
+            span.fail("ABANDONED")
+            self._abandon(task)
             return None
         self.observers.tell("answered", task_id=task.task_id, key=task.key)
         entry = Entry(
@@ -150,12 +165,19 @@ class Steps:
             expires_after=namespace.step_timeout + self.step_grace,
             trace_context=task.trace_context,
         )
-        return await self._settle(entry, task, namespace)
+        if span is UNTRACED:
+            return await self._settle(entry, task, namespace, span)
+        span.answered(outcome)
+        with span.settle() as settling:
+            context = span.context(task.trace_context)
+            entry = dataclasses.replace(entry, trace_context=context, on_sent=settling.on_sent)
+            return await self._settle(entry, task, namespace, settling)
 
     async def _settle(
-        self, entry: Entry, task: RunningTask, namespace: Namespace
+        self, entry: Entry, task: RunningTask, namespace: Namespace, span: Span
     ) -> RunningTask | None:
         # In line from here on: written whatever becomes of this worker.
+        decided_at = self.clock.monotonic()
         try:
             written = await self.settlements.submit(entry)
         except errors.StorageRefusedError:
@@ -164,15 +186,29 @@ class Steps:
             entry = dataclasses.replace(
                 entry, settlement=self._decide(task, _UNSTORABLE, namespace)
             )
+            span.fail(_UNSTORABLE.reason)
             try:
                 written = await self.settlements.submit(entry)
             except errors.StorageRefusedError as error:
                 # So it is what PostgreSQL has of the process: nothing can be written about it. Its
                 # lease is left to the zombies' scan, which asks again at its own pace.
-                _log.error("not settled", extra={"task_id": task.task_id, "why": str(error)})
-                self.observers.tell("abandoned", task_id=task.task_id, key=task.key)
+                facts = log_fields.of_process(task.key, task.trace_context)
+                facts |= {"task_id": task.task_id, "why": str(error)}
+                _log.error("not settled", extra=facts)
+                span.fail(error.reason)
+                self._abandon(task)
                 return None
+        if isinstance(written, Written):
+            self.measures.settled(entry, self.clock.monotonic() - decided_at)
+            if span is not UNTRACED:
+                span.settled(entry.settlement, written.next)
+        else:
+            span.fail("LEASE_LOST")
         return self._conclude(entry, task, written, namespace)
+
+    def _abandon(self, task: RunningTask) -> None:
+        self.measures.abandoned(task)
+        self.observers.tell("abandoned", task_id=task.task_id, key=task.key)
 
     def _decide(self, task: RunningTask, outcome: Outcome, namespace: Namespace) -> Settlement:
         return settle(
@@ -194,6 +230,7 @@ class Steps:
     ) -> RunningTask | None:
         match written:
             case LeaseLost():
+                self.measures.fenced(entry)
                 self.observers.tell("fenced", task_id=entry.task_id, key=entry.key)
                 return None
             case Written():
@@ -233,14 +270,16 @@ class Steps:
             except errors.StorageUnavailableError:
                 await asyncio.sleep(1)
 
-    async def _ask(self, task: RunningTask, grip: Grip, namespace: Namespace) -> Outcome | None:
+    async def _ask(
+        self, task: RunningTask, grip: Grip, namespace: Namespace, span: Span
+    ) -> Outcome | None:
         """Return what came of the attempt; None if the lease was abandoned meanwhile."""
         if grip.ending is None:
             if task.task_type is TaskType.REMOVE:
                 return Succeeded(Intent(action=RemoveProcess()))
             grip.asking = worker = asyncio.current_task()
             try:
-                return await self._ask_processor(task, namespace)
+                return await self._ask_processor(task, namespace, span)
             except asyncio.CancelledError:
                 # Uncancelled only where `let_go` was the one who cancelled.
                 if grip.asking is not None or worker is None or worker.uncancel() > 0:
@@ -249,7 +288,7 @@ class Steps:
                 grip.asking = None
         return None if grip.ending is Ending.ABANDONED else Released()
 
-    async def _ask_processor(self, task: RunningTask, namespace: Namespace) -> Outcome:
+    async def _ask_processor(self, task: RunningTask, namespace: Namespace, span: Span) -> Outcome:
         try:
             history = await self._history(task, namespace)
         except errors.StorageUnavailableError:
@@ -261,10 +300,17 @@ class Steps:
         if isinstance(history, Failed):
             return history
         timeout = task.step_timeout or namespace.step_timeout
-        if not self.telemetry.samples(task.trace_context):
-            return await self.processor.ask(task, history, namespace=namespace, timeout=timeout)
-        with self.telemetry.step(task) as traced:
-            return await self.processor.ask(traced, history, namespace=namespace, timeout=timeout)
+        asked_at = self.clock.monotonic()
+        if span is UNTRACED:
+            outcome = await self.processor.ask(task, history, namespace=namespace, timeout=timeout)
+        else:
+            with span.call() as call:
+                outcome = await self.processor.ask(
+                    call.handed(task), history, namespace=namespace, timeout=timeout
+                )
+                call.answered(outcome)
+        self.measures.answered(task, outcome, self.clock.monotonic() - asked_at)
+        return outcome
 
     async def _history(self, task: RunningTask, namespace: Namespace) -> tuple[Event, ...] | Failed:
         process = task.process

@@ -11,8 +11,9 @@ oldest of all is next but one at worst.
 """
 
 import asyncio
+import contextvars
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from progressor.domain.namespace import Namespace
 from progressor.domain.task import RunningTask
@@ -102,7 +103,11 @@ class Workers:
         """Carry a leased task in the place that was reserved for it."""
         assert self._group is not None, "a task was leased while no workers run"
         assert self._crews[task.key.namespace].busy > 0, "a task was leased without a place"
-        self._group.create_task(self._fill(task), name=f"step {task.task_id}")
+        # Without a context of its own, all that follows on the process would be logged under the
+        # trace of the request that brought the first of it.
+        self._group.create_task(
+            self._fill(task), name=f"step {task.task_id}", context=contextvars.Context()
+        )
 
     def mark_backlog(self, namespace: str) -> None:
         """Note that a task of this namespace is due for which there was no place."""
@@ -142,6 +147,10 @@ class Workers:
     def busy_total(self) -> int:
         """The places taken in all namespaces."""
         return self._busy_total
+
+    def places(self) -> Sequence[tuple[str, int, int]]:
+        """Return the places taken and free of each namespace, from any thread."""
+        return [(name, crew.busy, crew.free) for name, crew in tuple(self._crews.items())]
 
     def busy_count(self, namespace: str) -> int:
         """Return the places taken in a namespace."""

@@ -23,6 +23,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 CROWD = 60
 STEPS = 12
 SETTLE = '"settle_tasks"('
+SETTINGS = {**QUICK, "replica.lease_timeout_seconds": "30"}
+"""No lease is lost: a step that is asked for twice would take two answers off its script."""
+
 PATIENT = RetryPolicy(initial_interval=dt.timedelta(milliseconds=10), attempts_max=1000)
 
 HARDER: Mapping[str, Callable[..., Fault]] = {
@@ -33,7 +36,7 @@ HARDER: Mapping[str, Callable[..., Fault]] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def replica(proxy: Proxy, quick_news: None) -> AsyncIterator[Replica]:  # noqa: ARG001
-    async with running_replica(proxy.conninfo, QUICK) as replica:
+    async with running_replica(proxy.conninfo, SETTINGS) as replica:
         yield replica
         proxy.restore()
 

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.telemetry.names import COUNTERS
+from progressor.telemetry.names import METRICS
 from tests.support.faults import stalled_before
 from tests.support.faults_crowd import WAYS, Row, Way, every_way, rows
 from tests.support.faults_ground import asked_twice
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SETTLE = '"settle_tasks"('
 COUNT = 10
-FENCED, ABANDONED = COUNTERS["fenced"].name, COUNTERS["abandoned"].name
+FENCED, ABANDONED = METRICS["fenced"].name, METRICS["abandoned"].name
 
 EVENTS = """
     SELECT process_id, array_agg(payload ORDER BY event_id)

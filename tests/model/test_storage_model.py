@@ -154,6 +154,8 @@ class StorageMachine(RuleBasedStateMachine):
     def let_time_pass(self, pause: dt.timedelta) -> None:
         self.storage.clock.advance(pause)
         self.storage.beat()
+        # What lies ahead comes, and leases are lost.
+        self.storage.what_waits_is_told()
 
     @rule(desk=DESKS)
     def fall_silent(self, desk: int) -> None:
@@ -172,6 +174,12 @@ class StorageMachine(RuleBasedStateMachine):
     def everything_due_is_done_once_faults_stop(self, really: bool, continues: bool) -> None:
         if really:
             faults_stop(self.storage, continues=continues)
+
+    # What people and machines are told.
+
+    @rule()
+    def what_waits_is_told(self) -> None:
+        self.storage.what_waits_is_told()
 
     # What must hold after each of them.
 

@@ -25,15 +25,13 @@ Run = Callable[[Callable[[Connection], Coroutine[Any, Any, T]]], T]
 LARGE = 40_000_000
 AN_INSTANT = dt.datetime(2026, 11, 21, 13, 34, 17, 123456, tzinfo=dt.UTC)
 LOCKED = 42
-
-
-CANCEL_SECONDS = 30.0
+PATIENT_SECONDS = 30.0
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a request to cancel take as long as a busy machine needs."""
-    monkeypatch.setattr(direct, "CANCEL_SECONDS", CANCEL_SECONDS)
+    monkeypatch.setattr(direct, "CANCEL_SECONDS", PATIENT_SECONDS)
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -224,7 +222,7 @@ def test_a_connection_is_closed_even_if_nobody_hears_the_request_to_cancel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def unheard(_connection: Connection, *, timeout: float) -> None:
-        assert timeout == CANCEL_SECONDS
+        assert timeout == PATIENT_SECONDS
         raise psycopg.errors.CancellationTimeout("nobody there")
 
     async def work(connection: Connection) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, LiteralString
 
@@ -167,6 +168,24 @@ class TestAnErrorOfPostgresql:
 
         assert type(raised.value) is expected
         assert getattr(raised.value, "doubtful", False) is (state in DOUBTFUL)
+
+    @pytest.mark.parametrize("send", [by_cursor, past_the_cursor])
+    async def test_says_in_the_log_where_it_was_and_nothing_of_the_row(
+        self, desk: Desk, send: Callable[[Connection, bytes], Awaitable[None]]
+    ) -> None:
+        statement = b"""DO $$ BEGIN
+            CREATE TEMP TABLE guarded (args text CONSTRAINT not_this CHECK (args <> 'secret'))
+                ON COMMIT DROP;
+            INSERT INTO guarded VALUES ('secret');
+        END $$"""
+        with pytest.raises(errors.StorageRefusedError) as raised:
+            async with connection_of(desk.pool) as connection:
+                await send(connection, statement)
+        logged = "".join(traceback.format_exception(raised.value))
+
+        assert "not_this" in str(raised.value)
+        assert "PL/pgSQL function inline_code_block line 4" in str(raised.value)
+        assert "Failing row" not in logged
 
     async def test_that_comes_of_a_statement_timeout_of_the_server_is_no_refusal(
         self, desk: Desk

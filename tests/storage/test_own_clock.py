@@ -15,7 +15,8 @@ from bench.filling.plan import Plan
 from progressor.clock import SystemClock
 from progressor.storage.claims import Room
 from progressor.storage.pools import Connection
-from tests.support.storage import EXPIRES_AFTER, NO_TIME, Desk, connect
+from progressor.storage.queues import Queues
+from tests.support.storage import EXPIRES_AFTER, NO_TIME, STATEMENT_TIMEOUT, Desk, connect
 from tests.support.storage_reads import Reads, reads_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -65,9 +66,17 @@ async def delete_old_replies(desk: Desk) -> object:
     return await desk.results.delete_old_replies(age=LONG)
 
 
+async def count_waiting(desk: Desk) -> object:
+    """Nothing is due; of the timers ahead it need not find more than one."""
+    queues = Queues(pool=desk.pool, clock=desk.clock, statement_timeout=STATEMENT_TIMEOUT)
+    [queue] = await queues.count(["orders"], count_max=1)
+    assert (queue.due, queue.timers) == (0, 1)
+    return queue
+
+
 @pytest.mark.parametrize(
     "work",
-    [find_overdue, claim_due, find_upcoming, delete_finished, delete_old_replies],
+    [find_overdue, claim_due, find_upcoming, count_waiting, delete_finished, delete_old_replies],
     ids=lambda work: work.__name__,
 )
 async def test_a_search_in_vain_reads_next_to_nothing(

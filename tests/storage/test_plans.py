@@ -23,6 +23,7 @@ from progressor.storage import admissions, claims, locks, settlements
 from progressor.storage.functions import Functions
 from progressor.storage.pools import Connection
 from progressor.storage.processes import Wanted
+from progressor.storage.queues import Queues
 from tests.support.clock import ManualClock
 from tests.support.postgres import Cluster
 from tests.support.storage import (
@@ -199,6 +200,11 @@ async def read_processes(desk: Desk) -> object:
     return await desk.processes._read_batch(_connection(desk), wanted)
 
 
+async def read_first_waits(desk: Desk) -> object:
+    numbers = [*WAITING_NUMBERS[::2], *RUNNING_NUMBERS[::2]]
+    return await desk.processes.first_waits("orders", [seeded_key(number) for number in numbers])
+
+
 async def read_history(desk: Desk) -> object:
     key = seeded_key(WAITING_NUMBERS[0])
     for direction in Direction:
@@ -263,6 +269,13 @@ async def find_zombies(desk: Desk) -> object:
     return await desk.find_zombies()
 
 
+async def count_waiting(desk: Desk) -> object:
+    queues = Queues(pool=desk.pool, clock=desk.clock, statement_timeout=STATEMENT_TIMEOUT)
+    [queue, _] = await queues.count(["orders", "elsewhere"], count_max=BATCH)
+    assert (queue.due, queue.timers) == (BATCH, BATCH)
+    return queue
+
+
 async def delete_finished(desk: Desk) -> object:
     return await desk.retention.delete_finished("orders", age=HOUR, limit=BATCH)
 
@@ -281,10 +294,11 @@ WORKS: dict[Work, int] = {
     admit_starts: BATCH, admit_known_starts: BATCH, admit_requests: BATCH, settle_tasks: BATCH,
     recall_settlements: BATCH, claim_tasks: BATCH, claim_due: BATCH, claim_nothing_due: 1,
     find_locked: BATCH,
-    find_upcoming: BATCH, read_processes: BATCH, read_history: 1, trace_process: 5,
+    find_upcoming: BATCH, read_processes: BATCH, read_first_waits: BATCH, read_history: 1,
+    trace_process: 5,
     list_processes: BATCH, list_later_processes: BATCH, list_broken_processes: 1,
     put_process: 2, remove_process: 5, simple_repair: 1, await_task: 2, fetch_results: BATCH,
-    delete_finished: 1, delete_namespace: 2,
+    count_waiting: BATCH, delete_finished: 1, delete_namespace: 2,
 }  # fmt: skip
 """What a replica does, and how many items that is."""
 
@@ -299,12 +313,16 @@ def _connection(desk: Desk) -> Connection:
 
 
 def unbounded(reads: Any, items: int) -> dict[str, Reads]:
-    """Return the tables that were scanned, or read beyond what the items need."""
+    """Return the tables that were scanned, or read beyond what the items need.
+
+    One that does not grow may be read whole, by its index as well.
+    """
     found: dict[str, Reads] = dict(reads)
     return {
         table: each
         for table, each in found.items()
-        if (table in GROWING and each.sequential) or each.by_index > PER_ITEM * items
+        if (table in GROWING and each.sequential)
+        or each.by_index > max(PER_ITEM * items, 0 if table in GROWING else RUNNING)
     }
 
 

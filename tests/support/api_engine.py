@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceAsyncStub
     from progressor.v1.process_service_pb2_grpc import ProcessServiceAsyncStub
     from progressor.v1.replica_service_pb2_grpc import ReplicaServiceAsyncStub
-from tests.support.memory_api import MemoryIntake, MemoryNamespaces, MemoryProcesses, MemoryRoster
+from tests.support.memory_api import (
+    MemoryActivities,
+    MemoryIntake,
+    MemoryLogLevels,
+    MemoryNamespaces,
+    MemoryProcesses,
+    MemoryRoster,
+)
 
 
 @dataclasses.dataclass
@@ -39,6 +46,7 @@ class Engine:
     processes: MemoryProcesses
     namespaces: MemoryNamespaces
     roster: MemoryRoster
+    log_levels: MemoryLogLevels
     address: str
     channel: grpc.aio.Channel
     in_sessions: bool
@@ -68,18 +76,23 @@ class Engine:
 
 def build(
     listening: Listening,
-) -> tuple[ApiServer, MemoryIntake, MemoryProcesses, MemoryNamespaces, MemoryRoster]:
+) -> tuple[
+    ApiServer, MemoryIntake, MemoryProcesses, MemoryNamespaces, MemoryRoster, MemoryLogLevels
+]:
     intake, processes, namespaces = MemoryIntake(), MemoryProcesses(), MemoryNamespaces()
-    roster = MemoryRoster()
+    roster, log_levels = MemoryRoster(), MemoryLogLevels()
     server = ApiServer(
         intake=intake,
         processes=processes,
         namespaces=namespaces,
         roster=roster,
+        activities=MemoryActivities(),
+        log_levels=log_levels,
+        replica_name="host-1",
         clock=SystemClock(),
         listening=listening,
     )
-    return server, intake, processes, namespaces, roster
+    return server, intake, processes, namespaces, roster, log_levels
 
 
 async def failure(call: Any) -> grpc.aio.AioRpcError:
@@ -110,9 +123,13 @@ def violations_of(error: grpc.aio.AioRpcError) -> dict[str, str]:
 @contextlib.asynccontextmanager
 async def running_engine(*, in_sessions: bool) -> AsyncIterator[Engine]:
     """Serve, and connect to it; requests on processes go by calls of their own, or by sessions."""
-    server, intake, processes, namespaces, roster = build(Listening(bind=("127.0.0.1:0",)))
+    server, intake, processes, namespaces, roster, log_levels = build(
+        Listening(bind=("127.0.0.1:0",))
+    )
     (address,) = await server.start()
     server.set_serving(serving=True)
     async with grpc.aio.insecure_channel(address) as channel:
-        yield Engine(server, intake, processes, namespaces, roster, address, channel, in_sessions)
+        yield Engine(
+            server, intake, processes, namespaces, roster, log_levels, address, channel, in_sessions
+        )
         await server.drain(dt.timedelta(0))

@@ -3,12 +3,13 @@
 import datetime as dt
 from typing import Any
 
+from progressor.domain.activity import Activity, Queue, QueueCounts
 from progressor.domain.admission import Request
 from progressor.domain.event import Event, NewEvent
 from progressor.domain.intent import Action, Failed, Intent, KeepTimer, Succeeded
 from progressor.domain.namespace import Namespace
 from progressor.domain.process import Process, ProcessKey, ProcessStatus, process_key
-from progressor.domain.replica import ReplicaView
+from progressor.domain.replica import Facts, ReplicaFacts, ReplicaView
 from progressor.domain.settlement import Finish
 from progressor.domain.task import RunningTask, TaskError, TaskResult, TaskStatus, TaskType
 from progressor.storage.claims import Claimed
@@ -222,3 +223,42 @@ def make_replica_view(**fields: Any) -> ReplicaView:
         "lease_count": 0,
     }
     return ReplicaView(**defaults | fields)
+
+
+def make_replica_facts(replica_id: int = 1, **fields: Any) -> ReplicaFacts:
+    """Return a replica that has just beaten, with nothing in hand."""
+    defaults: Fields = {
+        "replica_id": replica_id,
+        "heartbeat_at": START,
+        "lease_timeout": seconds(5),
+        "draining": False,
+        "crews": {},
+        "name": f"host-{replica_id}",
+        "version": "1.2.3",
+        "step_count": 0,
+        "caller_count": 0,
+    }
+    return ReplicaFacts(**defaults | fields)
+
+
+def make_activity(*replicas: ReplicaFacts, **counts: Any) -> Activity:
+    """Return what goes on in these replicas; what waits was just counted, and is nothing."""
+    facts = Facts(
+        read_at=START, replicas={it.replica_id: it for it in replicas}, collecting=seconds(1)
+    )
+    return Activity(facts=facts, counts=QueueCounts(**{"age": seconds(0)} | counts))
+
+
+def make_queue(namespace: str = NAMESPACE, **fields: Any) -> Queue:
+    """Return an empty queue."""
+    defaults: Fields = {
+        "namespace": namespace,
+        "due": 0,
+        "due_seconds": 0.0,
+        "timers": 0,
+        "retries": 0,
+        "retry_seconds": 0.0,
+        "behind": 0,
+        "behind_seconds": 0.0,
+    }
+    return Queue(**defaults | fields)

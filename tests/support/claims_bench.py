@@ -9,12 +9,14 @@ from progressor.domain.namespace import Namespace
 from progressor.domain.task import RunningTask, TaskType
 from progressor.scanner.backlog import Backlog
 from progressor.scanner.due import DueScan
+from progressor.scanner.measures import ScanMeasures
 from progressor.scanner.places import Places
 from progressor.scanner.timers import Timers
 from progressor.settings.sections import Replica, Scanner
 from progressor.storage.claims import Claims
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.pools import Pool
+from progressor.telemetry.metrics import Metrics
 from progressor.worker.agenda import Agenda
 from progressor.worker.observer import Observers
 from progressor.worker.workers import Workers
@@ -45,6 +47,8 @@ class Bench:
         self.workers = Workers(self._carry)
         self.agenda = Agenda(clock=LoopClock(), horizon=seconds(5), size_max=1000)
         self.observers = Observers()
+        self.metrics = Metrics()
+        measures = ScanMeasures(self.metrics)
         self.places = Places(workers=self.workers, step_grace=seconds(2))
         claims = cast("Claims", self.claims)
         known = cast("Namespaces", self.namespaces)
@@ -56,6 +60,8 @@ class Bench:
             pool=POOL,
             batch_max=10,
             observers=self.observers,
+            clock=LoopClock(),
+            measures=measures,
         )
         self.backlog = Backlog(
             claims=claims,
@@ -64,6 +70,8 @@ class Bench:
             pool=POOL,
             batch_max=10,
             observers=self.observers,
+            clock=LoopClock(),
+            measures=measures,
         )
         self.due = DueScan(
             claims=claims,
@@ -74,6 +82,8 @@ class Bench:
             scanner=Scanner(batch_max=10),
             replica=Replica(),
             observers=self.observers,
+            clock=LoopClock(),
+            measures=measures,
         )
 
     def make_due(

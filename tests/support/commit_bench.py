@@ -57,7 +57,7 @@ class Bench:
         self.under_way_max: list[int] = []
         """How many were under way when each batch set out, itself among them."""
         self.times: list[float] = []
-        self.told: list[tuple[str, int]] = []
+        self.told: list[tuple[str, int, float]] = []
         self.locked: set[str] = set()
         """Processes that another transaction holds."""
         self.asked: list[tuple[str, ...]] = []
@@ -72,7 +72,8 @@ class Bench:
             insistence=insistence,
             find_locked=self._find_locked,
             statement_timeout=TIMEOUT_SECONDS,
-            on_batch=lambda name, size: self.told.append((name, size)),
+            on_batch=lambda name, size, wait: self.told.append((name, size, wait)),
+            now=asyncio.get_running_loop().time,
             **defaults | fields,
         )
 

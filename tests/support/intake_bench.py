@@ -11,9 +11,11 @@ from progressor.domain.namespace import Namespace
 from progressor.domain.process import ProcessStatus
 from progressor.domain.task import RunningTask
 from progressor.storage.admissions import Admissions
+from progressor.telemetry.metrics import Metrics
 from progressor.worker.aftermath import Aftermath
 from progressor.worker.agenda import Agenda
 from progressor.worker.intake import Intake
+from progressor.worker.measures import IntakeMeasures
 from progressor.worker.observer import Observers
 from progressor.worker.replies import Replies
 from progressor.worker.workers import Workers
@@ -49,6 +51,7 @@ class Bench:
         self.results = MemoryResults()
         self.processes = MemoryProcesses()
         self.observers = Observers()
+        self.metrics = Metrics()
         self.carried: list[int] = []
         self.workers = Workers(self._carry)
         self.agenda = Agenda(clock=LoopClock(), horizon=seconds(5), size_max=10)
@@ -59,6 +62,7 @@ class Bench:
             carried=lambda _task_id: True,
             clock=LoopClock(),
             observers=self.observers,
+            metrics=self.metrics,
         )
         aftermath = Aftermath(replies=self.replies, agenda=self.agenda, replica_id=lambda: 1)
         self.intake = Intake(
@@ -72,6 +76,8 @@ class Bench:
             aftermath=aftermath,
             step_grace=seconds(2),
             observers=self.observers,
+            clock=LoopClock(),
+            measures=IntakeMeasures(self.metrics),
         )
 
     async def ask(

@@ -3,10 +3,11 @@
 import asyncio
 import dataclasses
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from progressor import errors
+from progressor.domain.activity import Activity
 from progressor.domain.admission import Import, Request
 from progressor.domain.answer import Answer, Receipt
 from progressor.domain.event import Event, HistoryRange
@@ -15,7 +16,9 @@ from progressor.domain.process import Process, ProcessKey, ProcessStatus, proces
 from progressor.domain.replica import ReplicaView
 from progressor.domain.task import TaskStatus, TaskType
 from progressor.domain.view import HistoryPage, ProcessQuery, ProcessView, TaskTrace
-from tests.support.builders import make_replica_view
+from progressor.domain.wait import Wait
+from progressor.telemetry.log_level import Level
+from tests.support.builders import make_activity, make_replica_facts, make_replica_view
 
 if TYPE_CHECKING:
     # The generated module has them in its stub alone.
@@ -99,6 +102,8 @@ class MemoryProcesses:
         self.status = ProcessStatus.RUNNING
         self.ranges: list[HistoryRange] = []
         self.init_ends_as = ProcessStatus.RUNNING
+        self.first: dict[str, Wait] = {}
+        """What the first task of a process waits for, by its id."""
 
     async def read(
         self, key: ProcessKey, wanted: HistoryRange, *, bytes_max: int
@@ -126,6 +131,13 @@ class MemoryProcesses:
         """Return some of five tasks of 1 MB."""
         assert key.process_id == "1"
         return tuple(trace(task_id) for task_id in range(after + 1, min(after + limit, 5) + 1))
+
+    async def first_waits(
+        self, namespace: str, keys: Sequence[ProcessKey]
+    ) -> Mapping[ProcessKey, Wait]:
+        """Return what each was given."""
+        assert all(it.namespace == namespace for it in keys), "a page is of one namespace"
+        return {it: self.first[it.process_id] for it in keys if it.process_id in self.first}
 
     async def list(self, query: ProcessQuery) -> tuple[Process, ...]:
         """Return some of five processes."""
@@ -197,6 +209,27 @@ class MemoryRoster:
             for number in (1, 2, 3)
         )
         return tuple(view for view in views if view.replica_id > after)[:limit]
+
+
+class MemoryActivities:
+    """Tells of a replica that has just beaten, in which nothing is done; nothing waits."""
+
+    async def read(self) -> Activity:
+        """Return it."""
+        return make_activity(make_replica_facts())
+
+
+class MemoryLogLevels:
+    """Remembers what it was asked; the level was info."""
+
+    def __init__(self) -> None:
+        """Begin with nothing asked."""
+        self.asked: list[tuple[Level, dt.timedelta]] = []
+
+    def set(self, level: Level, lasting: dt.timedelta) -> Level:
+        """Note it."""
+        self.asked.append((level, lasting))
+        return "info"
 
 
 def namespace(name: str) -> Namespace:

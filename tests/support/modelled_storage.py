@@ -1,6 +1,7 @@
 """Storage and its model side by side: each operation is done to both, and compared."""
 
 import asyncio
+import collections
 import dataclasses
 import datetime as dt
 from collections.abc import Coroutine, Iterable, Mapping
@@ -13,7 +14,18 @@ from progressor.domain.intent import Lost, Outcome, SetTimer
 from progressor.domain.process import Process, ProcessKey, ProcessStatus, process_key
 from progressor.domain.settlement import settle
 from progressor.domain.task import RunningTask, TaskStatus, TaskType
+from progressor.domain.wait import (
+    BehindTask,
+    NoFreeWorker,
+    NoReplica,
+    Overrun,
+    PresumedDead,
+    RetryNotDue,
+    TimerNotDue,
+    Wait,
+)
 from progressor.storage.claims import Claimed, Room, Wanted
+from progressor.storage.queues import Queues
 from progressor.storage.settlements import Due, LeaseLost, Written
 from tests.support.laws import Past, broken_laws
 from tests.support.model import Model, ModelProcess, ModelTask
@@ -21,6 +33,7 @@ from tests.support.storage import (
     EXPIRES_AFTER,
     LEASE_TIMEOUT,
     NAMESPACE,
+    STATEMENT_TIMEOUT,
     a_request,
     dump,
     empty,
@@ -314,6 +327,41 @@ class ModelledStorage:
         """Ask for what breaks a law, and for what of the past has changed."""
         assert broken_laws(self.machinery.eye) == {}
         assert self.past.look(self.machinery.eye) == []
+
+    def what_waits_is_told(self) -> None:
+        """Each task has one cause: the one that Get names, List, the metrics and the scan go by."""
+        processes = self.desks[0].processes
+        keys = [key_of(row[0]) for row in self.machinery.processes()]
+        waits = {key: self.do(processes.get(key)).waits for key in keys}
+        told = [wait for found in waits.values() for wait in found]
+
+        firsts = self.do(processes.first_waits(NAMESPACE.name, keys))
+
+        assert sorted(wait.task_id for wait in told) == [
+            row[0] for row in self.machinery.tasks() if row[3] in {"waiting", "running", "blocked"}
+        ]
+        assert firsts == {key: found[0] for key, found in waits.items() if found}
+        self._is_counted(told)
+        self._is_collected(told)
+
+    def _is_counted(self, told: Iterable[Wait]) -> None:
+        desk = self.desks[0]
+        queues = Queues(pool=desk.pool, clock=self.clock, statement_timeout=STATEMENT_TIMEOUT)
+        [queue] = self.do(queues.count([NAMESPACE.name]))
+        causes = collections.Counter(type(wait.cause) for wait in told)
+        assert queue.due == causes[NoFreeWorker] + causes[NoReplica]
+        assert queue.timers == causes[TimerNotDue]
+        assert queue.retries == causes[RetryNotDue]
+        assert queue.behind == causes[BehindTask]
+
+    def _is_collected(self, told: Iterable[Wait]) -> None:
+        zombies = self.do(self.desks[0].find_zombies())
+        # Here a silent replica may lease, which then is news: it must have spoken up just now.
+        news = self.machinery.eye.execute(
+            "SELECT task_id FROM progressor.running WHERE leased_at >= %s", [self.clock.now()]
+        ).fetchall()
+        lost = {wait.task_id for wait in told if isinstance(wait.cause, PresumedDead | Overrun)}
+        assert lost == {zombie.task_id for zombie in zombies} - {row[0] for row in news}
 
     def hold(self, task: RunningTask, desk: int) -> None:
         """Put a task that was leased into a replica's hands."""

@@ -15,8 +15,8 @@ class Points:
     """Records what an engine tells its observers; waits for what is to come.
 
     Points: admitted, awaited, claimed, answered, settled, fenced, abandoned, scan_found,
-    timers_claimed, backlog_claimed, zombie_collected, reply_fetched, notification_lost,
-    scanned, scan_failed, batch, beat.
+    timers_claimed, backlog_claimed, zombie_collected, reply_fetched, notified,
+    notification_lost, scanned, scan_failed, batch, beat.
     """
 
     def __init__(self) -> None:

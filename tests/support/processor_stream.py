@@ -110,7 +110,14 @@ class _Stream:
 
     async def _write(self, packed: bytes) -> None:
         async with self._writing:
-            await self._context.write(packed)
+            # Cancelled in the midst of it, gRPC would have two writes at once with the next one,
+            # and the stream would end without a word.
+            writing = asyncio.ensure_future(self._context.write(packed))
+            try:
+                await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                await asyncio.wait({writing})
+                raise
 
     def _finish(self, end: EndStream) -> None:
         if not self._end.done():

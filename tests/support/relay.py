@@ -16,7 +16,9 @@ class Relay:
         self._port = 0
         self._server_port = 0
         self._listener: asyncio.Server | None = None
+        self._is_open = False
         self._writers: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._left = asyncio.Event()
 
     @property
@@ -26,7 +28,7 @@ class Relay:
 
     async def start(self, server_port: int) -> None:
         """Accept connections and pass them on to `server_port`."""
-        self._server_port = server_port
+        self._server_port, self._is_open = server_port, True
         if self._path is not None:
             self._listener = await asyncio.start_unix_server(self._serve, self._path)
             return
@@ -35,11 +37,14 @@ class Relay:
 
     async def stop(self) -> None:
         """Refuse connections, and cut those there are; safe to repeat."""
-        if self._listener is not None:
-            self._listener.close()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            self._is_open = False
+            listener.close()
             self.cut()
-            await self._listener.wait_closed()
-            self._listener = None
+            await listener.wait_closed()
+            if self._serving:
+                await asyncio.wait(self._serving)
 
     def cut(self) -> None:
         """Break every connection at once, both ways."""
@@ -53,22 +58,39 @@ class Relay:
             await self._left.wait()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "each connection is served in a task"
+        self._serving.add(task)
+        self._writers.add(writer)
+        try:
+            await self._pass_both_ways(reader, writer)
+        finally:
+            # To a caller behind whom nobody serves, nobody serves.
+            writer.transport.abort()
+            self._writers.discard(writer)
+            self._serving.discard(task)
+            self._left.set()
+
+    async def _pass_both_ways(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if not self._is_open:
+            return
         try:
             way_on = await asyncio.open_connection("127.0.0.1", self._server_port)
         except OSError:
-            # Nobody serves behind it: to the caller, nobody serves.
-            writer.transport.abort()
             return
         server_reader, server_writer = way_on
-        pair = (writer, server_writer)
-        self._writers.update(pair)
+        self._writers.add(server_writer)
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_pass_on(reader, server_writer), name="relay to server")
-                group.create_task(_pass_on(server_reader, writer), name="relay from server")
+            # It may have been cut meanwhile.
+            if not writer.transport.is_closing():
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(_pass_on(reader, server_writer), name="relay to server")
+                    group.create_task(_pass_on(server_reader, writer), name="relay from server")
         finally:
-            self._writers.difference_update(pair)
-            self._left.set()
+            server_writer.transport.abort()
+            self._writers.discard(server_writer)
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import grpc
 from google.rpc import code_pb2
@@ -34,6 +34,7 @@ from tests.support.processor import Answer, Hang, ScriptedProcessor, Step, fail
 # Quick enough that a test of the safety nets need not wait long.
 SETTINGS: Mapping[str, str] = {
     "server.bind": "127.0.0.1:0",
+    "telemetry.metrics_bind": "off",
     "server.drain_timeout_seconds": "5",
     "scanner.interval_seconds": "0.2",
     "scanner.overdue_seconds": "0.2",
@@ -312,15 +313,22 @@ class ReplicaProcess:
 
 @contextlib.asynccontextmanager
 async def running_process(
-    conninfo: str, directory: Path, settings: Mapping[str, str] = {}
+    conninfo: str,
+    directory: Path,
+    settings: Mapping[str, str] = {},
+    *,
+    stderr: IO[bytes] | None = None,
 ) -> AsyncIterator[ReplicaProcess]:
-    """Run `progressor serve` on a database, on a unix socket in `directory`."""
+    """Run `progressor serve` on a database, on a unix socket in `directory`.
+
+    Its log goes to `stderr`, or where ours goes.
+    """
     address = f"unix:{directory}/engine.sock"
     chosen = {**SETTINGS, "database.dsn": conninfo, "server.bind": address, **settings}
     flags = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "progressor", "serve", *flags,
-        env={**os.environ, "PROGRESSOR_CONFIG": ""},
+        env={**os.environ, "PROGRESSOR_CONFIG": ""}, stderr=stderr,
     )  # fmt: skip
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -6,9 +6,11 @@ from typing import Any, cast
 from progressor.domain.namespace import Namespace
 from progressor.domain.task import RunningTask
 from progressor.storage.settlements import Entry, Settlements, Written
-from progressor.telemetry.setup import SILENT
+from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.tracing import SILENT
 from progressor.worker.aftermath import Aftermath
 from progressor.worker.leases import Leases
+from progressor.worker.measures import StepMeasures
 from progressor.worker.observer import Observers
 from progressor.worker.snapshots import Snapshots
 from progressor.worker.step import Steps
@@ -51,6 +53,7 @@ class Bench:
         self.aftermath = HeardAftermath()
         self.leases = Leases()
         self.observers = Observers()
+        self.metrics = Metrics()
         self.steps = Steps(
             processor=self.processor,
             settlements=cast("Settlements", self.settlements),
@@ -62,8 +65,9 @@ class Bench:
             clock=LoopClock(),
             spread=random.Random(1),
             step_grace=GRACE,
-            telemetry=SILENT,
+            tracing=SILENT,
             observers=self.observers,
+            measures=StepMeasures(self.metrics),
         )
         self.workers = Workers(lambda task: self.steps.carry(task, self.workers))
 

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import itertools
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import psycopg
@@ -31,6 +31,7 @@ from progressor.storage import admissions, arrays, claims
 from progressor.storage.admissions import Admissions
 from progressor.storage.claims import Claimed, Claims, Room
 from progressor.storage.functions import Functions
+from progressor.storage.group_commit import OnBatch, tell_nobody
 from progressor.storage.histories import Histories
 from progressor.storage.namespaces import Namespaces, _config
 from progressor.storage.pools import Connection, Pool, open_pools
@@ -41,6 +42,7 @@ from progressor.storage.retention import Retention
 from progressor.storage.settlements import Entry as Settled
 from progressor.storage.settlements import Outcome as SettlementOutcome
 from progressor.storage.settlements import Settlements, Written
+from progressor.storage.watch import Watch
 from tests.support.clock import ManualClock
 
 NAMESPACE = Namespace(
@@ -53,6 +55,7 @@ NAMESPACE = Namespace(
 EXPIRES_AFTER = dt.timedelta(seconds=30)
 GRACE = dt.timedelta(seconds=5)
 LEASE_TIMEOUT = dt.timedelta(seconds=5)
+COLLECTING = dt.timedelta(seconds=1)
 STATEMENT_TIMEOUT = dt.timedelta(seconds=10)
 NO_TIME = dt.timedelta()
 
@@ -287,11 +290,12 @@ def desk(
     replica_id: int = 1,
     namespace: Namespace = NAMESPACE,
     commit: Commit | None = None,
-    on_batch: Callable[[str, int], None] = lambda _name, _size: None,
+    on_batch: OnBatch = tell_nobody,
 ) -> Desk:
     """Return a replica's storage on a pool; its group commits do not run yet."""
     functions = Functions()
     gathered = commit or Commit(gather=NO_TIME)
+    namespaces = Namespaces(pool=pool)
 
     def own_id() -> int:
         return replica_id
@@ -333,9 +337,18 @@ def desk(
             clock=clock,
             replica_id=own_id,
             histories=Histories(pool=pool),
+            namespaces=namespaces,
+            watch=Watch(
+                pool=pool,
+                clock=clock,
+                lease_timeout=LEASE_TIMEOUT,
+                collecting=COLLECTING,
+                statement_timeout=STATEMENT_TIMEOUT,
+                age_max=dt.timedelta(),
+            ),
             statement_timeout=STATEMENT_TIMEOUT,
         ),
-        namespaces=Namespaces(pool=pool),
+        namespaces=namespaces,
         results=Results(pool=pool, functions=functions, clock=clock, replica_id=own_id),
         replicas=Replicas(pool=pool, clock=clock),
         retention=Retention(pool=pool, functions=functions, clock=clock),
@@ -350,7 +363,7 @@ async def running_desks(
     clock: Clock | None = None,
     namespace: Namespace = NAMESPACE,
     commit: Commit | None = None,
-    on_batch: Callable[[str, int], None] = lambda _name, _size: None,
+    on_batch: OnBatch = tell_nobody,
 ) -> AsyncIterator[tuple[Desk, ...]]:
     """Run the group commits of `count` replicas, ids 1 .. count, until the context is left."""
     pools = await open_pools(Database(dsn=conninfo, worker_connections_max=8), conninfo)

@@ -157,6 +157,61 @@ def test_get_prints_the_process_its_history_and_what_it_waits_for(
     assert asked.direction == types_pb2.DIRECTION_BACKWARD
 
 
+def _waits() -> list[types_pb2.Wait]:
+    """Return a call that runs, and one behind it, as a release tells them that uses no words."""
+    return [
+        types_pb2.Wait(
+            task_id=3, type=types_pb2.TASK_TYPE_CALL, cause=types_pb2.WAIT_CAUSE_RUNNING,
+            attempt=1, replica_id=7, explanation="Task 3 (call) runs [in replica 7].",
+        ),
+        types_pb2.Wait(
+            task_id=4, type=types_pb2.TASK_TYPE_CALL, cause=types_pb2.WAIT_CAUSE_BEHIND_TASK,
+            attempt=1, behind_task_id=3,
+        ),
+    ]  # fmt: skip
+
+
+def test_why_prints_the_chain_in_sentences(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["Get"] = process_service_pb2.GetResponse(process=_process(), waits=_waits())
+
+    ended = cli("why", "orders", "order-1")
+
+    asked = engine.requests[0]
+    assert (asked.namespace, asked.process_id) == ("orders", "order-1")
+    assert asked.history_range.limit == 0
+    assert ended.out.splitlines() == [
+        "Task 3 (call) runs [in replica 7].",
+        "Task 4 (call): behind task 3.",
+    ]
+
+
+def test_why_prints_the_fields_beside_the_sentences_in_json(
+    engine: ScriptedEngine, cli: Cli
+) -> None:
+    engine.answers["Get"] = process_service_pb2.GetResponse(
+        process=_process(), waits=_waits(), explanation="It is broken."
+    )
+
+    document = cli("why", "orders", "order-1", "--json").document
+
+    assert document["sentences"][:2] == ["It is broken.", "Task 3 (call) runs [in replica 7]."]
+    assert (document["namespace"], document["process_id"]) == ("orders", "order-1")
+    assert [wait["cause"] for wait in document["waits"]] == ["running", "behind_task"]
+    assert document["waits"][0]["replica_id"] == 7
+    assert document["waits"][0]["behind_runs"] is None
+
+
+def test_list_shows_what_comes_first(engine: ScriptedEngine, cli: Cli) -> None:
+    process = _process(first_wait=_waits()[0])
+    engine.answers["List"] = process_service_pb2.ListResponse(processes=[process])
+
+    people = cli("list").out
+    document = cli("list", "--json").document
+
+    assert "running in replica 7" in people
+    assert document["processes"][0]["first_wait"]["cause"] == "running"
+
+
 def test_trace_goes_through_the_pages_and_tells_tasks_as_a_timeline(
     engine: ScriptedEngine, cli: Cli
 ) -> None:

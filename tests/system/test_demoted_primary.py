@@ -195,11 +195,11 @@ async def test_of_two_servers_the_one_that_takes_writes_is_found(
                     await health_becomes(replica.address, SERVING)
             async with open_stage(replica) as after:
                 answer = await after.client.start("p", b"new")
+                with psycopg.connect(successor.conninfo, autocommit=True) as eye:
+                    row = eye.execute("SELECT count(*) FROM progressor.namespaces").fetchone()
     finally:
         await promote(primary)
 
-    with psycopg.connect(successor.conninfo, autocommit=True) as eye:
-        row = eye.execute("SELECT count(*) FROM progressor.namespaces").fetchone()
     assert answer.response == b"new"
     assert row == (1,)
 

@@ -1,6 +1,7 @@
 """A replica whose heartbeats are not written, and those that the others write."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator, Iterator
 
@@ -103,8 +104,9 @@ class TestWithoutHeartbeats:
         assert order.count("abandoned") == 1
 
     async def test_a_replica_takes_no_more_and_goes_on_with_the_next_heartbeat_without_a_scan(
-        self, own_database: str, silence: Silence
+        self, own_database: str, silence: Silence, caplog: pytest.LogCaptureFixture
     ) -> None:
+        caplog.set_level(logging.INFO)
         async with (
             running_replica(own_database, NEVER_SCANNING) as alone,
             open_stage(alone, one_at_a_time=False) as stage,
@@ -121,8 +123,12 @@ class TestWithoutHeartbeats:
             silence.end()
             await stage.settled("q", 2)
 
+        told = [it.getMessage() for it in caplog.records]
         assert meanwhile == 1
         assert stage.points.count("scan_found") == 0
+        assert told.index("lease lost: no heartbeat could be written") < told.index(
+            "steps are taken again"
+        )
 
 
 class TestAHeartbeatOnABadWay:

@@ -1,6 +1,7 @@
 """PostgreSQL away at start, and lost later: requests are told, and nothing is lost."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -135,6 +136,18 @@ class TestLostLater:
         assert (status.code, status.reason) == (StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
         assert answer.response == b"1"
         assert [it.payload for it in (await stage.client.get("p")).history] == [b"1"]
+
+    async def test_the_log_tells_once_that_it_does_not_serve_and_once_that_it_does(
+        self, stage: Stage, mortal: Cluster, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        await kill(mortal)
+        await health_becomes(stage.replica.address, NOT_SERVING)
+        await bring_back(mortal)
+        await health_becomes(stage.replica.address, SERVING)
+
+        told = [it.getMessage() for it in caplog.records if it.name == "progressor.app"]
+        assert told == ["engine does not serve", "engine serves again"]
 
     async def test_what_was_accepted_is_kept(self, stage: Stage, mortal: Cluster) -> None:
         hang, _ = await stage.busy("p")

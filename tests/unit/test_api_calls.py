@@ -17,10 +17,13 @@ from progressor.api.process_servicer import ProcessServicer
 from progressor.api.server import PROCESS_SERVICE
 from progressor.api.trace_context import trace_context_of
 from progressor.clock import SystemClock
+from progressor.telemetry.metrics import Metrics
 from progressor.v1 import process_service_pb2 as pb
+from tests.support.measured import counted
 
 PROCESS_ID, WHY = "p", "host=db"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+STATED = {"traceparent": PARENT, "tracestate": "a=1"}
 
 
 class EndError(Exception):
@@ -57,20 +60,8 @@ class Context:
         raise EndError
 
 
-class Refusals:
-    """An observer that remembers."""
-
-    def __init__(self) -> None:
-        """Begin with none."""
-        self.seen: list[tuple[str, str]] = []
-
-    def refused(self, method: str, reason: str) -> None:
-        """Remember."""
-        self.seen.append((method, reason))
-
-
-def interceptor(observer: Refusals | None = None) -> Interceptor:
-    return Interceptor(clock=SystemClock(), observer=observer or Refusals())
+def interceptor(metrics: Metrics | None = None) -> Interceptor:
+    return Interceptor(clock=SystemClock(), metrics=metrics)
 
 
 def wrapped(gate: Interceptor, name: str, method: Method) -> Method:
@@ -86,10 +77,12 @@ def wrapped(gate: Interceptor, name: str, method: Method) -> Method:
         ([("traceparent", PARENT)], {"traceparent": PARENT}),
         (
             [("traceparent", PARENT), ("tracestate", "a=1"), ("tracestate", "b@c=2 ,")],
-            {"traceparent": PARENT, "tracestate": "a=1,b@c=2 ,"},
+            {"traceparent": PARENT, "tracestate": "a=1,b@c=2"},
         ),
         ([("traceparent", PARENT), ("tracestate", "A=1")], {"traceparent": PARENT}),
         ([("traceparent", PARENT), ("tracestate", "a=" + "x" * 600)], {"traceparent": PARENT}),
+        ([("traceparent", PARENT), ("tracestate", " , ,a=1" + " " * 600)], STATED),
+        ([("traceparent", PARENT), ("tracestate", "a=1" + " " * 5000)], {"traceparent": PARENT}),
         ([("traceparent", PARENT), ("tracestate", "a=1," * 33)], {"traceparent": PARENT}),
         ([("tracestate", "a=1")], {}),
         ([("traceparent", PARENT), ("traceparent", PARENT)], {}),
@@ -153,12 +146,12 @@ async def test_an_error_is_told_and_counted() -> None:
     async def method(_request: Message, _context: Context) -> Message:
         raise errors.ProcessFinishedError(PROCESS_ID)
 
-    observer, context = Refusals(), Context()
+    metrics, context = Metrics(), Context()
     with pytest.raises(EndError):
-        await wrapped(interceptor(observer), "Call", method)(pb.CallRequest(), context)
+        await wrapped(interceptor(metrics), "Call", method)(pb.CallRequest(), context)
 
     assert context.code is grpc.StatusCode.FAILED_PRECONDITION
-    assert observer.seen == [("Call", "PROCESS_FINISHED")]
+    assert counted(metrics.requests) == {("", "Call", "refused", "PROCESS_FINISHED"): 1}
 
 
 @pytest.mark.parametrize(
@@ -170,16 +163,16 @@ async def test_a_bug_is_logged_under_the_id_that_the_caller_gets(
     async def method(_request: Message, _context: Context) -> Message:
         raise bug
 
-    observer, context = Refusals(), Context()
+    metrics, context = Metrics(), Context()
     with pytest.raises(EndError):
-        await wrapped(interceptor(observer), "Call", method)(pb.CallRequest(), context)
+        await wrapped(interceptor(metrics), "Call", method)(pb.CallRequest(), context)
 
     (record,) = caplog.records
     assert context.code is grpc.StatusCode.INTERNAL
     assert context.details == f"internal error [{vars(record)['error_id']}]"
     assert record.exc_info is not None
     assert record.exc_info[1] is bug
-    assert observer.seen == [("Call", "INTERNAL")]
+    assert counted(metrics.requests) == {("", "Call", "internal", "INTERNAL"): 1}
 
 
 async def test_unavailable_storage_is_logged_once_a_second(

@@ -39,7 +39,7 @@ def decode_call(**fields: object) -> Request:
 def decode_put(**fields: object) -> Import:
     given = {"namespace": "orders", "process_id": "1", "status": 2, **fields}
     message = pb.PutRequest(**given)  # type: ignore[arg-type]
-    return put_codec.put_from_wire(message, payload_bytes_max=LIMIT)
+    return put_codec.put_from_wire(message, {}, payload_bytes_max=LIMIT)
 
 
 @pytest.mark.parametrize(("kind", "task_type"), ADMITTED)

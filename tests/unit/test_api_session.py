@@ -19,10 +19,12 @@ from progressor.api.session import TIMEOUT_SECONDS_MAX
 from progressor.api.sessions import Sessions
 from progressor.api.trace_context import trace_context_of
 from progressor.clock import SystemClock
+from progressor.telemetry.metrics import Metrics
 from progressor.v1 import frames_pb2
 from progressor.v1 import process_service_pb2 as pb
+from tests.support.measured import counted
 from tests.support.sessions import call_of
-from tests.unit.test_api_calls import PARENT, Refusals
+from tests.unit.test_api_calls import PARENT
 
 PATIENCE_SECONDS = 10
 
@@ -129,8 +131,8 @@ class Running:
 
     def __init__(self, calls_max: int) -> None:
         self.methods = Methods()
-        self.observer = Refusals()
-        self.interceptor = Interceptor(clock=SystemClock(), observer=self.observer)
+        self.metrics = Metrics()
+        self.interceptor = Interceptor(clock=SystemClock(), metrics=self.metrics)
         self.sessions = Sessions(
             PROCESS_SERVICE,
             dict.fromkeys(("Start", "Call", "Notify", "Repair", "Get"), self.methods.serve),
@@ -198,6 +200,17 @@ async def test_each_kind_is_answered_in_its_own_words() -> None:
     assert kinds == ["start", "call", "notify", "repair", "get"]
 
 
+async def test_a_session_is_counted_while_it_is_open() -> None:
+    async with running() as run:
+        run.stream.send(call(1))
+        await run.stream.answered()
+        count = run.sessions.open_count
+        run.stream.close()
+        await run.ended()
+
+    assert (count, run.sessions.open_count) == (1, 0)
+
+
 async def test_a_slow_call_does_not_hold_up_a_fast_one() -> None:
     async with running() as run:
         run.stream.send(call(1, b"hang"), call(2))
@@ -217,7 +230,11 @@ async def test_an_error_and_a_bug_end_their_own_calls(caplog: pytest.LogCaptureF
     assert [answers[n].error.code for n in (1, 2, 3)] == [9, 13, 0]
     assert [reason(answers[n]) for n in (1, 2)] == ["PROCESS_FINISHED", "INTERNAL"]
     assert vars(caplog.records[0])["error_id"] in answers[2].error.message
-    assert sorted(run.observer.seen) == [("Call", "INTERNAL"), ("Call", "PROCESS_FINISHED")]
+    assert counted(run.metrics.requests) == {
+        ("orders", "Call", "refused", "PROCESS_FINISHED"): 1,
+        ("orders", "Call", "internal", "INTERNAL"): 1,
+        ("orders", "Call", "ok", ""): 1,
+    }
 
 
 async def test_a_poisoned_item_ends_alone() -> None:
@@ -365,7 +382,7 @@ async def test_one_huge_frame_is_held_to_the_bound_too() -> None:
         await run.stream.until(lambda: run.stream.read_count == 1)
         for _ in range(100):
             await asyncio.sleep(0)
-        begun, refused = run.methods.begun, len(run.observer.seen)
+        begun, refused = run.methods.begun, sum(counted(run.metrics.requests).values())
         run.stream.gate.set()
         answers = await run.stream.answered(500)
 

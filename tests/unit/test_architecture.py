@@ -27,6 +27,7 @@ BROAD_CATCHERS = {
     "api/interceptors.py": "turns a bug into INTERNAL",
     "sdk/processor.py": "turns whatever the user's code raises into a failed step",
     "sdk/streaming.py": "turns a bug in one step of a stream into its answer",
+    "telemetry/span_queue.py": "a bug of the exporter costs its batch, and not all that follow",
 }
 TASKS_WITHOUT_GROUP = {
     "sdk/sessions.py": "a client's user need not give it a task group; `close` ends its tasks",

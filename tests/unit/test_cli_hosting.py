@@ -19,6 +19,7 @@ class FakeEngine:
     """An engine that notes how it is treated."""
 
     addresses = ("127.0.0.1:1",)
+    metrics_url = ""
     database = "nowhere"
 
     def __init__(self) -> None:

@@ -4,22 +4,20 @@ import dataclasses
 import datetime as dt
 import io
 import json
-import logging
-from collections.abc import Iterator
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from progressor import errors
 from progressor.cli.documents import render
 from progressor.cli.exit_codes import EPILOGUE, ExitCode, exit_code_for
 from progressor.cli.failure import report
 from progressor.cli.inputs import json_object, pairs
-from progressor.cli.output import payload_text
+from progressor.cli.output import Output, one_line, payload_text
 from progressor.cli.showcase import reachable
 from progressor.cli.timeline import timeline
 from progressor.sdk.values import TaskStatus, TaskTrace, TaskType
-from progressor.telemetry.logs import set_up_logs
 
 NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 
@@ -65,6 +63,20 @@ def test_a_document_has_each_kind_of_field_in_its_form() -> None:
 )
 def test_a_payload_for_people_is_readable_and_harmless(payload: bytes | None, shown: str) -> None:
     assert payload_text(payload) == shown
+
+
+def test_somebody_elses_words_are_one_line_that_commands_no_terminal() -> None:
+    assert one_line("two\nlines \x1b[2J\x07and\tmore") == "two lines [2J and more"
+
+
+@pytest.mark.parametrize(("is_terminal", "line_count"), [(False, 1), (True, 3)])
+def test_a_sentence_stays_whole_in_a_pipe(is_terminal: bool, line_count: int) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=40, force_terminal=is_terminal)
+
+    Output(as_json=False, console=console).show({}, Text("word " * 20))
+
+    assert len(stream.getvalue().splitlines()) == line_count
 
 
 def test_every_class_of_error_has_an_exit_code() -> None:
@@ -219,36 +231,3 @@ def test_an_object_is_not_a_list() -> None:
 )
 def test_a_listener_on_every_address_is_reached_by_loopback(bound: str, reached: str) -> None:
     assert reachable(bound) == reached
-
-
-@pytest.fixture
-def root_logger() -> Iterator[logging.Logger]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield root
-    root.handlers[:], root.level = handlers, level
-
-
-def test_a_log_record_is_one_json_object_with_its_fields(root_logger: logging.Logger) -> None:
-    stream = io.StringIO()
-    set_up_logs(level="info", log_format="auto", stream=stream)
-
-    root_logger.info("step settled", extra={"process_id": "order-1"})
-    root_logger.debug("unheard")
-
-    (line,) = stream.getvalue().splitlines()
-    record = json.loads(line)
-    assert (record["event"], record["process_id"], record["level"]) == (
-        "step settled",
-        "order-1",
-        "info",
-    )
-
-
-def test_a_traceback_is_a_field_of_the_record(root_logger: logging.Logger) -> None:
-    stream = io.StringIO()
-    set_up_logs(level="info", log_format="json", stream=stream)
-
-    root_logger.error("broke", exc_info=ValueError("why"))
-
-    assert "ValueError: why" in json.loads(stream.getvalue())["exception"]

@@ -10,7 +10,7 @@ from progressor import config, errors
 from progressor.domain.namespace import HistoryMode, ZombiePolicy
 from progressor.domain.task import TaskType
 from progressor.settings.addresses import redact_dsn
-from progressor.settings.sections import Replica, default_data_directory
+from progressor.settings.sections import Replica, Telemetry, default_data_directory
 from progressor.settings.sources import SourceKind
 
 
@@ -299,6 +299,44 @@ def test_every_default_of_the_reference_can_be_given(tmp_path: Path) -> None:
     assert loaded.server == config.Config().server
     assert loaded.scanner == config.Config().scanner
     assert loaded.telemetry == config.Config().telemetry
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("127.0.0.1:9464+", ["127.0.0.1:9464+", "127.0.0.1:9466+"]),
+        ("0.0.0.0:9464", ["0.0.0.0:9464", "0.0.0.0:9466"]),
+        ("[::1]:9464", ["[::1]:9464", "[::1]:9466"]),
+        ("localhost:0", ["localhost:0", "localhost:0"]),
+        ("off", ["None", "None"]),
+        ("", ["127.0.0.1:9464+", "127.0.0.1:9466+"]),
+    ],
+)
+def test_the_third_process_of_an_engine_has_its_metrics_two_ports_above_the_first(
+    tmp_path: Path, text: str, places: list[str]
+) -> None:
+    loaded = _load(tmp_path, flags={"telemetry.metrics_bind": text}).telemetry
+
+    assert [str(loaded.metrics_at()), str(loaded.metrics_at(3))] == places
+
+
+@pytest.mark.parametrize(
+    "text", ["9464", "127.0.0.1", "127.0.0.1:65536", "127.0.0.1:9464-", "unix:/m.sock", "on", "+"]
+)
+def test_metrics_are_at_a_host_and_a_port_or_nowhere(tmp_path: Path, text: str) -> None:
+    with pytest.raises(errors.ConfigError) as caught:
+        _load(tmp_path, flags={"telemetry.metrics_bind": text})
+
+    assert caught.value.key == "telemetry.metrics_bind"
+
+
+def test_a_process_without_a_port_for_its_metrics_is_refused_by_the_key() -> None:
+    telemetry = Telemetry(metrics_bind="127.0.0.1:65535")
+
+    with pytest.raises(errors.ConfigError, match="65536") as caught:
+        telemetry.metrics_at(2)
+
+    assert caught.value.key == "telemetry.metrics_bind"
 
 
 def test_a_lease_of_two_and_a_half_heartbeats_is_enough() -> None:

@@ -12,6 +12,7 @@ from progressor.domain.process import ProcessStatus
 from progressor.domain.task import TaskType
 from tests.support.builders import make_key, make_request
 from tests.support.clock import START
+from tests.support.spans import TRACED
 
 INIT, RUNNING = ProcessStatus.INIT, ProcessStatus.RUNNING
 ERROR, FINISHED = ProcessStatus.ERROR, ProcessStatus.FINISHED
@@ -117,6 +118,12 @@ def test_another_import_has_another_fingerprint(changes: dict[str, object]) -> N
     changed = dataclasses.replace(IMPORT, **changes)  # type: ignore[arg-type]
 
     assert changed.fingerprint() != IMPORT.fingerprint()
+
+
+def test_a_repetition_under_another_trace_is_the_same_import() -> None:
+    repeated = dataclasses.replace(IMPORT, trace_context=TRACED)
+
+    assert repeated.fingerprint() == IMPORT.fingerprint()
 
 
 def test_the_order_of_metadata_does_not_make_another_import() -> None:

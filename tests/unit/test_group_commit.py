@@ -7,6 +7,7 @@ import pytest
 from progressor import errors
 from progressor.storage.group_commit import (
     Insistence,
+    Waiting,
 )
 from tests.support.builders import make_key
 from tests.support.commit_bench import Bench, Item, crowd
@@ -22,7 +23,7 @@ async def test_a_lone_item_is_written_at_once() -> None:
         assert await future == 10
 
     assert asyncio.get_running_loop().time() == 0
-    assert bench.told == [("test", 1)]
+    assert bench.told == [("test", 1, 0.0)]
 
 
 @in_virtual_time
@@ -40,6 +41,25 @@ async def test_what_comes_while_a_batch_is_in_flight_makes_the_next_one() -> Non
 
     assert waiting == 2
     assert bench.batches == [(1,), (2, 3)]
+
+
+@in_virtual_time
+async def test_a_batch_tells_how_long_its_first_item_has_waited() -> None:
+    bench = Bench()
+    bench.open.clear()
+    async with bench.running():
+        first = bench.submit(*crowd(1))
+        await asyncio.sleep(1)
+        second = bench.submit(*crowd(2))
+        await asyncio.sleep(0.5)
+        third = bench.submit(*crowd(3))
+        await asyncio.sleep(0.5)
+        waiting = bench.commit.waiting
+        bench.open.set()
+        await asyncio.wait([*first, *second, *third])
+
+    assert waiting == Waiting("test", 2, 0)
+    assert bench.told == [("test", 1, 0.0), ("test", 2, 1.0)]
 
 
 @in_virtual_time

@@ -60,6 +60,19 @@ async def test_targets_are_taken_in_turn(channels: Channels) -> None:
     assert await targets_of(channels, namespace(A, B, C), 5) == [A, B, C, A, B]
 
 
+async def test_streams_are_counted_while_they_are_open(channels: Channels) -> None:
+    first, second = await channels.take(namespace(A)), await channels.take(namespace(B))
+    async with asyncio.TaskGroup() as group:
+        counts = [channels.stream_count]
+        for connection in (first, second, second):
+            connection.stream(group)
+            counts.append(channels.stream_count)
+        await channels.close()
+
+    assert counts == [0, 1, 2, 2]
+    assert channels.stream_count == 0
+
+
 async def test_namespaces_share_the_channel_to_a_target(channels: Channels) -> None:
     first = await channels.take(namespace(A))
     second = await channels.take(namespace(A, name="payments"))

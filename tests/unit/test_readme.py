@@ -28,6 +28,7 @@ from progressor.domain.namespace import PAYLOAD_BYTES_CEILING, Namespace
 from progressor.processor import codec, failures
 from progressor.settings.sources import variable_of
 from progressor.telemetry import names
+from progressor.telemetry.instruments import LABEL_SETS_MAX, OVERFLOW, Kind
 from progressor.worker import step
 from tests.support.replica import running_replica
 from tests.support.scripted_engine import Ended
@@ -93,10 +94,25 @@ def namespace_table() -> str:
 
 def metrics_table() -> str:
     rows = [
-        (code(it.name), it.unit.strip("{}"), ", ".join(map(code, it.facts)), it.meaning)
-        for it in names.COUNTERS.values()
+        (
+            code(f"{it.name}_total" if it.kind is Kind.COUNTER else it.name),
+            it.kind,
+            it.unit.strip("{}"),
+            ", ".join(map(code, it.labels)),
+            it.meaning,
+        )
+        for it in names.METRICS.values()
     ]
-    return table(("counter", "of", "by", "meaning"), rows)
+    return table(("metric", "kind", "unit", "by", "meaning"), rows)
+
+
+def spans_table() -> str:
+    return table(("span", "meaning"), [(code(it), say) for it, say in names.SPANS.items()])
+
+
+def attributes_table() -> str:
+    rows = [(code(it), say) for it, say in names.ATTRIBUTES.items()]
+    return table(("attribute", "meaning"), rows)
 
 
 def exit_codes_table() -> str:
@@ -108,6 +124,8 @@ TABLES = {
     "config": configuration_table,
     "namespace": namespace_table,
     "metrics": metrics_table,
+    "spans": spans_table,
+    "attributes": attributes_table,
     "exit-codes": exit_codes_table,
 }
 
@@ -195,6 +213,16 @@ def test_a_limit_is_that_of_the_code(words: str, of_the_code: object, told: obje
     assert of_the_code == told
 
 
+def test_every_metric_to_watch_is_one() -> None:
+    told = set(re.findall(r"`(progressor_\w+)`", section("Metrics")))
+
+    assert told == {
+        f"{it.name}_total" if it.kind is Kind.COUNTER else it.name for it in names.METRICS.values()
+    }
+    assert f"no more than {LABEL_SETS_MAX:,} sets of labels" in " ".join(readme().split())
+    assert f"`{OVERFLOW}`" in section("Metrics")
+
+
 def test_the_message_of_a_step_is_as_large_as_told() -> None:
     assert "of a step above 64 MiB" in readme()
     assert failures.MESSAGE_BYTES_MAX == 64 * 1024**2
@@ -217,11 +245,11 @@ def test_every_reason_of_a_failed_task_is_in_the_code() -> None:
 
 
 def test_every_log_message_is_in_the_code() -> None:
-    rows = re.findall(r"^\| (`.+?`) \| ", section("Metrics, traces, logs"), re.MULTILINE)
+    rows = re.findall(r"^\| (`.+?`) \| ", section("Logs"), re.MULTILINE)
     source = "\n".join(path.read_text("utf-8") for path in (ROOT / "progressor").rglob("*.py"))
     told = [text for row in rows for text in re.findall(r"`([^`]+)`", row)]
 
-    assert len(told) > len(names.COUNTERS)
+    assert len(told) > len(rows) > 0
     assert [text for text in told if text not in source] == []
 
 
@@ -251,7 +279,7 @@ def blocks() -> list[Block]:
 
 
 def test_every_block_has_a_language_that_is_known_here() -> None:
-    assert {it.language for it in blocks()} == {"python", "console", "sh", "text", "toml"}
+    assert {it.language for it in blocks()} == {"python", "console", "sh", "text", "toml", "yaml"}
 
 
 def test_the_processor_is_the_one_that_the_sdk_shows() -> None:

@@ -8,8 +8,10 @@ import random
 import pytest
 
 from progressor.scanner.loop import repeat
+from progressor.telemetry.metrics import Metrics
 from progressor.worker.observer import Observers
 from tests.support.builders import seconds
+from tests.support.measured import counted
 from tests.support.memory import away
 from tests.support.virtual_time import in_virtual_time
 
@@ -27,7 +29,7 @@ class Scan:
             raise self.script.pop(0)
 
 
-async def scanned(scan: Scan, *, during: float) -> Observers:
+async def scanned(scan: Scan, *, during: float, metrics: Metrics | None = None) -> Observers:
     observers = Observers()
     scanning = asyncio.ensure_future(
         repeat(
@@ -36,6 +38,7 @@ async def scanned(scan: Scan, *, during: float) -> Observers:
             interval=seconds(10),
             spread=random.Random(1),
             observers=observers,
+            metrics=metrics or Metrics(),
         )
     )
     await asyncio.sleep(during)
@@ -61,10 +64,12 @@ async def test_a_scan_is_repeated_about_every_interval() -> None:
 async def test_an_outage_is_a_warning_and_the_next_scan_comes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    metrics = Metrics()
     with caplog.at_level(logging.WARNING):
-        observers = await scanned(Scan(away()), during=15)
+        observers = await scanned(Scan(away()), during=15, metrics=metrics)
 
     assert observers.counts == {"scan_failed": 1, "scanned": 2}
+    assert counted(metrics.scans_failed) == {("due",): 1}
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
@@ -72,8 +77,10 @@ async def test_an_outage_is_a_warning_and_the_next_scan_comes(
 async def test_a_bug_is_an_error_with_its_traceback_and_the_next_scan_comes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    metrics = Metrics()
     with caplog.at_level(logging.WARNING):
-        observers = await scanned(Scan(ZeroDivisionError()), during=15)
+        observers = await scanned(Scan(ZeroDivisionError()), during=15, metrics=metrics)
 
     assert observers.counts == {"scan_failed": 1, "scanned": 2}
+    assert counted(metrics.scans_failed) == {("due",): 1}
     assert caplog.records[0].exc_info is not None

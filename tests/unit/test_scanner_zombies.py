@@ -1,6 +1,8 @@
 """Zombies: lost leases are collected by the namespace's policy."""
 
 import asyncio
+import dataclasses
+import logging
 import random
 from typing import cast
 
@@ -11,6 +13,7 @@ from progressor.domain.namespace import ZombiePolicy
 from progressor.domain.process import ProcessKey
 from progressor.domain.settlement import Break, Retry
 from progressor.domain.task import TaskStatus
+from progressor.scanner.measures import ScanMeasures
 from progressor.scanner.zombies import ZombieScan
 from progressor.settings.sections import Replica, Scanner
 from progressor.storage.admissions import Admissions
@@ -18,6 +21,7 @@ from progressor.storage.claims import Claims
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.replicas import Replicas, ZombieCause
 from progressor.storage.settlements import Entry, LeaseLost, Settlements
+from progressor.telemetry.metrics import Metrics
 from progressor.worker.aftermath import Aftermath
 from progressor.worker.agenda import Agenda
 from progressor.worker.leases import Leases
@@ -30,6 +34,7 @@ from tests.support.builders import (
     make_zombie,
     seconds,
 )
+from tests.support.measured import counted, recorded
 from tests.support.memory import (
     MemoryAdmissions,
     MemoryClaims,
@@ -40,6 +45,7 @@ from tests.support.memory import (
     MemorySettlements,
     away,
 )
+from tests.support.spans import SPAN_ID, TRACED, Spans, attributes_of, parent_of
 from tests.support.virtual_time import LoopClock, in_virtual_time
 
 REPLICA = Replica()
@@ -57,6 +63,7 @@ class Bench:
         self.namespaces = MemoryNamespaces()
         self.leases = Leases()
         self.observers = Observers()
+        self.metrics = Metrics()
         self.replies = Replies(
             results=MemoryResults(),
             listen=MemoryListener().listen,
@@ -79,6 +86,8 @@ class Bench:
             scanner=Scanner(zombie_batch_max=3),
             spread=random.Random(1),
             observers=self.observers,
+            clock=LoopClock(),
+            measures=ScanMeasures(self.metrics),
         )
 
 
@@ -130,6 +139,9 @@ async def test_the_caller_of_a_zombie_that_is_given_up_is_told() -> None:
 
     assert waiter.result().status is TaskStatus.ERROR
     assert bench.observers.counts == {"zombie_collected": 1}
+    assert counted(bench.metrics.zombies_collected) == {("orders", "silent", "fail", "break"): 1}
+    assert counted(bench.metrics.settled) == {("orders", "call", "break"): 1}
+    assert recorded(bench.metrics.zombie_collection) == {("orders", "call"): (1, 0.0)}
 
 
 @in_virtual_time
@@ -141,6 +153,7 @@ async def test_a_zombie_that_another_replica_collected_first_is_not_counted() ->
     await bench.scanning.scan()
 
     assert bench.observers.counts == {}
+    assert counted(bench.metrics.zombies_collected) == {}
 
 
 @in_virtual_time
@@ -257,6 +270,19 @@ async def test_a_zombie_that_cannot_be_settled_ends_the_scan_loudly() -> None:
 
 
 @in_virtual_time
+async def test_the_log_names_what_was_collected(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench()
+    bench.replicas.zombies = (make_zombie(task_id=7, attempt=2),)
+
+    await bench.scanning.scan()
+
+    (told,) = (vars(it) for it in caplog.records if it.getMessage() == "lost lease collected")
+    names = ("task_id", "attempt", "cause", "settlement")
+    assert [told[name] for name in names] == [7, 2, "silent", "retry"]
+
+
+@in_virtual_time
 async def test_one_that_cannot_be_settled_does_not_hold_up_the_others() -> None:
     bench = Bench()
     bench.replicas.zombies = (make_zombie(task_id=1), make_zombie(task_id=2))
@@ -266,3 +292,28 @@ async def test_one_that_cannot_be_settled_does_not_hold_up_the_others() -> None:
 
     assert [entry.task_id for entry in bench.settlements.entries] == [1, 2]
     assert bench.observers.counts == {"zombie_collected": 1}
+
+
+@in_virtual_time
+async def test_a_lost_lease_is_collected_in_the_story_of_its_task() -> None:
+    spans, bench = Spans(), Bench()
+    bench.replicas.zombies = (make_zombie(trace_context=TRACED, attempt=2),)
+
+    await dataclasses.replace(bench.scanning, tracing=spans.tracing).scan()
+
+    span = spans.one("progressor.collect")
+    assert parent_of(span) == SPAN_ID
+    assert attributes_of(span)["progressor.attempt"] == 2
+    assert attributes_of(span)["progressor.cause"] == "silent"
+    assert attributes_of(span)["progressor.settlement"] == "retry"
+
+
+@in_virtual_time
+async def test_a_lost_lease_that_another_replica_collected_is_told_by_that() -> None:
+    spans, bench = Spans(), Bench()
+    bench.replicas.zombies = (make_zombie(trace_context=TRACED),)
+    bench.settlements.script.append(LeaseLost())
+
+    await dataclasses.replace(bench.scanning, tracing=spans.tracing).scan()
+
+    assert spans.ended() == ()

@@ -139,6 +139,12 @@ async def test_get_returns_process_history_timer_and_waits() -> None:
         last_error=types.TaskError(code=14, reason="R", message="m"),
     )
     wait.until.FromDatetime(NOON)
+    crowded = answer.waits.add(
+        cause=types.WAIT_CAUSE_NO_FREE_WORKER, worker_count=2, explanation="It waits."
+    )
+    crowded.since.FromDatetime(NOON)
+    behind = answer.waits.add(cause=types.WAIT_CAUSE_BEHIND_TASK, behind_task_id=5)
+    behind.behind_since.FromDatetime(NOON)
     async with scripted_engine(answer) as engine, Client(engine.address) as client:
         got = await client.get("p", history=HistoryRange(after=0, limit=1), state_type=list[int])
 
@@ -158,6 +164,11 @@ async def test_get_returns_process_history_timer_and_waits() -> None:
     assert got.waits[0].last_error is not None
     assert (got.waits[0].behind_task_id, got.waits[0].last_error.code) == (None, 14)
     assert got.next_after == 1
+    retried, crowd, line = got.waits
+    assert (crowd.since, crowd.busy_count, crowd.worker_count) == (NOON, 0, 2)
+    assert (crowd.explanation, crowd.behind_runs) == ("It waits.", None)
+    assert (line.behind_task_id, line.behind_runs, line.behind_since) == (5, False, NOON)
+    assert (retried.busy_count, retried.behind_since, retried.collected_at) == (None, None, None)
 
 
 async def test_get_of_a_plain_process_leaves_the_rest_empty() -> None:

@@ -93,7 +93,8 @@ class ScriptedEngine:
     Start = Call = Notify = Repair = SimpleRepair = Get = Put = Remove = answer
     Trace = List = AwaitTask = answer
     CreateNamespace = UpdateNamespace = GetNamespace = answer
-    ListNamespaces = DeleteNamespace = ListReplicas = answer
+    ListNamespaces = DeleteNamespace = ListReplicas = SetLogLevel = answer
+    GetActivity = answer
 
 
 @contextlib.asynccontextmanager

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from progressor import errors
 from progressor.sdk import BYTES, Client, EngineUnavailableError, UnexpectedStatusError, sessions
+from progressor.sdk.session import Session
 from progressor.v1 import frames_pb2, process_service_pb2_grpc
 from progressor.v1 import process_service_pb2 as pb
 from tests.unit.test_sdk_engine import HANG, ScriptedEngine, refusal, scripted_engine
@@ -112,6 +114,26 @@ async def test_many_requests_share_one_session() -> None:
     assert sorted(int(call.call.args) for call in engine.calls) == list(range(100))
     assert len({call.call_id for call in engine.calls}) == 100
     assert engine.unary == []
+
+
+async def test_a_session_is_not_run_in_the_context_of_who_happened_to_be_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    span: contextvars.ContextVar[str] = contextvars.ContextVar("span", default="none")
+    seen: list[str] = []
+    run = Session.run
+
+    async def noted(session: Session) -> None:
+        seen.append(span.get())
+        await run(session)
+
+    monkeypatch.setattr(Session, "run", noted)
+    async with bare_engine(answering) as engine, client(engine) as it:
+        token = span.set("of the first")
+        await it.call("p")
+        span.reset(token)
+
+    assert seen == ["none"]
 
 
 async def test_a_client_can_be_told_to_make_calls_only() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import datetime as dt
 import threading
 from collections.abc import AsyncIterator
@@ -234,6 +235,24 @@ async def test_over_the_bound_steps_wait_in_line_where_they_can_be_given_up() ->
 
     assert sorted(answers) == [2, 4]
     assert orders.begun == ["p1", "p2", "p4"]
+
+
+async def test_no_step_sees_what_the_one_that_made_room_for_it_has_set() -> None:
+    processor: Processor[Any] = Processor("orders")
+    seen: contextvars.ContextVar[str] = contextvars.ContextVar("seen", default="nothing")
+
+    @processor.call
+    async def note(step: Step[Any]) -> str:
+        before = seen.get()
+        seen.set(step.process_id)
+        return before
+
+    one_at_a_time = processor.running("127.0.0.1:0", limits=Limits(steps_max=1))
+    async with one_at_a_time as address, engine_of(address) as engine:
+        await engine.send(*(step(number, f"p{number}") for number in range(1, 4)))
+        answers = await engine.answers(3)
+
+    assert [answers[number].response for number in (1, 2, 3)] == [b'"nothing"'] * 3
 
 
 @pytest.mark.parametrize("bound", ["LINE_STEPS_MAX", "LINE_BYTES_MAX"])

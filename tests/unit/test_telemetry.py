@@ -1,63 +1,59 @@
-"""What is traced: decided by the caller who traces, else by the ratio, before anything is made."""
-
-import dataclasses
+"""What the configuration makes of telemetry: nothing where it wants nothing."""
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from progressor.telemetry.setup import SILENT, Telemetry
-from tests.support.builders import make_task
-
-TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
-SAMPLED = {"traceparent": f"00-{TRACE_ID}-b7ad6b7169203331-01"}
-NOT_SAMPLED = {"traceparent": f"00-{TRACE_ID}-b7ad6b7169203331-00"}
+from progressor.clock import SystemClock
+from progressor.settings.sections import Telemetry as Settings
+from progressor.telemetry.exports import Exports
+from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.resource import resource_of
+from progressor.telemetry.setup import SILENT, Telemetry, set_up
 
 
-def tracing(exporter: InMemorySpanExporter, *, ratio: float = 0.5, chance: float = 0) -> Telemetry:
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return Telemetry(
-        tracer=provider.get_tracer("test"),
-        counters={},
-        shutdown=provider.shutdown,
-        chance=lambda: chance,
-        sample_ratio=ratio,
+def traced(endpoint: str) -> Telemetry:
+    return set_up(
+        otlp_endpoint=endpoint,
+        service_name="service",
+        instance="replica:1",
+        sample_ratio=1.0,
+        chance=lambda: 0.0,
     )
 
 
-@pytest.mark.parametrize(
-    ("context", "chance", "sampled"),
-    [
-        (SAMPLED, 0.9, True),
-        (NOT_SAMPLED, 0.1, False),
-        ({"traceparent": f"00-{TRACE_ID}-b7ad6b7169203331-03"}, 0.9, True),
-        ({"traceparent": f"01-{TRACE_ID}-b7ad6b7169203331-01-more"}, 0.9, True),
-        ({"traceparent": "cut"}, 0.1, False),
-        ({}, 0.49, True),
-        ({}, 0.5, False),
-    ],
-)
-def test_a_caller_who_traces_has_decided_and_the_ratio_does_for_others(
-    context: dict[str, str], chance: float, sampled: bool
-) -> None:
-    assert tracing(InMemorySpanExporter(), chance=chance).samples(context) is sampled
+def test_nothing_is_traced_without_an_endpoint() -> None:
+    assert traced("") is SILENT
+    assert not SILENT.tracing.is_on
 
 
-def test_nothing_is_sampled_where_nothing_is_traced() -> None:
-    assert not SILENT.samples(SAMPLED)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_with_an_endpoint_there_are_traces(scheme: str) -> None:
+    telemetry = traced(f"{scheme}://127.0.0.1:4317")
+
+    assert telemetry.tracing.is_on
+    telemetry.shutdown()
 
 
-def test_a_step_is_a_child_of_its_caller_and_the_parent_of_its_processor() -> None:
-    exporter = InMemorySpanExporter()
-    task = dataclasses.replace(make_task(), trace_context=SAMPLED)
+def test_metrics_go_nowhere_where_nobody_wants_them() -> None:
+    exports = Exports(
+        Metrics(), Settings(metrics_bind="off"), instance="replica:1", clock=SystemClock()
+    )
 
-    with tracing(exporter).step(task) as traced:
-        handed_on = traced.trace_context["traceparent"]
+    assert exports.open() == ""
+    exports.close()
 
-    (span,) = exporter.get_finished_spans()
-    assert span.context is not None
-    assert span.parent is not None
-    assert f"{span.parent.trace_id:032x}" == TRACE_ID
-    assert handed_on.split("-")[1:3] == [TRACE_ID, f"{span.context.span_id:016x}"]
+
+def test_what_is_closed_before_it_was_opened_stays_so() -> None:
+    exports = Exports(Metrics(), Settings(), instance="replica:1", clock=SystemClock())
+
+    exports.close()
+
+    assert exports.url == ""
+
+
+def test_the_resource_has_what_the_environment_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test")
+
+    attributes = resource_of(service_name="service", instance="replica:1").attributes
+
+    assert attributes["deployment.environment.name"] == "test"
+    assert attributes["service.name"] == "service"

@@ -31,10 +31,12 @@ class HeardReplies:
     """Notes what is delivered."""
 
     def __init__(self) -> None:
-        self.delivered: list[tuple[TaskResult, tuple[int, ...], int]] = []
+        self.delivered: list[tuple[TaskResult, tuple[int, ...], int, str]] = []
 
-    def deliver(self, result: TaskResult, *, reply_to: tuple[int, ...], own: int) -> None:
-        self.delivered.append((result, reply_to, own))
+    def deliver(
+        self, result: TaskResult, *, reply_to: tuple[int, ...], own: int, namespace: str
+    ) -> None:
+        self.delivered.append((result, reply_to, own, namespace))
 
 
 class Bench:
@@ -48,7 +50,7 @@ class Bench:
         )
 
     def results(self) -> list[TaskResult]:
-        return [result for result, _, _ in self.replies.delivered]
+        return [result for result, *_ in self.replies.delivered]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_the_caller_hears_how_the_task_ended(
     result = TaskResult(
         task_id=7, task_type=TaskType.CALL, status=status, response=response, error=error
     )
-    assert bench.replies.delivered == [(result, (2,), OWN)]
+    assert bench.replies.delivered == [(result, (2,), OWN, "orders")]
 
 
 def test_a_task_that_waits_for_another_attempt_has_not_ended() -> None:
@@ -120,7 +122,7 @@ def test_those_in_line_hear_why_they_will_never_run(
 
     bench.aftermath.of(make_entry(settlement=settlement), written)
 
-    result, reply_to, _ = bench.replies.delivered[-1]
+    result, reply_to, *_ = bench.replies.delivered[-1]
     assert (result.task_id, result.status, reply_to) == (8, TaskStatus.CANCELLED, (3,))
     assert (result.error and result.error.reason, result.removed) == (reason, removed)
 
@@ -143,7 +145,7 @@ def test_a_cancelled_timer_is_told_only_where_somebody_waits_for_it(
     bench = Bench()
     timer = make_cancelled(task_type=TaskType.REMOVE, reply_to=reply_to)
 
-    bench.aftermath.cancelled(timer, error=None, removed=False)
+    bench.aftermath.cancelled(timer, namespace="orders", error=None, removed=False)
 
     assert len(bench.results()) == count
 

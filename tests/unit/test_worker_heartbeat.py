@@ -104,6 +104,15 @@ def test_beats_and_misses_are_told_to_the_loop() -> None:
     assert bench.said[:3] == ["beat", "miss", "beat"]
 
 
+def test_its_age_is_counted_from_the_last_beat_that_was_written() -> None:
+    bench = Bench(Beats(None, away()))
+    bench.beat_to_the_end()
+
+    bench.clock.advance(seconds(3))
+
+    assert bench.heartbeat.age_seconds == 3
+
+
 def test_a_miss_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         Bench(Beats(away())).beat_to_the_end()

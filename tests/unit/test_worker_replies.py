@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from progressor.domain.task import TaskResult
+from progressor.domain.task import TaskResult, TaskType
+from progressor.telemetry.metrics import Metrics
 from progressor.worker import replies as module
 from progressor.worker.observer import Observers
 from progressor.worker.replies import Replies, Waiter
 from tests.support.builders import make_key, make_result
+from tests.support.measured import counted, recorded
 from tests.support.memory import MemoryListener, MemoryResults
 from tests.support.virtual_time import LoopClock, in_virtual_time, settled
 
@@ -25,6 +27,7 @@ class Bench:
         self.listener = MemoryListener()
         self.carried: set[int] = set()
         self.observers = Observers()
+        self.metrics = Metrics()
         self.called = asyncio.Event()
         self.replies = Replies(
             results=self.results,
@@ -33,6 +36,7 @@ class Bench:
             carried=self.carried.__contains__,
             clock=LoopClock(),
             observers=self.observers,
+            metrics=self.metrics,
         )
 
     def expect(self, task_id: int = 7) -> Waiter:
@@ -139,6 +143,7 @@ async def test_a_notification_brings_the_answer_of_another_replica() -> None:
         assert await waiter == make_result()
 
     assert bench.observers.counts["reply_fetched"] == 1
+    assert counted(bench.metrics.replies) == {("remote",): 1}
 
 
 @in_virtual_time
@@ -300,6 +305,24 @@ async def test_the_callers_of_other_replicas_are_sent_word_in_batches() -> None:
 
 
 @in_virtual_time
+async def test_a_word_is_measured_once_for_each_namespace_and_type_in_it() -> None:
+    bench = Bench()
+    init = make_result(9, task_type=TaskType.INIT)
+    async with bench.running():
+        bench.replies.deliver(make_result(7), reply_to=(2, 3), own=1, namespace="orders")
+        bench.replies.deliver(make_result(8), reply_to=(2,), own=1, namespace="orders")
+        bench.replies.deliver(init, reply_to=(2,), own=1, namespace="invoices")
+        await settled()
+        bench.replies.deliver(make_result(10), reply_to=(2,), own=1, namespace="orders")
+        await settled()
+
+    assert recorded(bench.metrics.notification) == {
+        ("orders", "call"): (2, 0),
+        ("invoices", "init"): (1, 0),
+    }
+
+
+@in_virtual_time
 async def test_a_replica_sends_no_word_to_itself() -> None:
     bench = Bench()
     async with bench.running():
@@ -318,6 +341,8 @@ async def test_a_word_that_cannot_be_sent_is_counted() -> None:
         await settled()
 
     assert bench.observers.counts["notification_lost"] == 1
+    assert counted(bench.metrics.notifications_lost) == {(): 1}
+    assert recorded(bench.metrics.notification) == {}
 
 
 @in_virtual_time
@@ -337,11 +362,13 @@ async def test_more_than_can_be_told_is_left_to_be_found(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "OUTGOING_MAX", 2)
     bench = Bench()
     for task_id in range(1, 5):
-        bench.replies.deliver(make_result(task_id), reply_to=(2,), own=1)
+        bench.replies.deliver(make_result(task_id), reply_to=(2,), own=1, namespace="orders")
     async with bench.running():
         await settled()
-        bench.replies.deliver(make_result(5), reply_to=(2,), own=1)
+        bench.replies.deliver(make_result(5), reply_to=(2,), own=1, namespace="orders")
         await settled()
 
     assert bench.results.notified == [{2: [1, 2]}, {2: [5]}]
     assert bench.observers.counts["notification_lost"] == 2
+    assert counted(bench.metrics.notifications_lost) == {(): 2}
+    assert recorded(bench.metrics.notification) == {("orders", "call"): (2, 0)}

@@ -1,0 +1,301 @@
+"""Why: from what the tables and the replicas tell to causes, and from causes to sentences.
+
+The causes are found from the facts by which the engine itself goes:
+
+================  ===========================================  ====================================
+cause             what is so                                   who goes by it
+================  ===========================================  ====================================
+BehindTask        another task of the process is before it     admission and settlement, which
+                                                               bring on one task after the other
+TimerNotDue       ``schedule.due_at`` lies ahead               claims of what is due
+RetryNotDue       the same, and an attempt has been made       the same
+NoFreeWorker      it is due, and nobody has leased it          claims, which ask for a free place
+NoReplica         the same, and no replica serves              the same
+Running           a row in ``running``                         the key of that table
+PresumedDead      that, and its replica's heartbeat is older   the scan for zombies
+                  than its lease timeout, or gone
+Overrun           that, and ``running.expires_at`` is past     the scan for zombies
+================  ===========================================  ====================================
+
+What the replicas know is told by their heartbeats and read by each replica at most once a second
+(storage/watch.py), so it may be two seconds old; what the tables tell is of the moment.
+"""
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from typing import assert_never
+
+from progressor.domain.namespace import Namespace
+from progressor.domain.process import Process, ProcessStatus
+from progressor.domain.replica import Crew, Facts, ReplicaFacts
+from progressor.domain.task import TIMER_TYPES
+from progressor.domain.wait import (
+    BehindTask,
+    Cause,
+    Lease,
+    NoFreeWorker,
+    NoReplica,
+    Overrun,
+    PresumedDead,
+    RetryNotDue,
+    Running,
+    TimerNotDue,
+    UnfinishedTask,
+    Wait,
+)
+
+WORDS_MAX = 200
+"""Characters of somebody else's words, an error's or a detail's, in a sentence."""
+
+
+def waits(
+    tasks: Sequence[UnfinishedTask], *, facts: Facts, namespace: Namespace
+) -> tuple[Wait, ...]:
+    """Return what each task of a process waits for.
+
+    Args:
+        tasks: Those that have not ended, in the order in which they run.
+        facts: Of the replicas.
+        namespace: The process's.
+    """
+    befores: Iterable[UnfinishedTask | None] = (None, *tasks)
+    return tuple(
+        Wait(
+            task_id=task.task_id,
+            task_type=task.task_type,
+            status=task.status,
+            attempt=task.attempt,
+            cause=_cause(task, before, facts, namespace),
+            last_error=task.last_error,
+        )
+        for task, before in zip(tasks, befores, strict=False)
+    )
+
+
+def explain(wait: Wait) -> str:
+    """Return why a task waits, in one or two sentences."""
+    return f"Task {wait.task_id} ({wait.task_type}) {_predicate(wait)}"
+
+
+def explain_process(process: Process, found: Sequence[Wait]) -> str:
+    """Return what a process waits for that is no wait of a task; "" where the tasks tell all."""
+    match process.status:
+        case ProcessStatus.INIT | ProcessStatus.RUNNING:
+            return "" if found else "The process waits for nothing: it has no task and no timer."
+        case ProcessStatus.ERROR:
+            since, detail = _at(process.status_changed_at), _quoted(process.detail or "no detail")
+            by = "" if process.corrupted_by is None else f" by task {process.corrupted_by}"
+            ending = "a repair is under way" if found else "it waits for a repair"
+            return f"The process has been in error since {since}, broken{by}: {detail}; {ending}."
+        case ProcessStatus.FINISHED:
+            since = _at(process.status_changed_at)
+            return f"The process has been finished since {since}; it waits for nothing."
+        case _:
+            assert_never(process.status)
+
+
+def _cause(
+    task: UnfinishedTask, before: UnfinishedTask | None, facts: Facts, namespace: Namespace
+) -> Cause:
+    if task.lease is not None:
+        return _leased(task.lease, facts, namespace.name)
+    if before is not None:
+        # Calls run in order, and before the timer: whatever stands before it, it is behind.
+        return BehindTask(
+            task_id=before.task_id,
+            task_type=before.task_type,
+            is_running=before.lease is not None,
+            since=before.created_at if before.lease is None else before.lease.leased_at,
+            until=task.due_at if task.task_type in TIMER_TYPES else None,
+        )
+    if task.is_due or task.due_at is None:
+        return _due(task.due_at or task.created_at, facts, namespace)
+    if not task.attempt_count:
+        return TimerNotDue(until=task.due_at)
+    return RetryNotDue(
+        until=task.due_at,
+        attempts_max=namespace.policy_for(task.task_type).attempts_max,
+        processor_unreachable_since=_unreachable_since(facts.serving(), namespace.name),
+    )
+
+
+def _leased(lease: Lease, facts: Facts, namespace: str) -> Cause:
+    replica = facts.replicas.get(lease.replica_id)
+    # Who leases has just written a heartbeat: what was read before does not know of it.
+    is_news = lease.leased_at >= facts.read_at
+    if not is_news and (replica is None or facts.is_silent(replica)):
+        return PresumedDead(
+            replica_id=lease.replica_id,
+            since=lease.leased_at,
+            silent_since=None if replica is None else replica.heartbeat_at,
+            collected_at=_collected_at(_death(replica) or facts.read_at, facts),
+        )
+    if lease.expires_at < facts.read_at:
+        return Overrun(
+            replica_id=lease.replica_id,
+            since=lease.leased_at,
+            expired_at=lease.expires_at,
+            collected_at=_collected_at(lease.expires_at, facts),
+        )
+    return _running(lease, None if is_news else replica, facts, namespace)
+
+
+def _running(lease: Lease, replica: ReplicaFacts | None, facts: Facts, namespace: str) -> Running:
+    death = _death(replica)
+    if replica is None or death is None:
+        return Running(replica_id=lease.replica_id, since=lease.leased_at)
+    # Two heartbeats and a half fit into a lease timeout, so that one is missing after half of it.
+    is_late = facts.read_at - replica.heartbeat_at > replica.lease_timeout / 2
+    return Running(
+        replica_id=lease.replica_id,
+        since=lease.leased_at,
+        silent_since=replica.heartbeat_at if is_late else None,
+        collected_at=_collected_at(death, facts) if is_late else None,
+        processor_unreachable_since=_unreachable_since((replica,), namespace),
+    )
+
+
+def _due(since: dt.datetime, facts: Facts, namespace: Namespace) -> NoFreeWorker | NoReplica:
+    serving = facts.serving()
+    if not serving:
+        silent = sum(map(facts.is_silent, facts.replicas.values()))
+        return NoReplica(
+            since=since, draining_count=len(facts.replicas) - silent, silent_count=silent
+        )
+    idle = Crew(busy_count=0, size=namespace.worker_count_max)
+    crews = [it.crews.get(namespace.name, idle) for it in serving if it.crews is not None]
+    return NoFreeWorker(
+        since=since,
+        busy_count=sum(it.busy_count for it in crews),
+        worker_count=sum(it.size for it in crews),
+        processor_unreachable_since=_unreachable_since(serving, namespace.name),
+    )
+
+
+def _death(replica: ReplicaFacts | None) -> dt.datetime | None:
+    """Return when a replica is presumed dead, if no heartbeat follows."""
+    return None if replica is None else replica.heartbeat_at + replica.lease_timeout
+
+
+def _collected_at(lost_at: dt.datetime, facts: Facts) -> dt.datetime | None:
+    """Return by when a lease that is lost then is collected; None: nobody would do it."""
+    return lost_at + facts.collecting if facts.serving() else None
+
+
+def _unreachable_since(replicas: Sequence[ReplicaFacts], namespace: str) -> dt.datetime | None:
+    """Return since when a processor has not been reached by the one that has tried for longest."""
+    told = [
+        it.heartbeat_at - crew.unreachable_for
+        for it in replicas
+        if (crew := (it.crews or {}).get(namespace)) is not None
+        and crew.unreachable_for is not None
+    ]
+    return min(told, default=None)
+
+
+def _predicate(wait: Wait) -> str:
+    cause = wait.cause
+    match cause:
+        case Running() | PresumedDead() | Overrun():
+            return _of_lease(cause, wait)
+        case TimerNotDue(until=until):
+            return f"is a timer, until {_at(until)}."
+        case RetryNotDue():
+            return _of_retry(cause, wait)
+        case BehindTask():
+            return _of_line(cause)
+        case NoFreeWorker():
+            return _of_crowd(cause)
+        case NoReplica():
+            counts = f"{cause.draining_count} draining, {cause.silent_count} silent"
+            return f"has been due since {_at(cause.since)}, and no replica serves: {counts}."
+        case _:
+            assert_never(cause)
+
+
+def _of_lease(cause: Running | PresumedDead | Overrun, wait: Wait) -> str:
+    runs = f"has been running since {_at(cause.since)} in replica {cause.replica_id}"
+    match cause:
+        case Running():
+            again = f", attempt {wait.attempt}{_after(wait)}" if wait.attempt > 1 else ""
+            return f"{runs}{again}.{_unreachable(cause.processor_unreachable_since)}{_risk(cause)}"
+        case PresumedDead():
+            return (
+                f"was taken at {_at(cause.since)} by replica {cause.replica_id}, "
+                f"{_silence(cause.silent_since)} and is presumed dead; "
+                f"{_collection(cause.collected_at)}."
+            )
+        case Overrun():
+            ought = f"ought to have ended by {_at(cause.expired_at)}"
+            return f"{runs} and {ought}; {_collection(cause.collected_at)}."
+        case _:
+            assert_never(cause)
+
+
+def _of_retry(cause: RetryNotDue, wait: Wait) -> str:
+    return (
+        f"waits for its retry, attempt {wait.attempt} of {cause.attempts_max}, "
+        f"at {_at(cause.until)}{_after(wait)}.{_unreachable(cause.processor_unreachable_since)}"
+    )
+
+
+def _of_line(cause: BehindTask) -> str:
+    state = "running" if cause.is_running else "waiting"
+    until = "" if cause.until is None else f" It is a timer, until {_at(cause.until)}."
+    before = f"task {cause.task_id} ({cause.task_type})"
+    return f"waits behind {before}, which has been {state} since {_at(cause.since)}.{until}"
+
+
+def _of_crowd(cause: NoFreeWorker) -> str:
+    told = f"{cause.busy_count} of {cause.worker_count} are busy"
+    if not cause.worker_count:
+        state = ", and no worker has taken it yet"
+    elif cause.busy_count < cause.worker_count:
+        state = f"; a worker is about to take it: {told}"
+    else:
+        state = f", and no worker is free: {told}"
+    reach = _unreachable(cause.processor_unreachable_since)
+    return f"has been due since {_at(cause.since)}{state}.{reach}"
+
+
+def _risk(cause: Running) -> str:
+    if cause.silent_since is None:
+        return ""
+    silence = f" That replica has been silent since {_at(cause.silent_since)}"
+    return f"{silence}; if it stays so, {_collection(cause.collected_at)}."
+
+
+def _silence(since: dt.datetime | None) -> str:
+    if since is None:
+        return "which is not on the list of replicas any more"
+    return f"which has been silent since {_at(since)}"
+
+
+def _collection(at: dt.datetime | None) -> str:
+    if at is None:
+        return "the task is collected once a replica serves"
+    return f"the task is collected at {_at(at)} at the latest"
+
+
+def _unreachable(since: dt.datetime | None) -> str:
+    return "" if since is None else f" The processor has been unreachable since {_at(since)}."
+
+
+def _after(wait: Wait) -> str:
+    error = wait.last_error
+    if error is None:
+        return ""
+    words = _quoted(error.message)
+    return f", after {error.reason}: {words}" if words else f", after {error.reason}"
+
+
+def _quoted(words: str) -> str:
+    """Return somebody else's words as a part of a sentence, whatever characters are in them."""
+    cut = words if len(words) <= WORDS_MAX else f"{words[:WORDS_MAX]} …"
+    harmless = "".join(it if it.isprintable() else " " for it in cut)
+    return " ".join(harmless.split()).rstrip(".")
+
+
+def _at(instant: dt.datetime) -> str:
+    utc = instant.astimezone(dt.UTC)
+    return f"{utc:%Y-%m-%d %H:%M:%S}.{utc.microsecond // 1000:03d}Z"

@@ -1,0 +1,50 @@
+"""What a task waits for, from message to value: what a cause does not have is None."""
+
+import datetime as dt
+from typing import Literal
+
+from progressor.sdk.values import TaskError, TaskStatus, TaskType, Wait, WaitCause
+from progressor.sdk.wire import instant_from_wire
+from progressor.v1 import types_pb2 as types
+
+_Instant = Literal[
+    "until", "since", "behind_since", "processor_unreachable_since", "silent_since", "collected_at"
+]
+
+
+def read_wait(message: types.Wait) -> Wait:
+    """Return what a task waits for."""
+    cause = WaitCause.from_number(message.cause)
+    is_behind = cause is WaitCause.BEHIND_TASK
+    is_crowded = cause is WaitCause.NO_FREE_WORKER
+    return Wait(
+        task_id=message.task_id,
+        type=TaskType.from_number(message.type),
+        status=TaskStatus.from_number(message.status),
+        cause=cause,
+        until=_instant(message, "until"),
+        behind_task_id=message.behind_task_id if message.HasField("behind_task_id") else None,
+        attempt=message.attempt,
+        last_error=read_task_error(message.last_error) if message.HasField("last_error") else None,
+        replica_id=message.replica_id if message.HasField("replica_id") else None,
+        since=_instant(message, "since"),
+        behind_type=TaskType.from_number(message.behind_type) if is_behind else None,
+        behind_runs=message.behind_runs if is_behind else None,
+        behind_since=_instant(message, "behind_since"),
+        attempts_max=message.attempts_max or None,
+        busy_count=message.busy_count if is_crowded else None,
+        worker_count=message.worker_count if is_crowded else None,
+        processor_unreachable_since=_instant(message, "processor_unreachable_since"),
+        silent_since=_instant(message, "silent_since"),
+        collected_at=_instant(message, "collected_at"),
+        explanation=message.explanation,
+    )
+
+
+def read_task_error(message: types.TaskError) -> TaskError:
+    """Return how a task ended, or an attempt."""
+    return TaskError(code=message.code, reason=message.reason, message=message.message)
+
+
+def _instant(message: types.Wait, name: _Instant) -> dt.datetime | None:
+    return instant_from_wire(getattr(message, name)) if message.HasField(name) else None

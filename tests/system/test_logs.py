@@ -1,0 +1,81 @@
+"""What an engine writes into its log: each change of its state, and no payload."""
+
+import dataclasses
+import logging
+
+import pytest
+
+from progressor.sdk import NamespaceConfig
+from tests.support.replica import (
+    Replica,
+    Stage,
+    answering,
+    broken,
+    refusal,
+    running_replica,
+    timer,
+    unavailable,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SECRET = b"not-for-the-log"
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [it.getMessage() for it in caplog.records if it.name.startswith("progressor.")]
+
+
+async def test_no_line_has_a_payload_at_any_level(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = SECRET.decode()
+    with caplog.at_level(logging.DEBUG):
+        await stage.running(
+            "p",
+            answering(SECRET, response=SECRET, aux_state=SECRET, set_timer=timer(3600)),
+            unavailable(words),
+            broken(words),
+            answering(SECRET, response=SECRET),
+        )
+        await stage.client.call("p", SECRET, context={"key": words}, idempotency_key="once")
+        await refusal(stage.client.call("p", SECRET))
+        await stage.client.repair("p", SECRET)
+        await stage.client.remove("p")
+
+    assert caplog.records
+    assert [it for it in caplog.records if words in f"{it.getMessage()} {vars(it)}"] == []
+
+
+async def test_a_start_and_an_end_are_told(database: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        async with running_replica(database) as replica:
+            replica_id = replica.engine.replica_id
+    told = messages(caplog)
+    (reached,) = (it for it in caplog.records if it.getMessage() == "PostgreSQL is reached")
+
+    assert vars(reached)["replica_id"] == replica_id
+    assert told.index("PostgreSQL is reached") < told.index("draining")
+    assert {"engine does not serve", "engine serves again"}.isdisjoint(told)
+
+
+async def test_changes_of_namespaces_are_told_with_their_names(
+    replica: Replica, stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert replica.address
+    config = NamespaceConfig(name="short-lived", processor_targets=("127.0.0.1:1",))
+    with caplog.at_level(logging.INFO):
+        created = await stage.client.create_namespace(config)
+        await stage.client.update_namespace(dataclasses.replace(created, worker_count_max=2))
+        await stage.client.delete_namespace(created.name)
+
+    told = [
+        (it.getMessage(), vars(it)["namespace"])
+        for it in caplog.records
+        if it.getMessage().startswith("namespace ")
+    ]
+    assert told == [
+        ("namespace created", "short-lived"),
+        ("namespace changed", "short-lived"),
+        ("namespace deleted", "short-lived"),
+    ]

@@ -1,0 +1,109 @@
+"""What it costs to tell why: the statements of a Get and of a List, seen on the wire."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.support.faults import Fault, Kind
+from tests.support.faults_wire import Turn
+from tests.support.proxy import running_proxy
+from tests.support.replica import QUIET, Stage, open_stage, running_replica
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+COUNT = 40
+GET, LIST, FIRST, FACTS = (
+    '"read_processes"(', 'ORDER BY namespace COLLATE "C"', '"read_first_waits"(', "AS now) moment",
+)  # fmt: skip
+# What a replica does at all times: heartbeats, the depth of the queues, and where a pool opens
+# another connection, whether that can write.
+AT_ALL_TIMES = (
+    "INSERT INTO progressor.replicas", "progressor.schedule", "SHOW transaction_read_only",
+)  # fmt: skip
+
+
+class Listener(Fault):
+    """No fault: it hears every statement."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        super().__init__(Kind.CUT_BEFORE, "")
+        self.texts: list[str] = []
+
+    def matches(self, turn: Turn) -> bool:
+        """Take note of a turn, and let it pass."""
+        self.texts += turn.texts
+        return False
+
+    def heard(self) -> Counter[str]:
+        """Return how many statements there were of each kind of a read, and of any other."""
+        kinds = (GET, FIRST, FACTS, LIST)
+        found: Counter[str] = Counter()
+        for text in self.texts:
+            kind = next((it for it in kinds if it in text), text)
+            if kind in kinds or not any(it in text for it in AT_ALL_TIMES):
+                found[kind] += 1
+        return found
+
+
+Scene = tuple[Stage, Listener]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def scene(own_database: str) -> AsyncIterator[Scene]:
+    """Return a stage with a process that runs, one in line for a worker, and one with a timer."""
+    with running_proxy(own_database) as proxy:
+        async with (
+            running_replica(proxy.conninfo, QUIET) as replica,
+            open_stage(replica, worker_count_max=1) as stage,
+        ):
+            await stage.timed("timer")
+            hang, _ = await stage.busy("busy")
+            await stage.client.call("busy", accept_only=True)
+            await stage.client.start("free", accept_only=True)
+            listener = Listener()
+            proxy.arm(listener)
+            yield stage, listener
+            proxy.restore()
+            hang.released.set()
+
+
+async def test_a_get_is_one_statement_and_the_facts_of_replicas_are_read_once_for_many(
+    scene: Scene,
+) -> None:
+    stage, listener = scene
+    for _ in range(COUNT):
+        for name in ("busy", "free", "timer"):
+            assert (await stage.client.get(name)).waits
+    heard = listener.heard()
+
+    assert heard.keys() == {GET, FACTS}
+    assert heard[GET] == 3 * COUNT
+    assert heard[FACTS] < COUNT
+
+
+async def test_a_list_is_one_statement_more_than_its_page(scene: Scene) -> None:
+    stage, listener = scene
+    for _ in range(COUNT):
+        found = {it.process_id: it.first_wait async for it in stage.client.list()}
+        assert None not in found.values()
+        assert len(found) == 3
+    heard = listener.heard()
+
+    assert heard.keys() == {LIST, FIRST, FACTS}
+    assert (heard[LIST], heard[FIRST]) == (COUNT, COUNT)
+    assert heard[FACTS] < COUNT
+
+
+async def test_what_waits_for_nothing_costs_no_facts(scene: Scene) -> None:
+    stage, listener = scene
+    async with open_stage(stage.replica) as other:
+        await other.running("idle")
+        listener.texts.clear()
+        for _ in range(COUNT):
+            assert (await other.client.get("idle")).waits == ()
+        heard = listener.heard()
+
+    assert heard == {GET: COUNT}

@@ -1,0 +1,115 @@
+"""The level of the log, changed at run time: for a while or for good, and told in the log."""
+
+import datetime as dt
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from progressor.telemetry import log_level
+from progressor.telemetry.log_level import LEVELS, Level, LogLevel
+from progressor.telemetry.logs import set_up_logs
+from tests.support.builders import seconds
+from tests.support.timers import ManualTimers
+
+FOREVER = dt.timedelta()
+
+
+@pytest.fixture
+def stream(root_logger: logging.Logger) -> io.StringIO:
+    """Return where the log goes, which says info and above."""
+    assert root_logger.name == "root"
+    stream = io.StringIO()
+    set_up_logs(level="info", log_format="json", stream=stream)
+    return stream
+
+
+@pytest.fixture
+def timers() -> ManualTimers:
+    return ManualTimers()
+
+
+@pytest.fixture
+def level(stream: io.StringIO, timers: ManualTimers) -> LogLevel:
+    assert not stream.getvalue()
+    return LogLevel(timers.later)
+
+
+def events(stream: io.StringIO) -> Iterator[str]:
+    return (json.loads(line)["event"] for line in stream.getvalue().splitlines())
+
+
+def test_what_was_unheard_is_heard_once_the_level_is_lower(
+    level: LogLevel, stream: io.StringIO
+) -> None:
+    logging.getLogger("room").debug("before")
+    previous = level.set("debug", FOREVER)
+    logging.getLogger("room").debug("after")
+
+    assert previous == "info"
+    assert [*events(stream)] == ["log level changed", "after"]
+
+
+def test_a_level_for_a_while_ends_in_the_one_before(level: LogLevel, timers: ManualTimers) -> None:
+    level.set("debug", seconds(600))
+    timers.advance(599)
+    meanwhile = log_level.current()
+    timers.advance(1)
+
+    assert (meanwhile, log_level.current()) == ("debug", "info")
+
+
+def test_a_second_while_ends_in_what_stood_before_the_first(
+    level: LogLevel, timers: ManualTimers
+) -> None:
+    level.set("debug", seconds(600))
+    previous = level.set("error", seconds(5))
+    timers.advance(5)
+
+    assert previous == "debug"
+    assert log_level.current() == "info"
+    assert timers.waiting == 0
+
+
+def test_a_level_for_good_outlasts_the_while_before_it(
+    level: LogLevel, timers: ManualTimers
+) -> None:
+    level.set("debug", seconds(600))
+    level.set("warning", FOREVER)
+    timers.advance(600)
+    level.set("error", seconds(1))
+    timers.advance(1)
+
+    assert log_level.current() == "warning"
+
+
+def test_libraries_stay_quiet_at_every_level(level: LogLevel) -> None:
+    for each in LEVELS:
+        level.set(each, FOREVER)
+        assert logging.getLogger("psycopg.pool").getEffectiveLevel() >= logging.WARNING
+
+
+@pytest.mark.parametrize(("before", "after"), [("debug", "error"), ("error", "debug")])
+def test_the_log_tells_of_the_change_where_either_level_hears_it(
+    level: LogLevel, stream: io.StringIO, before: Level, after: Level
+) -> None:
+    log_level.apply(before)
+    level.set(after, seconds(60))
+
+    (line,) = stream.getvalue().splitlines()
+    told = json.loads(line)
+    assert (told["event"], told["level_set"], told["seconds"]) == ("log level changed", after, 60)
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(logging.NOTSET, "debug"), (15, "info"), (logging.ERROR, "error"), (99, "error")],
+)
+def test_a_level_between_the_named_ones_is_the_next_that_is_said(
+    root_logger: logging.Logger, number: int, name: Level
+) -> None:
+    root_logger.setLevel(number)
+
+    assert log_level.current() == name

@@ -1,0 +1,280 @@
+"""Lines of the log: the trace they belong to, and repetition that is counted and not said."""
+
+import io
+import json
+import logging
+import threading
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+from progressor.telemetry.logs import Target, in_a_thread, set_up_logs
+from progressor.telemetry.repetition import REPEATED_MAX, WINDOW_SECONDS, WINDOWS_MAX, Repetition
+from tests.support.timers import ManualTimers
+
+TRACE_ID = 0x0AF7651916CD43DD8448EB211C80319C
+SPAN_ID = 0xB7AD6B7169203331
+
+
+class Log:
+    """A logger of its own on a target, whose time stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.timers = ManualTimers()
+        self.stream = io.StringIO()
+        self.target = Target(self.stream, monotonic=self.timers.monotonic, later=self.timers.later)
+        self.target.setFormatter(_Form())
+        self.logger = self.named("room")
+
+    def named(self, name: str) -> logging.Logger:
+        logger = logging.Logger(name)  # noqa: LOG001  not in the tree: it ends with the test
+        logger.addHandler(self.target)
+        return logger
+
+    @property
+    def said(self) -> list[str]:
+        return self.stream.getvalue().splitlines()
+
+
+class _Form(logging.Formatter):
+    """The text, the error, and what was added to it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        added = ("trace_id", "span_id", "repeated", "why")
+        facts = [f"{it}={getattr(record, it)}" for it in added if hasattr(record, it)]
+        error = record.exc_info[1] if record.exc_info else None
+        told = () if error is None else (f"{type(error).__name__}: {error}",)
+        return " ".join((record.getMessage(), *told, *facts))
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def test_a_log_record_is_one_json_object_with_its_fields(root_logger: logging.Logger) -> None:
+    stream = io.StringIO()
+    set_up_logs(level="info", log_format="auto", stream=stream)
+
+    root_logger.info("step settled", extra={"process_id": "order-1"})
+    root_logger.debug("unheard")
+
+    (line,) = stream.getvalue().splitlines()
+    record = json.loads(line)
+    assert (record["event"], record["process_id"], record["level"]) == (
+        "step settled",
+        "order-1",
+        "info",
+    )
+
+
+def test_a_traceback_is_a_field_of_the_record(root_logger: logging.Logger) -> None:
+    stream = io.StringIO()
+    set_up_logs(level="info", log_format="json", stream=stream)
+
+    root_logger.error("broke", exc_info=ValueError("why"))
+
+    assert "ValueError: why" in json.loads(stream.getvalue())["exception"]
+
+
+def test_a_line_names_its_replica_unless_it_speaks_of_another(
+    root_logger: logging.Logger,
+) -> None:
+    stream = io.StringIO()
+    set_up_logs(level="info", log_format="json", replica="host-1", stream=stream)
+
+    root_logger.info("engine serves")
+    root_logger.info("replica serves again", extra={"replica": "host-2"})
+
+    lines = map(json.loads, stream.getvalue().splitlines())
+    assert [it["replica"] for it in lines] == ["host-1", "host-2"]
+
+
+def in_a_span() -> Any:  # a private class of contextlib
+    context = SpanContext(TRACE_ID, SPAN_ID, is_remote=False, trace_flags=TraceFlags(0))
+    return trace.use_span(NonRecordingSpan(context))
+
+
+def test_a_line_names_the_span_in_which_it_was_written(log: Log) -> None:
+    with in_a_span():
+        log.logger.info("within")
+    log.logger.info("without")
+
+    assert log.said == [f"within trace_id={TRACE_ID:032x} span_id={SPAN_ID:016x}", "without"]
+
+
+def test_the_ids_of_the_trace_are_fields_of_the_line(root_logger: logging.Logger) -> None:
+    stream = io.StringIO()
+    set_up_logs(level="info", log_format="json", stream=stream)
+
+    with in_a_span():
+        root_logger.info("within")
+
+    line = json.loads(stream.getvalue())
+    assert (line["trace_id"], line["span_id"]) == (f"{TRACE_ID:032x}", f"{SPAN_ID:016x}")
+
+
+def test_what_is_said_five_times_is_said_five_times(log: Log) -> None:
+    for _ in range(REPEATED_MAX):
+        log.logger.warning("away")
+    log.timers.advance(WINDOW_SECONDS)
+
+    assert log.said == ["away"] * REPEATED_MAX
+
+
+def test_what_goes_on_is_said_once_more_with_its_count_when_the_window_ends(log: Log) -> None:
+    for number in range(REPEATED_MAX + 100):
+        log.logger.warning("away", extra={"why": number})
+    meanwhile = len(log.said)
+    log.timers.advance(WINDOW_SECONDS)
+
+    assert meanwhile == REPEATED_MAX
+    assert log.said[REPEATED_MAX:] == ["away repeated=100 why=104"]
+
+
+def test_the_next_window_begins_anew(log: Log) -> None:
+    for _ in range(2):
+        for _ in range(REPEATED_MAX + 1):
+            log.logger.warning("away")
+        log.timers.advance(WINDOW_SECONDS)
+
+    assert log.said == ([*["away"] * REPEATED_MAX, "away repeated=1"]) * 2
+
+
+def test_the_count_comes_before_the_next_line_where_nobody_woke_up_for_it(log: Log) -> None:
+    for _ in range(REPEATED_MAX + 3):
+        log.logger.warning("away")
+    log.timers.now += WINDOW_SECONDS  # the timer is late
+    log.logger.info("back")
+
+    assert log.said[REPEATED_MAX:] == ["away repeated=3", "back"]
+
+
+def test_the_count_keeps_the_trace_of_the_line_that_it_repeats(log: Log) -> None:
+    with in_a_span():
+        for _ in range(REPEATED_MAX + 1):
+            log.logger.warning("away")
+    log.timers.advance(WINDOW_SECONDS)
+
+    assert log.said[-1] == (f"away trace_id={TRACE_ID:032x} span_id={SPAN_ID:016x} repeated=1")
+
+
+def test_other_messages_loggers_and_levels_are_counted_by_themselves(log: Log) -> None:
+    for _ in range(REPEATED_MAX + 1):
+        log.logger.warning("away")
+    log.logger.warning("full")
+    log.named("other room").warning("away")
+    log.logger.error("away")
+
+    assert log.said[REPEATED_MAX:] == ["full", "away", "away"]
+
+
+def test_a_crowd_in_one_namespace_hides_nothing_of_another(log: Log) -> None:
+    for namespace in ("orders", "orders", "payments"):
+        for _ in range(REPEATED_MAX):
+            log.logger.info("process broke", extra={"namespace": namespace})
+    log.timers.advance(WINDOW_SECONDS)
+
+    assert log.said[2 * REPEATED_MAX :] == [f"process broke repeated={REPEATED_MAX}"]
+
+
+def test_values_filled_into_a_message_do_not_make_it_another(log: Log) -> None:
+    for number in range(REPEATED_MAX + 1):
+        log.logger.warning("lost %d", number)
+
+    assert log.said[-1] == f"lost {REPEATED_MAX - 1}"
+
+
+def test_an_error_of_another_kind_or_place_is_said_in_the_midst_of_a_flood(log: Log) -> None:
+    def flood(error: Exception, count: int) -> None:
+        for _ in range(count):
+            try:
+                raise error
+            except type(error):
+                log.logger.exception("broke")
+
+    flood(ValueError("one"), REPEATED_MAX + 10)
+    flood(ValueError("two"), 1)
+    flood(KeyError("three"), 1)
+    log.logger.error("broke", exc_info=ValueError("from nowhere"))
+
+    assert log.said == [
+        *["broke ValueError: one"] * REPEATED_MAX,
+        "broke KeyError: 'three'",
+        "broke ValueError: from nowhere",
+    ]
+
+
+def test_closing_says_what_is_held_back_and_leaves_no_timer(log: Log) -> None:
+    for _ in range(REPEATED_MAX + 7):
+        log.logger.warning("away")
+    log.target.close()
+    log.target.close()
+
+    assert log.said[REPEATED_MAX:] == ["away repeated=7"]
+    assert log.timers.waiting == 0
+
+
+def test_a_new_set_up_says_what_the_one_before_held_back(root_logger: logging.Logger) -> None:
+    before, after = io.StringIO(), io.StringIO()
+    set_up_logs(level="info", log_format="json", stream=before)
+    for _ in range(REPEATED_MAX + 2):
+        root_logger.warning("away")
+    set_up_logs(level="info", log_format="json", stream=after)
+
+    assert json.loads(before.getvalue().splitlines()[-1])["repeated"] == 2
+    assert after.getvalue() == ""
+
+
+def test_one_timer_serves_all_windows(log: Log) -> None:
+    for name in ("one", "two", "three"):
+        for _ in range(REPEATED_MAX + 1):
+            log.logger.warning(name)
+        log.timers.advance(1)
+    waiting = log.timers.waiting
+    log.timers.advance(WINDOW_SECONDS)
+
+    assert waiting == 1
+    assert log.said[3 * REPEATED_MAX :] == [f"{it} repeated=1" for it in ("one", "two", "three")]
+
+
+def test_messages_beyond_the_bound_are_said_uncounted() -> None:
+    repetition = Repetition(monotonic=lambda: 0.0)
+
+    def record(number: int) -> logging.LogRecord:
+        return logging.LogRecord("room", logging.INFO, "", 0, f"message {number}", None, None)
+
+    for number in range(WINDOWS_MAX):
+        repetition.take(record(number))
+    beyond = [repetition.take(record(-1)) for _ in range(2 * REPEATED_MAX)]
+
+    assert all(len(said) == 1 for said in beyond)
+    assert repetition.seconds_left() is None
+
+
+def test_many_threads_at_once_lose_nothing(log: Log) -> None:
+    def flood() -> None:
+        for _ in range(200):
+            log.logger.warning("away")
+
+    threads = [threading.Thread(target=flood) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    log.target.close()
+
+    assert log.said == [*["away"] * REPEATED_MAX, f"away repeated={8 * 200 - REPEATED_MAX}"]
+
+
+def test_a_thread_that_was_put_off_can_be_called_off() -> None:
+    called: list[bool] = []
+    timer = in_a_thread(3600, lambda: called.append(True))
+    timer.cancel()
+    assert isinstance(timer, threading.Thread)
+    timer.join(5)
+
+    assert called == []
+    assert not timer.is_alive()
