@@ -28,6 +28,12 @@ _TAKE_TERMINAL = (
 )
 
 
+def _environment() -> dict[str, str]:
+    """Return ours, but for what would say another size than the terminal has."""
+    kept = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    return {**kept, "TERM": "xterm-256color", "PROGRESSOR_CONFIG": ""}
+
+
 class Terminal:
     """What a program draws over a whole screen, frame by frame."""
 
@@ -118,7 +124,7 @@ class Terminal:
                 sys.executable, "-c", _TAKE_TERMINAL,
                 sys.executable, "-m", "progressor", *arguments,
                 stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-                env={**os.environ, "TERM": "xterm-256color", "PROGRESSOR_CONFIG": ""},
+                env=_environment(),
             )  # fmt: skip
             terminal = cls(process, ours)
             terminal.resize(COLUMNS, ROWS)
