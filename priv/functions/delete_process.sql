@@ -1,6 +1,7 @@
 -- Deletes a process with all its rows. p_except: a task that has an answer of its own. Of those
--- that have ended since p_since, the answers for callers in other replicas are kept in replies: the
--- news of them may be late. Null: none are.
+-- that have ended since p_since, the answers are kept in replies for callers who have not heard of them:
+-- in other replicas the news may be late; and the replica that carried a task, where its caller is noted
+-- nowhere, may not know yet that it was settled. Null: none are.
 -- Locks: none of its own; the caller has locked the process.
 -- Returns: its unfinished tasks as settle_tasks tells the cancelled ones; null if there are none.
 CREATE FUNCTION delete_process(
@@ -34,7 +35,7 @@ BEGIN
     FROM tasks t
     WHERE (t.slot, t.namespace, t.process_id) = (p_slot, p_namespace, p_process_id)
         AND t.finished_at >= p_since
-        AND t.reply_to IS NOT NULL
+        AND (t.reply_to IS NOT NULL OR t.task_type IN ('init', 'call', 'repair'))
         AND t.task_id IS DISTINCT FROM p_except;
 
     DELETE FROM running

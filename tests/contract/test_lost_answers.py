@@ -139,6 +139,20 @@ class TestASettlementWhoseAnswerWasLost:
         [result] = await desk.results.fetch({call.task_id: call.key})
         assert result.response == b"bye"
 
+    async def test_is_answered_from_the_replies_where_the_process_was_removed_since(
+        self, desk: Desk, other: Desk, connection: Connection
+    ) -> None:
+        """Its caller is noted in no row: the replica that carries the task is its caller's."""
+        call = await a_call(desk)
+        await settle_unheard(desk, connection, call, success(response=b"done"))
+        await other.processes.remove(call.key)
+
+        again = await settle_again(desk, connection, call, success(response=b"done"))
+
+        assert again == LeaseLost()
+        [result] = await desk.results.fetch({call.task_id: call.key})
+        assert (result.removed, result.response) == (False, b"done")
+
 
 class TestASettlementThatSomebodyElseWasFasterThan:
     """Sent, never done; then the lease was collected as a zombie's, under the same token."""

@@ -183,7 +183,8 @@ class TestRemove:
             waiting.task_id: {other.replica_id},
         }
         assert {each.task_type for each in cancelled} == {TaskType.CALL, TaskType.TIMEOUT}
-        assert dump(eye) == before
+        # But for the answer of its start, whose caller may not have heard of it.
+        assert {**dump(eye), "replies": ()} == {**before, "replies": ()}
 
     async def test_is_refused_where_there_is_nothing(self, desk: Desk) -> None:
         with pytest.raises(errors.ProcessNotFoundError):
