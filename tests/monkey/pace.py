@@ -1,11 +1,12 @@
 """Whether the engine is as fast after the faults as before them, on a machine whose speed drifts.
 
-``first`` and ``last`` are the acknowledged writes a second in the calm before the first fault and
-after the last, when no step is slow by design. Beside each stands the machine's speed in the same
-window, by the reference's piece of work. ``kept`` is last / first as it was; ``kept_adjusted`` the
-same with both rates at one speed of the machine: (last / its speed) / (first / its speed). Rates
-follow the CPU's speed nearly one to one, since that is what a request waits for. How busy the CPUs
-were, with whatever else ran on them, and what the disk took, is told and not adjusted for.
+``first`` and ``last`` are the acknowledged writes a second in the calm between warm-up and first
+fault, and after the last, when no step is slow by design. Beside each stands the machine's speed
+in the same window, by the reference's piece of work. ``kept`` is last / first as it was;
+``kept_adjusted`` the same with both rates at one speed of the machine: (last / its speed) / (first
+/ its speed). Rates follow the CPU's speed nearly one to one, since that is what a request waits
+for. How busy the CPUs were, with whatever else ran on them, and what the disk took, is told and
+not adjusted for.
 
 ``calm`` are the rates in the calm between faults, and their medians in each third of the run:
 whether the rate sinks while it goes on. Those windows are seconds long: single ones say little.
@@ -18,7 +19,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.monkey.plan import calm_seconds
+from tests.monkey.plan import calm_seconds, warm_up_seconds
 from tests.monkey.reference import Reference, Speed
 
 _SETTLING_SECONDS = 2.0
@@ -63,7 +64,8 @@ def pace(
         ended_at: When it ended.
     """
     free = calm_seconds(ended_at - begun_at)
-    first = _window(instants, reference, (begun_at + _SETTLING_SECONDS, begun_at + free))
+    warm_at = begun_at + warm_up_seconds(ended_at - begun_at)
+    first = _window(instants, reference, (warm_at + _SETTLING_SECONDS, warm_at + free))
     last = _window(instants, reference, (ended_at - free + _SETTLING_SECONDS, ended_at))
     calm = {
         span: _window(instants, reference, span) for span in calm_spans(faults, begun_at, ended_at)

@@ -10,7 +10,7 @@ from progressor import errors
 from progressor.sdk import EngineUnavailableError
 from tests.monkey.herd import Ask, Asker, Herd, Subject
 from tests.monkey.notes import Notes
-from tests.monkey.plan import LASTING, Fault, FaultKind, calm_seconds, plan
+from tests.monkey.plan import LASTING, Fault, FaultKind, calm_seconds, plan, warm_up_seconds
 from tests.monkey.processor import TORN, read_journals
 from tests.monkey.report import Committed, effects
 from tests.support.history import (
@@ -42,7 +42,7 @@ def test_every_kind_of_fault_comes_before_any_comes_again(seed: int) -> None:
 def test_faults_leave_the_beginning_and_the_end_alone(seed: int) -> None:
     faults = plan(seed, 60.0)
 
-    assert faults[0].at >= calm_seconds(60.0)
+    assert faults[0].at >= warm_up_seconds(60.0) + calm_seconds(60.0)
     assert all(fault.at + fault.seconds <= 60.0 - calm_seconds(60.0) for fault in faults)
     assert set(LASTING) == set(FaultKind)
 

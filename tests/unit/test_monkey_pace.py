@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.monkey.pace import calm_spans, pace, rate
-from tests.monkey.plan import calm_seconds
+from tests.monkey.plan import calm_seconds, warm_up_seconds
 from tests.monkey.reference import Reference, Sample
 from tests.monkey.table import table
 
@@ -42,7 +42,7 @@ def reference_with(directory: Path, *costs: tuple[float, float]) -> Reference:
 
 
 def test_a_slower_machine_is_taken_out_of_the_comparison(tmp_path: Path) -> None:
-    reference = reference_with(tmp_path, (5.0, 0.001), (99.0, 0.002))
+    reference = reference_with(tmp_path, (10.0, 0.001), (99.0, 0.002))
 
     found = run_of(reference, after=5)
 
@@ -54,12 +54,23 @@ def test_a_slower_machine_is_taken_out_of_the_comparison(tmp_path: Path) -> None
 
 
 def test_a_slower_engine_is_not(tmp_path: Path) -> None:
-    reference = reference_with(tmp_path, (5.0, 0.001), (99.0, 0.001))
+    reference = reference_with(tmp_path, (10.0, 0.001), (99.0, 0.001))
 
     found = run_of(reference, after=5)
 
     assert found["rate_kept_adjusted"] == found["rate_kept"]
     assert found["rate_calm"] == [pytest.approx(10, 0.05), pytest.approx(5, 0.05), None]
+
+
+def test_the_first_seconds_of_young_processes_do_not_count(tmp_path: Path) -> None:
+    young = [number / 100 for number in range(int(100 * warm_up_seconds(SECONDS)))]
+    old = [warm_up_seconds(SECONDS) + number / 10 for number in range(950)]
+
+    found = pace(
+        [*young, *old], [(49.0, 50.0)], Reference(tmp_path), begun_at=0.0, ended_at=SECONDS
+    )
+
+    assert found["rate_kept"] == pytest.approx(1.0, 0.05)
 
 
 def test_without_a_reference_nothing_is_adjusted(tmp_path: Path) -> None:
