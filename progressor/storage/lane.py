@@ -193,10 +193,9 @@ class Lane(Generic[Item, Result]):
 
         Whether somebody still waits for the result makes no difference.
         """
-        for entry in reversed(batch):
-            if not entry.done:
-                self.entries.appendleft(entry)
-                self.bytes_waiting += entry.size
+        undone = [entry for entry in batch if not entry.done]
+        self._put_first(undone)
+        self.bytes_waiting += sum(entry.size for entry in undone)
 
     def set_aside(self, locked: list[Entry[Item, Result]]) -> None:
         """Keep what PostgreSQL did not write because others hold its processes locked."""
@@ -208,8 +207,7 @@ class Lane(Generic[Item, Result]):
 
     def asked(self, locked: Container[ProcessKey]) -> None:
         """Take note of which processes are still locked, and return the others to the front."""
-        free = [entry for entry in self.aside if entry.key not in locked]
-        self.entries.extendleft(reversed(free))
+        self._put_first([entry for entry in self.aside if entry.key not in locked])
         self._keep_aside([entry for entry in self.aside if entry.key in locked])
 
     def tired(self, seconds: float) -> list[Entry[Item, Result]]:
@@ -219,6 +217,18 @@ class Lane(Generic[Item, Result]):
         self._keep_aside([entry for entry in self.aside if entry.aside_since >= until])
         self.bytes_waiting -= sum(entry.size for entry in tired)
         return tired
+
+    def _put_first(self, entries: list[Entry[Item, Result]]) -> None:
+        """Return entries to the front, but those before them all that were sent before.
+
+        So the first in line tells whether any is: see `repeats`. Of one process these are the older
+        ones anyway.
+        """
+        again: list[Entry[Item, Result]] = []
+        while self.entries and self.entries[0].again:
+            again.append(self.entries.popleft())
+        first = sorted([*entries, *again], key=lambda entry: not entry.again)
+        self.entries.extendleft(reversed(first))
 
     def _put_aside(self, entry: Entry[Item, Result]) -> None:
         entry.aside_since = entry.aside_since or asyncio.get_running_loop().time()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 import psycopg
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from progressor import errors
@@ -172,6 +172,22 @@ def commit_to(
     )
 
 
+def a_write(process_id: str, pause: float = 0.0) -> Item:
+    return Item(process_id, pause, poisoned=False, abandoned=False, rival=None)
+
+
+# What was sent before stood in the line behind what had been locked and never was.
+@example(
+    items=[*[a_write("a")] * 3, a_write("b"), a_write("a", 2.0), *[a_write("a")] * 4],
+    faults=[Fault.NONE, Fault.HANGS],
+    locks={"a": 0.35},
+    insistence=Insistence.INSIST,
+    lanes=1,
+    outages=0,
+    gather=0.0,
+    shared=False,
+    batch_max=GATHER_SPLIT,
+)
 @given(
     items=ITEMS,
     faults=FAULTS,
