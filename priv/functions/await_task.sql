@@ -58,7 +58,9 @@ BEGIN
         INTO task_id, task_type, status, response, error_code, error_reason,
             error_message, error_rejected, error_metadata
         FROM replies a
-        WHERE a.task_id = p_task_id;
+        WHERE a.task_id = p_task_id
+            AND coalesce(a.namespace, p_namespace) = p_namespace
+            AND coalesce(a.process_id, p_process_id) = p_process_id;
     END IF;
     RETURN NEXT;
 END;

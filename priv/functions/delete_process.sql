@@ -28,10 +28,11 @@ BEGIN
 
     INSERT INTO replies (
         task_id, task_type, status, response, error_code, error_reason, error_message,
-        error_rejected, error_metadata, created_at
+        error_rejected, error_metadata, created_at, namespace, process_id
     )
     SELECT t.task_id, t.task_type, t.status, t.response, t.error_code, t.error_reason,
-        t.error_message, t.error_rejected, t.error_metadata, t.finished_at
+        t.error_message, t.error_rejected, t.error_metadata, t.finished_at, t.namespace,
+        t.process_id
     FROM tasks t
     WHERE (t.slot, t.namespace, t.process_id) = (p_slot, p_namespace, p_process_id)
         AND t.finished_at >= p_since

@@ -47,7 +47,7 @@ BEGIN
         IF v_item.task_type IN ('init', 'call', 'repair') THEN
             INSERT INTO replies (
                 task_id, task_type, status, response, error_code, error_reason, error_message,
-                error_rejected, error_metadata, created_at
+                error_rejected, error_metadata, created_at, namespace, process_id
             ) VALUES (
                 v_item.task_id, v_item.task_type,
                 CASE
@@ -55,7 +55,7 @@ BEGIN
                 END::task_status,
                 p_response[v_item.item], p_error_code[v_item.item], p_error_reason[v_item.item],
                 p_error_message[v_item.item], p_error_rejected[v_item.item],
-                p_error_metadata[v_item.item], p_now
+                p_error_metadata[v_item.item], p_now, v_item.namespace, v_item.process_id
             );
         END IF;
         item := v_item.item;

@@ -110,6 +110,8 @@ CREATE TABLE progressor.replies (
     error_rejected boolean,
     error_metadata json,
     created_at timestamp with time zone NOT NULL,
+    namespace text,
+    process_id text,
     CONSTRAINT replies_pkey PRIMARY KEY (task_id)
 ) WITH (
     autovacuum_vacuum_scale_factor=0.01,

@@ -9,7 +9,11 @@ FROM unnest(
     %(slot)s::smallint[], %(namespace)s::text[], %(process_id)s::text[], %(task_id)s::bigint[]
 ) AS i (slot, namespace, process_id, task_id)
 LEFT JOIN progressor.tasks t USING (slot, namespace, process_id, task_id)
-LEFT JOIN progressor.replies a ON t.task_id IS NULL AND a.task_id = i.task_id
+LEFT JOIN progressor.replies a
+    ON t.task_id IS NULL
+    AND a.task_id = i.task_id
+    AND coalesce(a.namespace, i.namespace) = i.namespace
+    AND coalesce(a.process_id, i.process_id) = i.process_id
 WHERE t.status IS NULL OR t.status IN ('finished', 'error', 'cancelled')
 
 -- name: notify_replicas

@@ -120,6 +120,27 @@ class TestFetch:
         (result,) = await other.results.fetch({init.task_id: key})
         assert (result.removed, result.response) == (False, b"r")
 
+    @pytest.mark.parametrize("by_settlement", [True, False])
+    async def test_tells_nobody_the_answer_of_another_process(
+        self, desk: Desk, by_settlement: bool
+    ) -> None:
+        """Task ids can be guessed."""
+        key, other_key = fresh_key(), fresh_key()
+        start = await desk.start(key)
+        if by_settlement:
+            await desk.settled(start, success(RemoveProcess(), response=b"secret"))
+        else:
+            await desk.settled(start, success(response=b"secret"))
+            await desk.processes.remove(key)
+
+        (result,) = await desk.results.fetch({start.task_id: other_key})
+        with pytest.raises(errors.ProcessNotFoundError):
+            await desk.results.await_task(other_key, start.task_id)
+
+        assert (result.removed, result.response) == (True, b"")
+        (result,) = await desk.results.fetch({start.task_id: key})
+        assert result.response == b"secret"
+
 
 async def test_replies_are_kept_for_a_while(
     desk: Desk, clock: ManualClock, eye: psycopg.Connection[Any]
