@@ -5,10 +5,12 @@ For microservices: start, call, repair and read processes.
 
 Errors carry google.rpc.ErrorInfo with domain "progressor" and one of these reasons:
 
-  NOT_FOUND            NAMESPACE_NOT_FOUND, PROCESS_NOT_FOUND, EVENT_NOT_FOUND, TASK_NOT_FOUND
+  NOT_FOUND            NAMESPACE_NOT_FOUND, PROCESS_NOT_FOUND, EVENT_NOT_FOUND, TASK_NOT_FOUND,
+                       GATE_NOT_FOUND
   ALREADY_EXISTS       PROCESS_ALREADY_EXISTS
   INVALID_ARGUMENT     INVALID_REQUEST (BadRequest names each field), IDEMPOTENCY_KEY_REUSED
-  FAILED_PRECONDITION  PROCESS_FAILED, PROCESS_IS_RUNNING, PROCESS_FINISHED, REPAIR_FAILED
+  FAILED_PRECONDITION  PROCESS_FAILED, PROCESS_IS_RUNNING, PROCESS_FINISHED, REPAIR_FAILED,
+                       TASK_IS_RUNNING, TASK_HAS_ENDED
   ABORTED              PROCESS_REMOVED, TASK_CANCELLED
   RESOURCE_EXHAUSTED   OVERLOADED (with RetryInfo)
   UNAVAILABLE          STORAGE_UNAVAILABLE, SHUTTING_DOWN (with RetryInfo)
@@ -76,6 +78,7 @@ class StartRequest(_message.Message):
     HISTORY_RANGE_FIELD_NUMBER: _builtins.int
     ACCEPT_ONLY_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    CONSTRAINTS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     process_id: _builtins.str
     args: _builtins.bytes
@@ -98,6 +101,10 @@ class StartRequest(_message.Message):
     def metadata(self) -> _struct_pb2.Struct:
         """The metadata of the process from its first moment."""
 
+    @_builtins.property
+    def constraints(self) -> _types_pb2.Constraints:
+        """What the task must pass before it may run. Absent: nothing."""
+
     def __init__(
         self,
         *,
@@ -109,10 +116,11 @@ class StartRequest(_message.Message):
         history_range: _types_pb2.HistoryRange | None = ...,
         accept_only: _builtins.bool = ...,
         metadata: _struct_pb2.Struct | None = ...,
+        constraints: _types_pb2.Constraints | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "history_range", b"history_range", "metadata", b"metadata"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "constraints", b"constraints", "history_range", b"history_range", "metadata", b"metadata"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "accept_only", b"accept_only", "args", b"args", "caller_context", b"caller_context", "history_range", b"history_range", "idempotency_key", b"idempotency_key", "metadata", b"metadata", "namespace", b"namespace", "process_id", b"process_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "accept_only", b"accept_only", "args", b"args", "caller_context", b"caller_context", "constraints", b"constraints", "history_range", b"history_range", "idempotency_key", b"idempotency_key", "metadata", b"metadata", "namespace", b"namespace", "process_id", b"process_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__history_range: _TypeAlias = _typing.Literal["history_range"]  # noqa: Y015
     _WhichOneofArgType__history_range: _TypeAlias = _typing.Literal["_history_range", b"_history_range"]  # noqa: Y015
@@ -180,6 +188,7 @@ class CallRequest(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     HISTORY_RANGE_FIELD_NUMBER: _builtins.int
     ACCEPT_ONLY_FIELD_NUMBER: _builtins.int
+    CONSTRAINTS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     process_id: _builtins.str
     args: _builtins.bytes
@@ -189,6 +198,8 @@ class CallRequest(_message.Message):
     def caller_context(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def history_range(self) -> _types_pb2.HistoryRange: ...
+    @_builtins.property
+    def constraints(self) -> _types_pb2.Constraints: ...
     def __init__(
         self,
         *,
@@ -199,10 +210,11 @@ class CallRequest(_message.Message):
         idempotency_key: _builtins.str = ...,
         history_range: _types_pb2.HistoryRange | None = ...,
         accept_only: _builtins.bool = ...,
+        constraints: _types_pb2.Constraints | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "history_range", b"history_range"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "constraints", b"constraints", "history_range", b"history_range"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "accept_only", b"accept_only", "args", b"args", "caller_context", b"caller_context", "history_range", b"history_range", "idempotency_key", b"idempotency_key", "namespace", b"namespace", "process_id", b"process_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "accept_only", b"accept_only", "args", b"args", "caller_context", b"caller_context", "constraints", b"constraints", "history_range", b"history_range", "idempotency_key", b"idempotency_key", "namespace", b"namespace", "process_id", b"process_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__history_range: _TypeAlias = _typing.Literal["history_range"]  # noqa: Y015
     _WhichOneofArgType__history_range: _TypeAlias = _typing.Literal["_history_range", b"_history_range"]  # noqa: Y015
@@ -267,6 +279,7 @@ class NotifyRequest(_message.Message):
     CALLER_CONTEXT_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     HISTORY_RANGE_FIELD_NUMBER: _builtins.int
+    CONSTRAINTS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     process_id: _builtins.str
     args: _builtins.bytes
@@ -275,6 +288,8 @@ class NotifyRequest(_message.Message):
     def caller_context(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def history_range(self) -> _types_pb2.HistoryRange: ...
+    @_builtins.property
+    def constraints(self) -> _types_pb2.Constraints: ...
     def __init__(
         self,
         *,
@@ -284,10 +299,11 @@ class NotifyRequest(_message.Message):
         caller_context: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         idempotency_key: _builtins.str = ...,
         history_range: _types_pb2.HistoryRange | None = ...,
+        constraints: _types_pb2.Constraints | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "history_range", b"history_range"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "constraints", b"constraints", "history_range", b"history_range"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "args", b"args", "caller_context", b"caller_context", "history_range", b"history_range", "idempotency_key", b"idempotency_key", "namespace", b"namespace", "process_id", b"process_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "args", b"args", "caller_context", b"caller_context", "constraints", b"constraints", "history_range", b"history_range", "idempotency_key", b"idempotency_key", "namespace", b"namespace", "process_id", b"process_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__history_range: _TypeAlias = _typing.Literal["history_range"]  # noqa: Y015
     _WhichOneofArgType__history_range: _TypeAlias = _typing.Literal["_history_range", b"_history_range"]  # noqa: Y015
@@ -671,6 +687,55 @@ class RemoveResponse(_message.Message):
 Global___RemoveResponse: _TypeAlias = RemoveResponse  # noqa: Y015
 
 @_typing.final
+class CancelRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    process_id: _builtins.str
+    task_id: _builtins.int
+    idempotency_key: _builtins.str
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        process_id: _builtins.str = ...,
+        task_id: _builtins.int = ...,
+        idempotency_key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["idempotency_key", b"idempotency_key", "task", b"task", "task_id", b"task_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["idempotency_key", b"idempotency_key", "namespace", b"namespace", "process_id", b"process_id", "task", b"task", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_task: _TypeAlias = _typing.Literal["task_id", "idempotency_key"]  # noqa: Y015
+    _WhichOneofArgType_task: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_task) -> _WhichOneofReturnType_task | None: ...
+
+Global___CancelRequest: _TypeAlias = CancelRequest  # noqa: Y015
+
+@_typing.final
+class CancelResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    task_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        task_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelResponse: _TypeAlias = CancelResponse  # noqa: Y015
+
+@_typing.final
 class TraceRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -764,6 +829,8 @@ class TaskTrace(_message.Message):
     RESPONSE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
+    CONSTRAINTS_FIELD_NUMBER: _builtins.int
+    SPENT_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     type: _types_pb2.TaskType.ValueType
     status: _types_pb2.TaskStatus.ValueType
@@ -794,6 +861,14 @@ class TaskTrace(_message.Message):
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Event]:
         """What its step recorded, in order. At most 1,000; Get reads the rest."""
 
+    @_builtins.property
+    def constraints(self) -> _types_pb2.Constraints:
+        """As they were asked for; absent: none."""
+
+    @_builtins.property
+    def spent(self) -> _types_pb2.TimeSpent:
+        """Of a task with constraints that has ended: where its life went."""
+
     def __init__(
         self,
         *,
@@ -811,10 +886,12 @@ class TaskTrace(_message.Message):
         response: _builtins.bytes = ...,
         error: _types_pb2.TaskError | None = ...,
         events: _abc.Iterable[_types_pb2.Event] | None = ...,
+        constraints: _types_pb2.Constraints | None = ...,
+        spent: _types_pb2.TimeSpent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "error", b"error", "finished_at", b"finished_at", "scheduled_at", b"scheduled_at", "started_at", b"started_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["constraints", b"constraints", "created_at", b"created_at", "error", b"error", "finished_at", b"finished_at", "scheduled_at", b"scheduled_at", "spent", b"spent", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "attempt_count", b"attempt_count", "caller_context", b"caller_context", "created_at", b"created_at", "error", b"error", "events", b"events", "finished_at", b"finished_at", "idempotency_key", b"idempotency_key", "response", b"response", "scheduled_at", b"scheduled_at", "started_at", b"started_at", "status", b"status", "task_id", b"task_id", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "attempt_count", b"attempt_count", "caller_context", b"caller_context", "constraints", b"constraints", "created_at", b"created_at", "error", b"error", "events", b"events", "finished_at", b"finished_at", "idempotency_key", b"idempotency_key", "response", b"response", "scheduled_at", b"scheduled_at", "spent", b"spent", "started_at", b"started_at", "status", b"status", "task_id", b"task_id", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -831,6 +908,7 @@ class ListRequest(_message.Message):
     METADATA_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    CAUSES_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     page_size: _builtins.int
     """Processes per page, 1 .. 1,000. 0: 100."""
@@ -852,6 +930,12 @@ class ListRequest(_message.Message):
     def metadata(self) -> _struct_pb2.Struct:
         """Only processes whose metadata contains all of this (PostgreSQL's @>)."""
 
+    @_builtins.property
+    def causes(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.WaitCause.ValueType]:
+        """Only processes whose first_wait has any of these causes; none given: all. A page may then hold
+        fewer than asked for, or none, and have a next one.
+        """
+
     def __init__(
         self,
         *,
@@ -862,10 +946,11 @@ class ListRequest(_message.Message):
         metadata: _struct_pb2.Struct | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        causes: _abc.Iterable[_types_pb2.WaitCause.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_from", b"created_from", "created_to", b"created_to", "metadata", b"metadata"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_from", b"created_from", "created_to", b"created_to", "metadata", b"metadata", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "statuses", b"statuses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["causes", b"causes", "created_from", b"created_from", "created_to", b"created_to", "metadata", b"metadata", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "statuses", b"statuses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -76,6 +76,11 @@ class ProcessServiceStub(object):
                 request_serializer=progressor_dot_v1_dot_process__service__pb2.RemoveRequest.SerializeToString,
                 response_deserializer=progressor_dot_v1_dot_process__service__pb2.RemoveResponse.FromString,
                 _registered_method=True)
+        self.Cancel = channel.unary_unary(
+                '/progressor.v1.ProcessService/Cancel',
+                request_serializer=progressor_dot_v1_dot_process__service__pb2.CancelRequest.SerializeToString,
+                response_deserializer=progressor_dot_v1_dot_process__service__pb2.CancelResponse.FromString,
+                _registered_method=True)
         self.Trace = channel.unary_unary(
                 '/progressor.v1.ProcessService/Trace',
                 request_serializer=progressor_dot_v1_dot_process__service__pb2.TraceRequest.SerializeToString,
@@ -162,6 +167,14 @@ class ProcessServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Cancel(self, request, context):
+        """Cancels a task that waits or is available; callers who wait for it get TASK_CANCELLED. With an
+        init task its process goes, which has never been: they get PROCESS_REMOVED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Trace(self, request, context):
         """Returns the tasks of a process in the order of their ids, with times, attempts, args,
         response, error, and the events that each recorded.
@@ -236,6 +249,11 @@ def add_ProcessServiceServicer_to_server(servicer, server):
                     servicer.Remove,
                     request_deserializer=progressor_dot_v1_dot_process__service__pb2.RemoveRequest.FromString,
                     response_serializer=progressor_dot_v1_dot_process__service__pb2.RemoveResponse.SerializeToString,
+            ),
+            'Cancel': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cancel,
+                    request_deserializer=progressor_dot_v1_dot_process__service__pb2.CancelRequest.FromString,
+                    response_serializer=progressor_dot_v1_dot_process__service__pb2.CancelResponse.SerializeToString,
             ),
             'Trace': grpc.unary_unary_rpc_method_handler(
                     servicer.Trace,
@@ -476,6 +494,33 @@ class ProcessService(object):
             '/progressor.v1.ProcessService/Remove',
             progressor_dot_v1_dot_process__service__pb2.RemoveRequest.SerializeToString,
             progressor_dot_v1_dot_process__service__pb2.RemoveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Cancel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/progressor.v1.ProcessService/Cancel',
+            progressor_dot_v1_dot_process__service__pb2.CancelRequest.SerializeToString,
+            progressor_dot_v1_dot_process__service__pb2.CancelResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,10 +5,12 @@ For microservices: start, call, repair and read processes.
 
 Errors carry google.rpc.ErrorInfo with domain "progressor" and one of these reasons:
 
-  NOT_FOUND            NAMESPACE_NOT_FOUND, PROCESS_NOT_FOUND, EVENT_NOT_FOUND, TASK_NOT_FOUND
+  NOT_FOUND            NAMESPACE_NOT_FOUND, PROCESS_NOT_FOUND, EVENT_NOT_FOUND, TASK_NOT_FOUND,
+                       GATE_NOT_FOUND
   ALREADY_EXISTS       PROCESS_ALREADY_EXISTS
   INVALID_ARGUMENT     INVALID_REQUEST (BadRequest names each field), IDEMPOTENCY_KEY_REUSED
-  FAILED_PRECONDITION  PROCESS_FAILED, PROCESS_IS_RUNNING, PROCESS_FINISHED, REPAIR_FAILED
+  FAILED_PRECONDITION  PROCESS_FAILED, PROCESS_IS_RUNNING, PROCESS_FINISHED, REPAIR_FAILED,
+                       TASK_IS_RUNNING, TASK_HAS_ENDED
   ABORTED              PROCESS_REMOVED, TASK_CANCELLED
   RESOURCE_EXHAUSTED   OVERLOADED (with RetryInfo)
   UNAVAILABLE          STORAGE_UNAVAILABLE, SHUTTING_DOWN (with RetryInfo)
@@ -76,6 +78,10 @@ class ProcessServiceStub:
     """Deletes a process in any status with all its rows, in one transaction. A step in flight is
     fenced off; callers who wait get PROCESS_REMOVED.
     """
+    Cancel: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.CancelRequest, _process_service_pb2.CancelResponse]
+    """Cancels a task that waits or is available; callers who wait for it get TASK_CANCELLED. With an
+    init task its process goes, which has never been: they get PROCESS_REMOVED.
+    """
     Trace: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.TraceRequest, _process_service_pb2.TraceResponse]
     """Returns the tasks of a process in the order of their ids, with times, attempts, args,
     response, error, and the events that each recorded.
@@ -119,6 +125,10 @@ class ProcessServiceAsyncStub(ProcessServiceStub):
     Remove: _aio.UnaryUnaryMultiCallable[_process_service_pb2.RemoveRequest, _process_service_pb2.RemoveResponse]  # type: ignore[assignment]
     """Deletes a process in any status with all its rows, in one transaction. A step in flight is
     fenced off; callers who wait get PROCESS_REMOVED.
+    """
+    Cancel: _aio.UnaryUnaryMultiCallable[_process_service_pb2.CancelRequest, _process_service_pb2.CancelResponse]  # type: ignore[assignment]
+    """Cancels a task that waits or is available; callers who wait for it get TASK_CANCELLED. With an
+    init task its process goes, which has never been: they get PROCESS_REMOVED.
     """
     Trace: _aio.UnaryUnaryMultiCallable[_process_service_pb2.TraceRequest, _process_service_pb2.TraceResponse]  # type: ignore[assignment]
     """Returns the tasks of a process in the order of their ids, with times, attempts, args,
@@ -208,6 +218,16 @@ class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_process_service_pb2.RemoveResponse, _abc.Awaitable[_process_service_pb2.RemoveResponse]]:
         """Deletes a process in any status with all its rows, in one transaction. A step in flight is
         fenced off; callers who wait get PROCESS_REMOVED.
+        """
+
+    @_abc_1.abstractmethod
+    def Cancel(
+        self,
+        request: _process_service_pb2.CancelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_process_service_pb2.CancelResponse, _abc.Awaitable[_process_service_pb2.CancelResponse]]:
+        """Cancels a task that waits or is available; callers who wait for it get TASK_CANCELLED. With an
+        init task its process goes, which has never been: they get PROCESS_REMOVED.
         """
 
     @_abc_1.abstractmethod

@@ -435,6 +435,15 @@ class NamespaceQueue(_message.Message):
     RETRY_AGE_FIELD_NUMBER: _builtins.int
     BEHIND_COUNT_FIELD_NUMBER: _builtins.int
     BEHIND_AGE_FIELD_NUMBER: _builtins.int
+    RUN_AT_COUNT_FIELD_NUMBER: _builtins.int
+    ORDER_COUNT_FIELD_NUMBER: _builtins.int
+    ORDER_AGE_FIELD_NUMBER: _builtins.int
+    GATE_COUNT_FIELD_NUMBER: _builtins.int
+    GATE_AGE_FIELD_NUMBER: _builtins.int
+    AVAILABLE_COUNT_FIELD_NUMBER: _builtins.int
+    AVAILABLE_AGE_FIELD_NUMBER: _builtins.int
+    HELD_COUNT_FIELD_NUMBER: _builtins.int
+    FULL_GATE_COUNT_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     due_count: _builtins.int
     """To which nothing but a free worker is missing."""
@@ -444,6 +453,20 @@ class NamespaceQueue(_message.Message):
     """Attempts that wait for their time."""
     behind_count: _builtins.int
     """Behind another task of their process."""
+    run_at_count: _builtins.int
+    """With constraints: that wait for their run_at, before their first attempt."""
+    order_count: _builtins.int
+    """For a smaller version of their order."""
+    gate_count: _builtins.int
+    """For a place in their gates."""
+    available_count: _builtins.int
+    """That have passed all of it, and wait for nothing but a worker; not among due_count. Where they are
+    not exact, due_count is not either.
+    """
+    held_count: _builtins.int
+    """Places of gates that are held."""
+    full_gate_count: _builtins.int
+    """Gates that have no place left, and a line."""
     @_builtins.property
     def due_age(self) -> _duration_pb2.Duration:
         """How long the oldest of these has been due. Absent: there is none."""
@@ -456,6 +479,12 @@ class NamespaceQueue(_message.Message):
     def behind_age(self) -> _duration_pb2.Duration:
         """How long the oldest of these waits. Absent: there is none."""
 
+    @_builtins.property
+    def order_age(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def gate_age(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def available_age(self) -> _duration_pb2.Duration: ...
     def __init__(
         self,
         *,
@@ -467,10 +496,19 @@ class NamespaceQueue(_message.Message):
         retry_age: _duration_pb2.Duration | None = ...,
         behind_count: _builtins.int = ...,
         behind_age: _duration_pb2.Duration | None = ...,
+        run_at_count: _builtins.int = ...,
+        order_count: _builtins.int = ...,
+        order_age: _duration_pb2.Duration | None = ...,
+        gate_count: _builtins.int = ...,
+        gate_age: _duration_pb2.Duration | None = ...,
+        available_count: _builtins.int = ...,
+        available_age: _duration_pb2.Duration | None = ...,
+        held_count: _builtins.int = ...,
+        full_gate_count: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["behind_age", b"behind_age", "due_age", b"due_age", "retry_age", b"retry_age"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["available_age", b"available_age", "behind_age", b"behind_age", "due_age", b"due_age", "gate_age", b"gate_age", "order_age", b"order_age", "retry_age", b"retry_age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind_age", b"behind_age", "behind_count", b"behind_count", "due_age", b"due_age", "due_count", b"due_count", "namespace", b"namespace", "retry_age", b"retry_age", "retry_count", b"retry_count", "timer_count", b"timer_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_age", b"available_age", "available_count", b"available_count", "behind_age", b"behind_age", "behind_count", b"behind_count", "due_age", b"due_age", "due_count", b"due_count", "full_gate_count", b"full_gate_count", "gate_age", b"gate_age", "gate_count", b"gate_count", "held_count", b"held_count", "namespace", b"namespace", "order_age", b"order_age", "order_count", b"order_count", "retry_age", b"retry_age", "retry_count", b"retry_count", "run_at_count", b"run_at_count", "timer_count", b"timer_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

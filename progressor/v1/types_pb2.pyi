@@ -10,11 +10,13 @@ transaction. Tasks of one process never run at the same time, and calls run in t
 order of their task ids.
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
@@ -115,7 +117,11 @@ class _TaskStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TaskStatus
     TASK_STATUS_ERROR: _TaskStatus.ValueType  # 5
     """Failed or rejected; its error is kept with it."""
     TASK_STATUS_CANCELLED: _TaskStatus.ValueType  # 6
-    """Will never run: replaced, or its process broke, finished or was removed."""
+    """Will never run: cancelled, replaced, or its process broke, finished or was removed."""
+    TASK_STATUS_AVAILABLE: _TaskStatus.ValueType  # 7
+    """Only of a task with constraints: all are satisfied, and its gates are held; it waits for
+    nothing but a worker.
+    """
 
 class TaskStatus(_TaskStatus, metaclass=_TaskStatusEnumTypeWrapper):
     """Where a task is. The last three are final."""
@@ -132,7 +138,11 @@ TASK_STATUS_FINISHED: TaskStatus.ValueType  # 4
 TASK_STATUS_ERROR: TaskStatus.ValueType  # 5
 """Failed or rejected; its error is kept with it."""
 TASK_STATUS_CANCELLED: TaskStatus.ValueType  # 6
-"""Will never run: replaced, or its process broke, finished or was removed."""
+"""Will never run: cancelled, replaced, or its process broke, finished or was removed."""
+TASK_STATUS_AVAILABLE: TaskStatus.ValueType  # 7
+"""Only of a task with constraints: all are satisfied, and its gates are held; it waits for
+nothing but a worker.
+"""
 Global___TaskStatus: _TypeAlias = TaskStatus  # noqa: Y015
 
 class _Direction:
@@ -158,6 +168,28 @@ DIRECTION_FORWARD: Direction.ValueType  # 1
 DIRECTION_BACKWARD: Direction.ValueType  # 2
 """Newest first, from the event before `after`, or from the newest."""
 Global___Direction: _TypeAlias = Direction  # noqa: Y015
+
+class _GateHold:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _GateHoldEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GateHold.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    GATE_HOLD_UNSPECIFIED: _GateHold.ValueType  # 0
+    GATE_HOLD_TASK: _GateHold.ValueType  # 1
+    """From available until the task is settled, cancelled, or waits for a retry."""
+    GATE_HOLD_PROCESS: _GateHold.ValueType  # 2
+    """Until the process is finished, removed or in error."""
+
+class GateHold(_GateHold, metaclass=_GateHoldEnumTypeWrapper):
+    """Until when gates are held."""
+
+GATE_HOLD_UNSPECIFIED: GateHold.ValueType  # 0
+GATE_HOLD_TASK: GateHold.ValueType  # 1
+"""From available until the task is settled, cancelled, or waits for a retry."""
+GATE_HOLD_PROCESS: GateHold.ValueType  # 2
+"""Until the process is finished, removed or in error."""
+Global___GateHold: _TypeAlias = GateHold  # noqa: Y015
 
 class _WaitCause:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -186,6 +218,12 @@ class _WaitCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitCause.V
     """Its step ought to have ended, and its replica has not seen to it: the task is collected by
     Wait.collected_at.
     """
+    WAIT_CAUSE_RUN_AT: _WaitCause.ValueType  # 9
+    """Its constraints name an instant: until Wait.until."""
+    WAIT_CAUSE_ORDER: _WaitCause.ValueType  # 10
+    """A smaller version of its order has not ended: Wait.order."""
+    WAIT_CAUSE_GATE: _WaitCause.ValueType  # 11
+    """One of its gates is full: Wait.gates."""
 
 class WaitCause(_WaitCause, metaclass=_WaitCauseEnumTypeWrapper):
     """Why a task that has not ended does not run, or that it does."""
@@ -211,6 +249,12 @@ WAIT_CAUSE_OVERRUN: WaitCause.ValueType  # 8
 """Its step ought to have ended, and its replica has not seen to it: the task is collected by
 Wait.collected_at.
 """
+WAIT_CAUSE_RUN_AT: WaitCause.ValueType  # 9
+"""Its constraints name an instant: until Wait.until."""
+WAIT_CAUSE_ORDER: WaitCause.ValueType  # 10
+"""A smaller version of its order has not ended: Wait.order."""
+WAIT_CAUSE_GATE: WaitCause.ValueType  # 11
+"""One of its gates is full: Wait.gates."""
 Global___WaitCause: _TypeAlias = WaitCause  # noqa: Y015
 
 @_typing.final
@@ -397,6 +441,145 @@ class NewEvent(_message.Message):
 Global___NewEvent: _TypeAlias = NewEvent  # noqa: Y015
 
 @_typing.final
+class Constraints(_message.Message):
+    """What a task must pass before it may run. A task without any never pays for this."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_AT_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    GATES_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    HOLD_FIELD_NUMBER: _builtins.int
+    priority: _builtins.int
+    """Who goes first through a gate: 1, the highest, to 5. 0: 3. Of two alike, the older one."""
+    hold: Global___GateHold.ValueType
+    """Until when its gates are held. Unspecified: by the task."""
+    @_builtins.property
+    def run_at(self) -> _timestamp_pb2.Timestamp:
+        """Not before then. Not for timers, which have an instant of their own."""
+
+    @_builtins.property
+    def order(self) -> Global___Order:
+        """Absent: none."""
+
+    @_builtins.property
+    def gates(self) -> _containers.RepeatedCompositeFieldContainer[Global___GateUse]:
+        """The gates that it must hold to run, all or none; at most 8, each once."""
+
+    def __init__(
+        self,
+        *,
+        run_at: _timestamp_pb2.Timestamp | None = ...,
+        order: Global___Order | None = ...,
+        gates: _abc.Iterable[Global___GateUse] | None = ...,
+        priority: _builtins.int = ...,
+        hold: Global___GateHold.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["order", b"order", "run_at", b"run_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gates", b"gates", "hold", b"hold", "order", b"order", "priority", b"priority", "run_at", b"run_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Constraints: _TypeAlias = Constraints  # noqa: Y015
+
+@_typing.final
+class Order(_message.Message):
+    """A task waits while another of the same namespace and key, with a smaller version, waits, is
+    available or runs. Equal versions do not wait for each other.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """1 .. 256 bytes of UTF-8 without control characters."""
+    version: _builtins.str
+    """Dotted numbers, compared as numbers: 1.9 is smaller than 1.10, and 1 equals 1.0. At most 16
+    numbers, each up to 2,147,483,647.
+    """
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Order: _TypeAlias = Order  # noqa: Y015
+
+@_typing.final
+class GateUse(_message.Message):
+    """A gate that a task must hold."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GATE_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    gate: _builtins.str
+    """Its key, within the namespace: 1 .. 256 bytes of UTF-8 without control characters."""
+    capacity: _builtins.int
+    """For a gate that is not there yet: how many may hold it, 0 .. 1,000,000; one that is there keeps
+    its own. Absent: it must be there, or the request ends with GATE_NOT_FOUND.
+    """
+    def __init__(
+        self,
+        *,
+        gate: _builtins.str = ...,
+        capacity: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "capacity", b"capacity"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "capacity", b"capacity", "gate", b"gate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__capacity: _TypeAlias = _typing.Literal["capacity"]  # noqa: Y015
+    _WhichOneofArgType__capacity: _TypeAlias = _typing.Literal["_capacity", b"_capacity"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__capacity) -> _WhichOneofReturnType__capacity | None: ...
+
+Global___GateUse: _TypeAlias = GateUse  # noqa: Y015
+
+@_typing.final
+class GateHolder(_message.Message):
+    """Who holds a gate: a process, by the task that took it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    HELD_AT_FIELD_NUMBER: _builtins.int
+    HOLD_FIELD_NUMBER: _builtins.int
+    RESERVED_FIELD_NUMBER: _builtins.int
+    process_id: _builtins.str
+    task_id: _builtins.int
+    hold: Global___GateHold.ValueType
+    reserved: _builtins.bool
+    """Kept for a task that has waited for long, and cannot have its other gates yet."""
+    @_builtins.property
+    def held_at(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        process_id: _builtins.str = ...,
+        task_id: _builtins.int = ...,
+        held_at: _timestamp_pb2.Timestamp | None = ...,
+        hold: Global___GateHold.ValueType = ...,
+        reserved: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["held_at", b"held_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held_at", b"held_at", "hold", b"hold", "process_id", b"process_id", "reserved", b"reserved", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GateHolder: _TypeAlias = GateHolder  # noqa: Y015
+
+@_typing.final
 class SetTimer(_message.Message):
     """A timer to be set. A process has one timer at most; a new one replaces it."""
 
@@ -408,6 +591,7 @@ class SetTimer(_message.Message):
     ARGS_FIELD_NUMBER: _builtins.int
     HISTORY_RANGE_FIELD_NUMBER: _builtins.int
     STEP_TIMEOUT_FIELD_NUMBER: _builtins.int
+    CONSTRAINTS_FIELD_NUMBER: _builtins.int
     remove: _builtins.bool
     """True: when it is due the process is removed, without asking the processor."""
     args: _builtins.bytes
@@ -426,6 +610,10 @@ class SetTimer(_message.Message):
     def step_timeout(self) -> _duration_pb2.Duration:
         """How long the processor may take for the timeout task. Absent: the namespace's step timeout."""
 
+    @_builtins.property
+    def constraints(self) -> Global___Constraints:
+        """What the timeout task must pass besides; without run_at. Not with remove."""
+
     def __init__(
         self,
         *,
@@ -435,10 +623,11 @@ class SetTimer(_message.Message):
         args: _builtins.bytes = ...,
         history_range: Global___HistoryRange | None = ...,
         step_timeout: _duration_pb2.Duration | None = ...,
+        constraints: Global___Constraints | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "after", b"after", "at", b"at", "due", b"due", "history_range", b"history_range", "step_timeout", b"step_timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "after", b"after", "at", b"at", "constraints", b"constraints", "due", b"due", "history_range", b"history_range", "step_timeout", b"step_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "after", b"after", "args", b"args", "at", b"at", "due", b"due", "history_range", b"history_range", "remove", b"remove", "step_timeout", b"step_timeout"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "after", b"after", "args", b"args", "at", b"at", "constraints", b"constraints", "due", b"due", "history_range", b"history_range", "remove", b"remove", "step_timeout", b"step_timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__history_range: _TypeAlias = _typing.Literal["history_range"]  # noqa: Y015
     _WhichOneofArgType__history_range: _TypeAlias = _typing.Literal["_history_range", b"_history_range"]  # noqa: Y015
@@ -516,6 +705,140 @@ class TaskError(_message.Message):
 Global___TaskError: _TypeAlias = TaskError  # noqa: Y015
 
 @_typing.final
+class OrderWait(_message.Message):
+    """The task of a smaller version that another one waits for: the smallest, of these the oldest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    process_id: _builtins.str
+    task_id: _builtins.int
+    version: _builtins.str
+    status: Global___TaskStatus.ValueType
+    """waiting, available or running."""
+    @_builtins.property
+    def order(self) -> Global___Order:
+        """The key, and the version of the task that waits."""
+
+    def __init__(
+        self,
+        *,
+        order: Global___Order | None = ...,
+        process_id: _builtins.str = ...,
+        task_id: _builtins.int = ...,
+        version: _builtins.str = ...,
+        status: Global___TaskStatus.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order", "process_id", b"process_id", "status", b"status", "task_id", b"task_id", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OrderWait: _TypeAlias = OrderWait  # noqa: Y015
+
+@_typing.final
+class GateWait(_message.Message):
+    """A gate that is full."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GATE_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    WAITING_COUNT_FIELD_NUMBER: _builtins.int
+    gate: _builtins.str
+    capacity: _builtins.int
+    held: _builtins.int
+    position: _builtins.int
+    """The place of the task among those who wait for this gate, from 1, as things stand; and how many
+    these are, at most 1,000 counted. 0: it does not stand in line yet, since it waits for something
+    else before.
+    """
+    waiting_count: _builtins.int
+    @_builtins.property
+    def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___GateHolder]:
+        """The first 10, the longest first."""
+
+    def __init__(
+        self,
+        *,
+        gate: _builtins.str = ...,
+        capacity: _builtins.int = ...,
+        held: _builtins.int = ...,
+        holders: _abc.Iterable[Global___GateHolder] | None = ...,
+        position: _builtins.int = ...,
+        waiting_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "gate", b"gate", "held", b"held", "holders", b"holders", "position", b"position", "waiting_count", b"waiting_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GateWait: _TypeAlias = GateWait  # noqa: Y015
+
+@_typing.final
+class TimeSpent(_message.Message):
+    """How long a task with constraints has been in which state. All parts together are its life, from
+    Wait or TaskTrace.created_at until its end, or until now, to the microsecond.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    PROCESS_FIELD_NUMBER: _builtins.int
+    GATES_FIELD_NUMBER: _builtins.int
+    AVAILABLE_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def time(self) -> _duration_pb2.Duration:
+        """Until its instant, or that of a retry."""
+
+    @_builtins.property
+    def order(self) -> _duration_pb2.Duration:
+        """For a smaller version."""
+
+    @_builtins.property
+    def process(self) -> _duration_pb2.Duration:
+        """Behind another task of its process."""
+
+    @_builtins.property
+    def gates(self) -> _duration_pb2.Duration:
+        """For its gates."""
+
+    @_builtins.property
+    def available(self) -> _duration_pb2.Duration:
+        """Available: for a worker."""
+
+    @_builtins.property
+    def running(self) -> _duration_pb2.Duration: ...
+    def __init__(
+        self,
+        *,
+        time: _duration_pb2.Duration | None = ...,
+        order: _duration_pb2.Duration | None = ...,
+        process: _duration_pb2.Duration | None = ...,
+        gates: _duration_pb2.Duration | None = ...,
+        available: _duration_pb2.Duration | None = ...,
+        running: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "gates", b"gates", "order", b"order", "process", b"process", "running", b"running", "time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "gates", b"gates", "order", b"order", "process", b"process", "running", b"running", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimeSpent: _TypeAlias = TimeSpent  # noqa: Y015
+
+@_typing.final
 class Wait(_message.Message):
     """One task that has not ended, and what it waits for."""
 
@@ -541,6 +864,10 @@ class Wait(_message.Message):
     SILENT_SINCE_FIELD_NUMBER: _builtins.int
     COLLECTED_AT_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    GATES_FIELD_NUMBER: _builtins.int
+    SPENT_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     type: Global___TaskType.ValueType
     status: Global___TaskStatus.ValueType
@@ -595,6 +922,20 @@ class Wait(_message.Message):
         replica lives that would.
         """
 
+    @_builtins.property
+    def order(self) -> Global___OrderWait:
+        """Of a task with constraints: what it waits for besides its cause is told too. A smaller version
+        of its order; absent: there is none.
+        """
+
+    @_builtins.property
+    def gates(self) -> _containers.RepeatedCompositeFieldContainer[Global___GateWait]:
+        """Those of its gates that are full."""
+
+    @_builtins.property
+    def spent(self) -> Global___TimeSpent: ...
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -618,10 +959,14 @@ class Wait(_message.Message):
         silent_since: _timestamp_pb2.Timestamp | None = ...,
         collected_at: _timestamp_pb2.Timestamp | None = ...,
         explanation: _builtins.str = ...,
+        order: Global___OrderWait | None = ...,
+        gates: _abc.Iterable[Global___GateWait] | None = ...,
+        spent: Global___TimeSpent | None = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id", "_replica_id", b"_replica_id", "behind_since", b"behind_since", "behind_task_id", b"behind_task_id", "collected_at", b"collected_at", "last_error", b"last_error", "processor_unreachable_since", b"processor_unreachable_since", "replica_id", b"replica_id", "silent_since", b"silent_since", "since", b"since", "until", b"until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id", "_replica_id", b"_replica_id", "behind_since", b"behind_since", "behind_task_id", b"behind_task_id", "collected_at", b"collected_at", "created_at", b"created_at", "last_error", b"last_error", "order", b"order", "processor_unreachable_since", b"processor_unreachable_since", "replica_id", b"replica_id", "silent_since", b"silent_since", "since", b"since", "spent", b"spent", "until", b"until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id", "_replica_id", b"_replica_id", "attempt", b"attempt", "attempts_max", b"attempts_max", "behind_runs", b"behind_runs", "behind_since", b"behind_since", "behind_task_id", b"behind_task_id", "behind_type", b"behind_type", "busy_count", b"busy_count", "cause", b"cause", "collected_at", b"collected_at", "explanation", b"explanation", "last_error", b"last_error", "processor_unreachable_since", b"processor_unreachable_since", "replica_id", b"replica_id", "silent_since", b"silent_since", "since", b"since", "status", b"status", "task_id", b"task_id", "type", b"type", "until", b"until", "worker_count", b"worker_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id", "_replica_id", b"_replica_id", "attempt", b"attempt", "attempts_max", b"attempts_max", "behind_runs", b"behind_runs", "behind_since", b"behind_since", "behind_task_id", b"behind_task_id", "behind_type", b"behind_type", "busy_count", b"busy_count", "cause", b"cause", "collected_at", b"collected_at", "created_at", b"created_at", "explanation", b"explanation", "gates", b"gates", "last_error", b"last_error", "order", b"order", "processor_unreachable_since", b"processor_unreachable_since", "replica_id", b"replica_id", "silent_since", b"silent_since", "since", b"since", "spent", b"spent", "status", b"status", "task_id", b"task_id", "type", b"type", "until", b"until", "worker_count", b"worker_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__behind_task_id: _TypeAlias = _typing.Literal["behind_task_id"]  # noqa: Y015
     _WhichOneofArgType__behind_task_id: _TypeAlias = _typing.Literal["_behind_task_id", b"_behind_task_id"]  # noqa: Y015
