@@ -102,6 +102,17 @@ class TaskNotFoundError(NotFoundError):
         super().__init__(f"process {process_id!r} has no {by} {task!r}")
 
 
+class GateNotFoundError(NotFoundError):
+    """No gate of this key in the namespace, and no capacity to make it with."""
+
+    reason = "GATE_NOT_FOUND"
+
+    def __init__(self, namespace: str, gate: str) -> None:
+        """Name the gate."""
+        self.namespace, self.gate = namespace, gate
+        super().__init__(f"gate {gate!r} does not exist in namespace {namespace!r}")
+
+
 class StateError(RequestError):
     """The request does not fit the state that the process, task or namespace is in."""
 
@@ -150,6 +161,17 @@ class NamespaceChangedError(StateError):
         super().__init__(f"namespace {namespace!r} is at revision {actual}, not {expected}")
 
 
+class GateChangedError(StateError):
+    """A change that expected another revision of the gate."""
+
+    reason = "GATE_CHANGED"
+
+    def __init__(self, gate: str, expected: int, actual: int) -> None:
+        """Name the gate and both revisions."""
+        self.gate, self.expected, self.actual = gate, expected, actual
+        super().__init__(f"gate {gate!r} is at revision {actual}, not {expected}")
+
+
 class IdempotencyKeyReusedError(StateError):
     """The idempotency key belongs to another request on this process."""
 
@@ -195,6 +217,39 @@ class ProcessFinishedError(StateError):
         """Name the process."""
         self.process_id = process_id
         super().__init__(f"process {process_id!r} is finished")
+
+
+class TaskIsRunningError(StateError):
+    """The task runs already: it can be cancelled no more."""
+
+    reason = "TASK_IS_RUNNING"
+
+    def __init__(self, process_id: str, task_id: int) -> None:
+        """Name the process and the task."""
+        self.process_id, self.task_id = process_id, task_id
+        super().__init__(f"task {task_id} of process {process_id!r} is running")
+
+
+class TaskHasEndedError(StateError):
+    """The task has ended already."""
+
+    reason = "TASK_HAS_ENDED"
+
+    def __init__(self, process_id: str, task_id: int) -> None:
+        """Name the process and the task."""
+        self.process_id, self.task_id = process_id, task_id
+        super().__init__(f"task {task_id} of process {process_id!r} has ended")
+
+
+class GateInUseError(StateError):
+    """The gate is held, or tasks name it: it cannot be deleted."""
+
+    reason = "GATE_IN_USE"
+
+    def __init__(self, namespace: str, gate: str) -> None:
+        """Name the gate."""
+        self.namespace, self.gate = namespace, gate
+        super().__init__(f"gate {gate!r} of namespace {namespace!r} is in use")
 
 
 class RepairFailedError(StateError):

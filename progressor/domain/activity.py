@@ -15,9 +15,13 @@ class Queue:
     """What waits in a namespace.
 
     ``due`` are those that nothing but a free worker is missing to; ``timers`` and ``retries`` wait
-    for their time, ``behind`` for another task of their process. Each has the seconds that the
-    oldest of them has waited (a retry: since its first attempt), 0 where there is none; that a
-    timer waits is as it should be.
+    for their time, ``behind`` for another task of their process. With constraints, ``run_at`` are
+    those that wait for their instant, ``order`` for a smaller version, ``gate`` for a place in
+    their gates, and ``available`` have passed all of that: these are not among ``due``. Each has
+    the seconds that the oldest of them has waited (a retry: since its first attempt), 0 where there
+    is none; that what has an instant waits for it is as it should be.
+
+    ``held`` places of gates are taken, and ``full_gates`` have none left for those in their lines.
     """
 
     namespace: str
@@ -28,6 +32,20 @@ class Queue:
     retry_seconds: float
     behind: int
     behind_seconds: float
+    run_at: int = 0
+    order: int = 0
+    order_seconds: float = 0.0
+    gate: int = 0
+    gate_seconds: float = 0.0
+    available: int = 0
+    available_seconds: float = 0.0
+    held: int = 0
+    full_gates: int = 0
+
+    @property
+    def has_constraints(self) -> bool:
+        """Whether anything there waits for its constraints, has passed them, or holds a gate."""
+        return any((self.run_at, self.order, self.gate, self.available, self.held))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ import enum
 import hashlib
 from collections.abc import Mapping
 
+from progressor.domain.constraint import Constraints
 from progressor.domain.event import HistoryRange, NewEvent
 from progressor.domain.intent import SetTimer
 from progressor.domain.process import Process, ProcessKey, ProcessStatus
@@ -41,6 +42,7 @@ class Verdict(enum.StrEnum):
     PROCESS_FAILED = "process_failed"
     PROCESS_IS_RUNNING = "process_is_running"
     PROCESS_FINISHED = "process_finished"
+    GATE_NOT_FOUND = "gate_not_found"
     GONE = "gone"
 
 
@@ -49,7 +51,7 @@ class Request:
     """A start, call, notify or repair on its way to becoming a task.
 
     ``task_type`` is init, call, notify or repair. ``waits``: a caller waits for the answer in this
-    replica. ``metadata`` only for init.
+    replica. ``metadata`` only for init. ``constraints`` not for repair; None: without any.
     """
 
     key: ProcessKey
@@ -61,17 +63,20 @@ class Request:
     history_range: HistoryRange | None = None
     metadata: Mapping[str, object] | None = None
     waits: bool = True
+    constraints: Constraints | None = None
 
     def fingerprint(self) -> bytes:
         """Return 16 bytes that are equal for equal requests.
 
-        Two requests are the same when type, args, history range and metadata are; the caller's
-        context (trace ids, say) may differ between repetitions.
+        Two requests are the same when type, args, history range, metadata and constraints are; the
+        caller's context (trace ids, say) may differ between repetitions.
         """
         digest = hashlib.blake2b(digest_size=16)
         digest.update(f"{self.task_type}\0{self.history_range}\0".encode())
         if self.metadata:
             digest.update(repr(_sorted(self.metadata)).encode() + b"\0")
+        if self.constraints is not None:
+            digest.update(f"{self.constraints}\0".encode())
         digest.update(self.args)
         return digest.digest()
 
@@ -113,7 +118,7 @@ class Admission:
 
     ``task_id`` is there for ACCEPTED and DUPLICATE, ``running`` where the task was leased to this
     replica at once, ``ended`` where a duplicate's task has ended already. ``due_now``: it waits for
-    a worker. ``process`` is there for PROCESS_FAILED.
+    a worker. ``process`` is there for PROCESS_FAILED, ``gate`` for GATE_NOT_FOUND.
     """
 
     verdict: Verdict
@@ -122,6 +127,7 @@ class Admission:
     ended: TaskResult | None = None
     due_now: bool = False
     process: Process | None = None
+    gate: str | None = None
 
 
 def decide(task_type: TaskType, status: ProcessStatus | None) -> Verdict:

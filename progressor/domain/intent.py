@@ -4,6 +4,7 @@ import dataclasses
 import datetime as dt
 from collections.abc import Mapping
 
+from progressor.domain.constraint import Constraints
 from progressor.domain.event import HistoryRange, NewEvent
 
 
@@ -17,7 +18,8 @@ class SetTimer:
     """Replace any timer.
 
     Exactly one of ``at`` and ``after`` (0 or more) is given. ``remove``: when it is due the process
-    is removed without asking the processor.
+    is removed without asking the processor; then without ``constraints``. These have no ``run_at``:
+    the timer's own instant is.
     """
 
     at: dt.datetime | None = None
@@ -26,6 +28,8 @@ class SetTimer:
     args: bytes = b""
     history_range: HistoryRange | None = None
     step_timeout: dt.timedelta | None = None
+    # Not in the text of which fingerprints are made: an import has none.
+    constraints: Constraints | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Hold the two ways of saying when apart."""

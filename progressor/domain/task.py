@@ -25,9 +25,14 @@ TIMER_TYPES = frozenset({TaskType.TIMEOUT, TaskType.REMOVE})
 
 
 class TaskStatus(enum.StrEnum):
-    """Where a task is. Members and order equal the SQL enum ``task_status``."""
+    """Where a task is. Members and order equal the SQL enum ``task_status``.
+
+    AVAILABLE is told of a task with constraints that waits for nothing but a worker; its row says
+    WAITING.
+    """
 
     WAITING = "waiting"
+    AVAILABLE = "available"
     RUNNING = "running"
     BLOCKED = "blocked"
     FINISHED = "finished"
@@ -71,7 +76,9 @@ class RunningTask:
 
     ``attempt`` is this run's number, from 1. ``token`` is the fencing number of the lease.
     ``history_range`` and ``step_timeout`` are None where the namespace decides; ``claim`` where its
-    admission, or the step before it, leased it at once.
+    admission, or the step before it, leased it at once. ``spent`` tells of a task with constraints
+    how long it has been in each of its states until this attempt began, in microseconds: those of
+    `GatedState` in their order, and running. Together that is all of its life.
     """
 
     process: Process
@@ -88,6 +95,7 @@ class RunningTask:
     started_at: dt.datetime
     first_started_at: dt.datetime
     claim: Claim | None = dataclasses.field(default=None, compare=False)
+    spent: tuple[int, ...] | None = None
 
     @property
     def key(self) -> ProcessKey:

@@ -4,10 +4,11 @@ import dataclasses
 import datetime as dt
 from collections.abc import Mapping
 
+from progressor.domain.constraint import Constraints
 from progressor.domain.event import Event
 from progressor.domain.process import Process, ProcessStatus
 from progressor.domain.task import TaskError, TaskStatus, TaskType
-from progressor.domain.wait import Wait
+from progressor.domain.wait import Cause, TimeSpent, Wait
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,10 @@ class HistoryPage:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTrace:
-    """The life of one task, with the events that its step recorded (at most 1,000)."""
+    """The life of one task, with the events that its step recorded (at most 1,000).
+
+    ``spent`` is told of a task with constraints that has ended: where its life went.
+    """
 
     task_id: int
     task_type: TaskType
@@ -55,6 +59,8 @@ class TaskTrace:
     response: bytes
     error: TaskError | None
     events: tuple[Event, ...]
+    constraints: Constraints | None = None
+    spent: TimeSpent | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +68,8 @@ class ProcessQuery:
     """Which processes List is asked for; newest first.
 
     ``page_size`` 1 .. 1,001: a page, and one more to see whether it is the last. ``before`` is the
-    (created_at, process_id) of the last one seen.
+    (created_at, process_id) of the last one seen. ``causes``: only those whose first unfinished
+    task has any of these; none: all.
     """
 
     namespace: str
@@ -72,3 +79,24 @@ class ProcessQuery:
     metadata: Mapping[str, object] | None = None
     page_size: int = 100
     before: tuple[dt.datetime, str] | None = None
+    causes: tuple[type[Cause], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A process of a list, and what its first task waits for that has not ended; None: all have."""
+
+    process: Process
+    first_wait: Wait | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessPage:
+    """A page of a list, newest first.
+
+    ``next_before`` is the last process looked at, where others may follow, though it need not be
+    on the page; None: there are no more.
+    """
+
+    listed: tuple[Listed, ...]
+    next_before: Process | None

@@ -3,7 +3,9 @@
 import dataclasses
 import datetime as dt
 
-from progressor.domain.task import TaskError, TaskStatus, TaskType
+from progressor.domain.constraint import GatedState, Order, Version
+from progressor.domain.gate import GateHolder
+from progressor.domain.task import TIMER_TYPES, TaskError, TaskStatus, TaskType
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,11 +18,70 @@ class Lease:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OrderWait:
+    """The task of a smaller version that another one waits for.
+
+    ``order`` is that of the one that waits. Of several the smallest is told, of these the oldest.
+    """
+
+    order: Order
+    process_id: str
+    task_id: int
+    version: Version
+    status: TaskStatus
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateWait:
+    """A gate that is full, and the first of those who hold it, the longest first.
+
+    ``position`` is the place among the ``waiting_count`` who wait for this one, counted up to
+    1,000; 0: it does not stand in line yet, since it waits for something else before.
+    """
+
+    gate: str
+    capacity: int
+    held: int
+    holders: tuple[GateHolder, ...]
+    position: int
+    waiting_count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpent:
+    """How long a task with constraints has been in which state; together they are its life."""
+
+    time: dt.timedelta
+    order: dt.timedelta
+    process: dt.timedelta
+    gates: dt.timedelta
+    available: dt.timedelta
+    running: dt.timedelta
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Gated:
+    """What the promotion knows of a task with constraints, ``since`` when it is in this state.
+
+    ``order`` and ``gates`` are told whatever the state is, but for that of an available one.
+    ``behind_task_id`` is the older call of its process that stands in line for the same gates.
+    """
+
+    state: GatedState
+    since: dt.datetime
+    spent: TimeSpent
+    order: OrderWait | None = None
+    gates: tuple[GateWait, ...] = ()
+    behind_task_id: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UnfinishedTask:
     """A task that has not ended, as its rows tell.
 
     ``attempt_count`` are the attempts begun. ``due_at`` is None where another task is before it,
-    and ``lease`` where nobody carries it.
+    or, of one that waits for its constraints, where these name no instant; ``lease`` where nobody
+    carries it, and ``gated`` where it has no constraints.
     """
 
     task_id: int
@@ -32,6 +93,17 @@ class UnfinishedTask:
     is_due: bool
     lease: Lease | None
     last_error: TaskError | None
+    gated: Gated | None = None
+
+    @property
+    def is_timer(self) -> bool:
+        """Whether it yields to every other task."""
+        return self.task_type in TIMER_TYPES
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether it waits for its constraints: until then it is in no line of its process."""
+        return self.gated is not None and self.gated.state is not GatedState.AVAILABLE
 
     @property
     def attempt(self) -> int:
@@ -89,6 +161,13 @@ class TimerNotDue:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunAtNotDue:
+    """Its constraints name this instant."""
+
+    until: dt.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RetryNotDue:
     """Its last attempt failed; the next one is then. ``attempts_max`` counts all attempts."""
 
@@ -109,6 +188,20 @@ class BehindTask:
     is_running: bool
     since: dt.datetime
     until: dt.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BehindVersion:
+    """A smaller version of its order has not ended."""
+
+    order: OrderWait
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GatesFull:
+    """Gates that it must hold are full; one at least."""
+
+    gates: tuple[GateWait, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +232,11 @@ Cause = (
     | PresumedDead
     | Overrun
     | TimerNotDue
+    | RunAtNotDue
     | RetryNotDue
+    | BehindVersion
     | BehindTask
+    | GatesFull
     | NoFreeWorker
     | NoReplica
 )
@@ -148,11 +244,23 @@ Cause = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """One task that has not ended and why. ``attempt`` is the one that comes next or runs now."""
+    """One task that has not ended and why. ``attempt`` is the one that comes next or runs now.
+
+    ``besides`` are the causes that would be left if the first were removed, and ``spent`` is where
+    its time went until now: of tasks with constraints alone.
+    """
 
     task_id: int
     task_type: TaskType
     status: TaskStatus
     attempt: int
+    created_at: dt.datetime
     cause: Cause
+    besides: tuple[Cause, ...] = ()
+    spent: TimeSpent | None = None
     last_error: TaskError | None = None
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """All that it waits for."""
+        return (self.cause, *self.besides)

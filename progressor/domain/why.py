@@ -8,7 +8,11 @@ cause             what is so                                   who goes by it
 BehindTask        another task of the process is before it     admission and settlement, which
                                                                bring on one task after the other
 TimerNotDue       ``schedule.due_at`` lies ahead               claims of what is due
-RetryNotDue       the same, and an attempt has been made       the same
+RunAtNotDue       ``gated.run_at`` lies ahead                  promotion
+RetryNotDue       either, and an attempt has been made         as these
+BehindVersion     a smaller version of its order has a row     promotion
+                  in ``gated``
+GatesFull         ``gates.held`` has reached the capacity      promotion
 NoFreeWorker      it is due, and nobody has leased it          claims, which ask for a free place
 NoReplica         the same, and no replica serves              the same
 Running           a row in ``running``                         the key of that table
@@ -17,27 +21,38 @@ PresumedDead      that, and its replica's heartbeat is older   the scan for zomb
 Overrun           that, and ``running.expires_at`` is past     the scan for zombies
 ================  ===========================================  ====================================
 
+A task with constraints waits for its instant, an order, its process and its gates one after
+the other, but is told with all of them: its first cause is that of its state, and what it would
+wait for without that are the causes besides. Once it is available it waits as any other task does.
+
 What the replicas know is told by their heartbeats and read by each replica at most once a second
 (storage/watch.py), so it may be two seconds old; what the tables tell is of the moment.
 """
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import assert_never
 
+from progressor.domain.constraint import GatedState
 from progressor.domain.namespace import Namespace
 from progressor.domain.process import Process, ProcessStatus
 from progressor.domain.replica import Crew, Facts, ReplicaFacts
-from progressor.domain.task import TIMER_TYPES
+from progressor.domain.task import TaskType
 from progressor.domain.wait import (
     BehindTask,
+    BehindVersion,
     Cause,
+    Gated,
+    GatesFull,
+    GateWait,
     Lease,
     NoFreeWorker,
     NoReplica,
+    OrderWait,
     Overrun,
     PresumedDead,
     RetryNotDue,
+    RunAtNotDue,
     Running,
     TimerNotDue,
     UnfinishedTask,
@@ -58,23 +73,15 @@ def waits(
         facts: Of the replicas.
         namespace: The process's.
     """
-    befores: Iterable[UnfinishedTask | None] = (None, *tasks)
     return tuple(
-        Wait(
-            task_id=task.task_id,
-            task_type=task.task_type,
-            status=task.status,
-            attempt=task.attempt,
-            cause=_cause(task, before, facts, namespace),
-            last_error=task.last_error,
-        )
-        for task, before in zip(tasks, befores, strict=False)
+        _wait(task, _causes(task, before, facts, namespace)) for task, before in _with_before(tasks)
     )
 
 
 def explain(wait: Wait) -> str:
-    """Return why a task waits, in one or two sentences."""
-    return f"Task {wait.task_id} ({wait.task_type}) {_predicate(wait)}"
+    """Return why a task waits, in one or two sentences, and one more for each cause besides."""
+    besides = "".join(f" Besides, it {_predicate(cause, wait)}" for cause in wait.besides)
+    return f"Task {wait.task_id} ({wait.task_type}) {_predicate(wait.cause, wait)}{besides}"
 
 
 def explain_process(process: Process, found: Sequence[Wait]) -> str:
@@ -94,29 +101,113 @@ def explain_process(process: Process, found: Sequence[Wait]) -> str:
             assert_never(process.status)
 
 
-def _cause(
-    task: UnfinishedTask, before: UnfinishedTask | None, facts: Facts, namespace: Namespace
-) -> Cause:
-    if task.lease is not None:
-        return _leased(task.lease, facts, namespace.name)
-    if before is not None:
+def _with_before(
+    tasks: Sequence[UnfinishedTask],
+) -> Iterator[tuple[UnfinishedTask, UnfinishedTask | None]]:
+    """Return each task with the one that it has to wait for, of those of its process."""
+    line: list[UnfinishedTask] = []
+    known = {task.task_id: task for task in tasks}
+    for task in tasks:
+        before = _before(task, line)
+        if before is None and task.gated is not None and task.gated.behind_task_id is not None:
+            before = known.get(task.gated.behind_task_id)
+        yield task, before
+        # What waits for its constraints is passed by all; only an init task by none.
+        if not task.is_constrained or task.task_type is TaskType.INIT:
+            line.append(task)
+
+
+def _before(task: UnfinishedTask, line: Sequence[UnfinishedTask]) -> UnfinishedTask | None:
+    if not task.is_constrained or task.is_timer:
         # Calls run in order, and before the timer: whatever stands before it, it is behind.
-        return BehindTask(
-            task_id=before.task_id,
-            task_type=before.task_type,
-            is_running=before.lease is not None,
-            since=before.created_at if before.lease is None else before.lease.leased_at,
-            until=task.due_at if task.task_type in TIMER_TYPES else None,
-        )
-    if task.is_due or task.due_at is None:
-        return _due(task.due_at or task.created_at, facts, namespace)
-    if not task.attempt_count:
-        return TimerNotDue(until=task.due_at)
-    return RetryNotDue(
-        until=task.due_at,
-        attempts_max=namespace.policy_for(task.task_type).attempts_max,
-        processor_unreachable_since=_unreachable_since(facts.serving(), namespace.name),
+        return line[-1] if line else None
+    # It will come into the line by its id; what was asked for later waits behind it, unless begun.
+    first = (
+        it
+        for it in reversed(line)
+        if it.lease is not None
+        or it.task_id < task.task_id
+        or (it.attempt_count > 0 and it.due_at is not None)
     )
+    return next(first, None)
+
+
+def _wait(task: UnfinishedTask, causes: Sequence[Cause]) -> Wait:
+    return Wait(
+        task_id=task.task_id,
+        task_type=task.task_type,
+        status=task.status,
+        attempt=task.attempt,
+        created_at=task.created_at,
+        cause=causes[0],
+        besides=tuple(causes[1:]),
+        spent=None if task.gated is None else task.gated.spent,
+        last_error=task.last_error,
+    )
+
+
+def _causes(
+    task: UnfinishedTask, before: UnfinishedTask | None, facts: Facts, namespace: Namespace
+) -> Sequence[Cause]:
+    if task.lease is not None:
+        return (_leased(task.lease, facts, namespace.name),)
+    if task.gated is not None and task.is_constrained:
+        return _of_constraints(task, task.gated, before, facts, namespace)
+    if before is not None:
+        return (_behind(task, before),)
+    if task.is_due or task.due_at is None:
+        since = task.due_at or task.created_at
+        if task.gated is not None:
+            # A timer may have been due for long when it passed its gates.
+            since = max(since, task.gated.since)
+        return (_due(since, facts, namespace),)
+    return (_not_due(task, task.due_at, facts, namespace),)
+
+
+def _of_constraints(
+    task: UnfinishedTask,
+    gated: Gated,
+    before: UnfinishedTask | None,
+    facts: Facts,
+    namespace: Namespace,
+) -> Sequence[Cause]:
+    found: dict[GatedState, Cause] = {}
+    if task.due_at is not None and not task.is_due:
+        found[GatedState.TIME] = _not_due(task, task.due_at, facts, namespace)
+    if gated.order is not None:
+        found[GatedState.ORDER] = BehindVersion(order=gated.order)
+    if before is not None:
+        found[GatedState.PROCESS] = _behind(task, before)
+    if gated.gates:
+        found[GatedState.GATES] = GatesFull(gates=gated.gates)
+    own = found.pop(gated.state, None)
+    causes = [*([] if own is None else [own]), *found.values()]
+    # Nothing is left: it is about to be promoted, and then waits as all do.
+    return causes or [_due(gated.since, facts, namespace)]
+
+
+def _behind(task: UnfinishedTask, before: UnfinishedTask) -> BehindTask:
+    return BehindTask(
+        task_id=before.task_id,
+        task_type=before.task_type,
+        is_running=before.lease is not None,
+        since=before.created_at if before.lease is None else before.lease.leased_at,
+        until=task.due_at if task.is_timer else None,
+    )
+
+
+def _not_due(
+    task: UnfinishedTask, until: dt.datetime, facts: Facts, namespace: Namespace
+) -> TimerNotDue | RunAtNotDue | RetryNotDue:
+    if task.attempt_count:
+        return RetryNotDue(
+            until=until,
+            attempts_max=namespace.policy_for(task.task_type).attempts_max,
+            processor_unreachable_since=_unreachable_since(facts.serving(), namespace.name),
+        )
+    if task.is_timer or task.gated is None:
+        return TimerNotDue(until=until)
+    return RunAtNotDue(until=until)
 
 
 def _leased(lease: Lease, facts: Facts, namespace: str) -> Cause:
@@ -193,22 +284,18 @@ def _unreachable_since(replicas: Sequence[ReplicaFacts], namespace: str) -> dt.d
     return min(told, default=None)
 
 
-def _predicate(wait: Wait) -> str:
-    cause = wait.cause
+def _predicate(cause: Cause, wait: Wait) -> str:
     match cause:
         case Running() | PresumedDead() | Overrun():
             return _of_lease(cause, wait)
-        case TimerNotDue(until=until):
-            return f"is a timer, until {_at(until)}."
-        case RetryNotDue():
-            return _of_retry(cause, wait)
+        case TimerNotDue() | RunAtNotDue() | RetryNotDue():
+            return _of_instant(cause, wait)
         case BehindTask():
             return _of_line(cause)
-        case NoFreeWorker():
-            return _of_crowd(cause)
-        case NoReplica():
-            counts = f"{cause.draining_count} draining, {cause.silent_count} silent"
-            return f"has been due since {_at(cause.since)}, and no replica serves: {counts}."
+        case BehindVersion() | GatesFull():
+            return _of_constraint(cause)
+        case NoFreeWorker() | NoReplica():
+            return _of_worker(cause)
         case _:
             assert_never(cause)
 
@@ -232,11 +319,20 @@ def _of_lease(cause: Running | PresumedDead | Overrun, wait: Wait) -> str:
             assert_never(cause)
 
 
-def _of_retry(cause: RetryNotDue, wait: Wait) -> str:
-    return (
-        f"waits for its retry, attempt {wait.attempt} of {cause.attempts_max}, "
-        f"at {_at(cause.until)}{_after(wait)}.{_unreachable(cause.processor_unreachable_since)}"
-    )
+def _of_instant(cause: TimerNotDue | RunAtNotDue | RetryNotDue, wait: Wait) -> str:
+    match cause:
+        case TimerNotDue(until=until):
+            return f"is a timer, until {_at(until)}."
+        case RunAtNotDue(until=until):
+            return f"may not run before {_at(until)}."
+        case RetryNotDue():
+            return (
+                f"waits for its retry, attempt {wait.attempt} of {cause.attempts_max}, "
+                f"at {_at(cause.until)}{_after(wait)}."
+                f"{_unreachable(cause.processor_unreachable_since)}"
+            )
+        case _:
+            assert_never(cause)
 
 
 def _of_line(cause: BehindTask) -> str:
@@ -244,6 +340,49 @@ def _of_line(cause: BehindTask) -> str:
     until = "" if cause.until is None else f" It is a timer, until {_at(cause.until)}."
     before = f"task {cause.task_id} ({cause.task_type})"
     return f"waits behind {before}, which has been {state} since {_at(cause.since)}.{until}"
+
+
+def _of_constraint(cause: BehindVersion | GatesFull) -> str:
+    match cause:
+        case BehindVersion(order=order):
+            return _of_order(order)
+        case GatesFull(gates=gates):
+            return f"waits for {', and for '.join(map(_of_gate, gates))}."
+        case _:
+            assert_never(cause)
+
+
+def _of_order(wait: OrderWait) -> str:
+    return (
+        f"has version {wait.order.version} in the order {wait.order.key}, and waits for version "
+        f"{wait.version}: task {wait.task_id} of process {wait.process_id}, which is {wait.status}."
+    )
+
+
+def _of_gate(wait: GateWait) -> str:
+    place = ""
+    if wait.position:
+        place = f", as number {wait.position} of {wait.waiting_count} in line"
+    if not wait.holders:
+        return f"gate {wait.gate}, whose capacity is {wait.capacity}{place}"
+    first = wait.holders[0]
+    by = "by" if len(wait.holders) == 1 else "longest by"
+    kept = ", for which it is reserved" if first.is_reserved else ""
+    return (
+        f"gate {wait.gate}{place}, which is full: {wait.held} of {wait.capacity} held, {by} task "
+        f"{first.task_id} of process {first.process_id} since {_at(first.held_at)}{kept}"
+    )
+
+
+def _of_worker(cause: NoFreeWorker | NoReplica) -> str:
+    match cause:
+        case NoFreeWorker():
+            return _of_crowd(cause)
+        case NoReplica():
+            counts = f"{cause.draining_count} draining, {cause.silent_count} silent"
+            return f"has been due since {_at(cause.since)}, and no replica serves: {counts}."
+        case _:
+            assert_never(cause)
 
 
 def _of_crowd(cause: NoFreeWorker) -> str:
