@@ -111,7 +111,7 @@ BEGIN
                     AND s.task_type NOT IN ('timeout', 'remove')
                 ORDER BY s.slot, s.namespace, s.process_id, s.task_id
                 LIMIT 1
-            ) IS NULL END,
+            ) IS NULL AND p.status <> 'init' END,
             CASE WHEN i.item = i.head THEN (
                 SELECT s.task_id
                 FROM schedule s

@@ -1,7 +1,8 @@
 -- Leases to this replica those of the given tasks that wait and are due. Their processes are locked
 -- by the caller; the snapshot of this statement is newer than the locks.
 -- Locks: of those processes alone: schedule, tasks, running.
--- Returns: one row per task leased, with all that a step needs.
+-- Returns: one row per task leased, with all that a step needs; of a task with constraints also what it
+-- has spent until now, see spent_us.
 CREATE FUNCTION claim_locked(
     p_now           timestamptz,
     p_replica_id    bigint,
@@ -20,7 +21,7 @@ RETURNS TABLE (
     first_started_at timestamptz, due_at timestamptz, set_by bigint,
     process_status process_status, previous_status process_status, detail text, aux_state bytea,
     metadata jsonb, corrupted_by bigint, created_at timestamptz, status_changed_at timestamptz,
-    last_event_id bigint, init_task_id bigint
+    last_event_id bigint, init_task_id bigint, spent_us bigint[]
 )
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -86,7 +87,14 @@ BEGIN
         extract(epoch FROM b.step_timeout)::double precision, b.scheduled_at, p_now,
         b.first_started_at, b.due_at, b.set_by, p.status, p.previous_status, p.detail, p.aux_state,
         p.metadata, p.corrupted_by, p.created_at, p.status_changed_at, p.last_event_id,
-        p.init_task_id
+        p.init_task_id,
+        -- Nobody else pays for the look-up.
+        CASE WHEN p.is_gated THEN (
+            SELECT spent_us(p_now, g, p_now)
+            FROM gated g
+            WHERE (g.slot, g.namespace, g.process_id, g.task_id)
+                = (b.slot, b.namespace, b.process_id, b.task_id)
+        ) END
     FROM begun b
     JOIN processes p USING (slot, namespace, process_id);
 END;

@@ -1,15 +1,17 @@
 -- Reads the task that each of some processes runs, or else the first that waits there: what List
 -- tells of a page. In the form of the waits of read_processes.
 --
--- By key, for what the page holds: a few look-ups for each. So List can show the cause, and not
--- filter by it: which processes wait for a timer, say, only the whole schedule could tell.
+-- By key, for what the page holds: a few look-ups for each; of those that p_is_gated says are gated, as
+-- read_gated_waits does it.
 -- Locks: none. STABLE: all of it sees one snapshot, which is later than that of the page.
 -- Returns: a row for each process that has an unfinished task, with the number of its item, from 1.
 CREATE FUNCTION read_first_waits(
     p_now        timestamptz,
+    p_patience   double precision,
     p_slot       smallint[],
     p_namespace  text[],
-    p_process_id text[]
+    p_process_id text[],
+    p_is_gated   boolean[]
 )
 RETURNS TABLE (number bigint, wait json)
 LANGUAGE plpgsql
@@ -23,6 +25,8 @@ SET enable_bitmapscan = off
 SET jit = off
 AS $$
 #variable_conflict use_column
+DECLARE
+    v_number bigint[];  -- the items that are gated
 BEGIN
     RETURN QUERY
     SELECT i.number, json_build_array(
@@ -33,9 +37,9 @@ BEGIN
         (extract(epoch FROM w.leased_at) * 1000000)::bigint,
         (extract(epoch FROM w.expires_at) * 1000000)::bigint
     )
-    FROM unnest(p_slot, p_namespace, p_process_id)
+    FROM unnest(p_slot, p_namespace, p_process_id, p_is_gated)
         WITH ORDINALITY
-        AS i (slot, namespace, process_id, number)
+        AS i (slot, namespace, process_id, is_gated, number)
     CROSS JOIN LATERAL (
         SELECT u.*
         FROM (
@@ -67,6 +71,25 @@ BEGIN
         WHERE (t.slot, t.namespace, t.process_id, t.task_id)
             = (i.slot, i.namespace, i.process_id, w.task_id)
         OFFSET 0
-    ) t;
+    ) t
+    WHERE NOT i.is_gated;
+    IF NOT true = ANY (p_is_gated) THEN
+        RETURN;
+    END IF;
+
+    SELECT array_agg(i.number ORDER BY i.number)
+    INTO v_number
+    FROM unnest(p_is_gated) WITH ORDINALITY AS i (is_gated, number)
+    WHERE i.is_gated;
+    RETURN QUERY
+    SELECT v_number[g.number], g.waits -> 0
+    FROM read_gated_waits(
+        p_now, p_patience, 1,
+        ARRAY(SELECT p_slot[n.number] FROM unnest(v_number) WITH ORDINALITY AS n (number, place)
+            ORDER BY n.place),
+        ARRAY(SELECT p_namespace[n.number]
+            FROM unnest(v_number) WITH ORDINALITY AS n (number, place) ORDER BY n.place),
+        ARRAY(SELECT p_process_id[n.number]
+            FROM unnest(v_number) WITH ORDINALITY AS n (number, place) ORDER BY n.place)) g;
 END;
 $$;

@@ -4,10 +4,12 @@
 -- Neighbours pay for each other, so an item has bounds: a process with more than p_state_bytes_max of
 -- state is told by is_whole = false and nothing else; a range of more than p_events_max events is left
 -- out, and one with more than p_event_bytes_max is cut at its end. event_count says how many there are.
+-- The waits of a gated process are told by read_gated_waits; another one is asked nothing of gates.
 -- Locks: none. STABLE: all of it sees one snapshot.
 -- Returns: a row for each process that exists, with the number of its item, from 1.
 CREATE FUNCTION read_processes(
     p_now             timestamptz,
+    p_patience        double precision,
     p_state_bytes_max integer,
     p_events_max      integer,
     p_event_bytes_max integer,
@@ -44,7 +46,15 @@ BEGIN
         CASE WHEN p.is_whole THEN p.aux_state END, CASE WHEN p.is_whole THEN p.metadata END,
         p.corrupted_by, p.created_at, p.status_changed_at, p.last_event_id, p.init_task_id,
         CASE WHEN p.is_whole THEN p.result END,
-        s.task_id, s.task_type, s.status, s.due_at, w.waits, r.last - r.first + 1,
+        s.task_id, s.task_type, s.status, s.due_at,
+        CASE WHEN p.is_whole AND p.is_gated
+            THEN (
+                SELECT g.waits
+                FROM read_gated_waits(
+                    p_now, p_patience, p_waits_max, ARRAY[i.slot], ARRAY[i.namespace],
+                    ARRAY[i.process_id]) g
+            ) ELSE w.waits END,
+        r.last - r.first + 1,
         e.event_ids, e.occurred_at, e.payloads, e.format_versions, e.metadata, e.task_ids
     FROM unnest(p_slot, p_namespace, p_process_id, p_after, p_limit, p_backward)
         WITH ORDINALITY
@@ -64,6 +74,15 @@ BEGIN
         FROM schedule s
         WHERE (s.slot, s.namespace, s.process_id) = (i.slot, i.namespace, i.process_id)
             AND s.task_type IN ('timeout', 'remove')
+        UNION ALL
+        SELECT g.task_id, g.task_type,
+            CASE WHEN g.state = 'process' THEN 'blocked' ELSE 'waiting' END::task_status, g.run_at,
+            g.attempt
+        FROM gated g
+        WHERE p.is_gated
+            AND (g.slot, g.namespace, g.process_id) = (i.slot, i.namespace, i.process_id)
+            AND g.task_type IN ('timeout', 'remove')
+            AND g.state <> 'available'
         OFFSET 0
     ) s ON true
     -- Event ids have no gaps, so a range is known before it is read. What lies behind the last event
@@ -124,7 +143,7 @@ BEGIN
                 = (i.slot, i.namespace, i.process_id, w.task_id)
             OFFSET 0
         ) t
-        WHERE p.is_whole
+        WHERE p.is_whole AND NOT p.is_gated
     ) w
     CROSS JOIN LATERAL (
         SELECT array_agg(e.event_id) AS event_ids, array_agg(e.occurred_at) AS occurred_at,

@@ -22,7 +22,8 @@
 -- Locks: processes in key order; then, of those processes alone: running, schedule, tasks, events.
 -- Returns: one row per item settled, in any order. next_*: the task that continues in the same
 -- worker. timer_*: what the process now waits for with nothing running, a timer or its own retry.
--- cancelled: [[task_id, task_type, [replica_id, ...]], ...] of tasks that will never run.
+-- cancelled: [[task_id, task_type, [replica_id, ...]], ...] of tasks that will never run. Where gates
+-- are in it, one row more, of item 0: cancelled tells there what settle_gates returns.
 CREATE TYPE settling AS (
     item              integer,
     outcome           text,
@@ -81,7 +82,9 @@ CREATE FUNCTION settle_tasks(
     p_events_until       integer[],
     e_payload            bytea[],
     e_format_version     integer[],
-    e_metadata           json[]
+    e_metadata           json[],
+    p_patience           double precision,
+    p_timer_constraints  json[]
 )
 RETURNS TABLE (
     item integer, settled_at timestamptz, process_status process_status,
@@ -111,22 +114,34 @@ DECLARE
     v_continues boolean;
     v_count     bigint := 0;
     v_cancelled jsonb;
+    v_gated     integer[];  -- items whose processes are gated, or are by the timer that they set
 BEGIN
-    PERFORM
+    SELECT array_agg(i.item)
+        FILTER (WHERE p.is_gated OR p_timer_constraints[i.item] IS NOT NULL)
+    INTO v_gated
     FROM (
-        SELECT p_slot[i.item] AS slot, p_namespace[i.item] AS namespace,
+        SELECT i.item::integer AS item, p_slot[i.item] AS slot, p_namespace[i.item] AS namespace,
             p_process_id[i.item] AS process_id
         FROM unnest(p_token) WITH ORDINALITY AS i (token, item)
         ORDER BY slot, namespace, process_id
     ) i
     CROSS JOIN LATERAL (
-        SELECT
+        SELECT p.is_gated
         FROM processes p
         WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
         FOR NO KEY UPDATE
     ) p;
 
     v_now := coalesce(p_now, clock_timestamp());
+
+    IF v_gated IS NOT NULL THEN
+        -- What comes next there is a matter of gates too, which are looked at in the end.
+        FOREACH item IN ARRAY v_gated LOOP
+            p_expires_after[item] := NULL;
+        END LOOP;
+        PERFORM bring_back_gated(
+            p_slot, p_namespace, p_process_id, p_token, p_outcome, p_timer);
+    END IF;
 
     -- The rare ones first, by a function of their own: nothing of their processes is left after.
     IF 'remove' = ANY (p_outcome) THEN
@@ -280,6 +295,13 @@ BEGIN
     ) d;
 
     IF v_steps IS NULL THEN
+        -- Nothing but removals, or leases that are lost.
+        IF v_gated IS NOT NULL THEN
+            RETURN QUERY
+            SELECT * FROM settled_gates(
+                v_now, p_replica_id, p_patience, v_gated, p_slot, p_namespace, p_process_id,
+                v_steps, p_timer_constraints);
+        END IF;
         RETURN;
     END IF;
 
@@ -433,5 +455,12 @@ BEGIN
         n.scheduled_at, n.first_started_at;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     ASSERT v_count = cardinality(v_steps), 'a lease without its task';
+
+    IF v_gated IS NOT NULL THEN
+        RETURN QUERY
+        SELECT * FROM settled_gates(
+            v_now, p_replica_id, p_patience, v_gated, p_slot, p_namespace, p_process_id, v_steps,
+            p_timer_constraints);
+    END IF;
 END;
 $$;

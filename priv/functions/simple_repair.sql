@@ -1,19 +1,24 @@
 -- Brings a broken process back without asking its processor: a failed timer runs again and brings
 -- the process to running once it succeeds; anything else is left behind, running at once.
--- Locks: the process; then of it alone: schedule, tasks.
--- Returns: a verdict of domain/admission.py and, where a timer runs again, its new task, due now.
+-- Locks: the process; then of it alone: schedule, tasks; and where that timer has constraints, as
+-- settle_gates.
+-- Returns: a verdict of domain/admission.py and, where a timer runs again, its new task, due now; or, in
+-- place of that instant, what settle_gates returns as settled_gates tells it.
 CREATE FUNCTION simple_repair(
     p_now        timestamptz,
     p_replica_id bigint,
+    p_patience   double precision,
     p_slot       smallint,
     p_namespace  text,
     p_process_id text
 )
-RETURNS TABLE (verdict text, task_id bigint, due_at timestamptz)
+RETURNS TABLE (verdict text, task_id bigint, due_at timestamptz, told jsonb)
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
 SET jit = off
 AS $$
 #variable_conflict use_column
@@ -41,6 +46,8 @@ BEGIN
         EXISTS (SELECT FROM running r WHERE (r.slot, r.namespace, r.process_id)
             = (p_slot, p_namespace, p_process_id))
         OR EXISTS (SELECT FROM schedule s WHERE (s.slot, s.namespace, s.process_id)
+            = (p_slot, p_namespace, p_process_id))
+        OR EXISTS (SELECT FROM gated g WHERE (g.slot, g.namespace, g.process_id)
             = (p_slot, p_namespace, p_process_id))
     ) THEN
         verdict := 'process_is_running';
@@ -81,6 +88,19 @@ BEGIN
         p_slot, p_namespace, p_process_id, task_id, v_broken.task_type, 'waiting', v_now,
         p_replica_id
     );
+    IF v_broken.constraints IS NOT NULL THEN
+        PERFORM constrain_tasks(
+            v_now, p_replica_id, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id],
+            ARRAY[task_id], ARRAY[v_broken.constraints]);
+        due_at := NULL;
+        SELECT jsonb_agg(jsonb_build_array(
+            g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+            g.wait_seconds))
+        INTO told
+        FROM settle_gates(
+            v_now, p_replica_id, p_patience, 100, ARRAY[p_slot], ARRAY[p_namespace],
+            ARRAY[p_process_id], ARRAY[task_id]) g;
+    END IF;
     RETURN NEXT;
 END;
 $$;

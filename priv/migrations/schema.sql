@@ -2,9 +2,13 @@
 -- Written by `make migrate-schema`, proven equal by tests/storage/test_migrations.py. Nothing reads
 -- it but people.
 
+CREATE TYPE progressor.gate_hold AS ENUM ('task', 'process');
+
+CREATE TYPE progressor.gated_state AS ENUM ('time', 'order', 'process', 'gates', 'available');
+
 CREATE TYPE progressor.process_status AS ENUM ('init', 'running', 'error', 'finished');
 
-CREATE TYPE progressor.task_status AS ENUM ('waiting', 'running', 'blocked', 'finished', 'error', 'cancelled');
+CREATE TYPE progressor.task_status AS ENUM ('waiting', 'available', 'running', 'blocked', 'finished', 'error', 'cancelled');
 
 CREATE TYPE progressor.task_type AS ENUM ('init', 'call', 'notify', 'repair', 'timeout', 'remove');
 
@@ -33,6 +37,100 @@ CREATE TABLE progressor.events (
     autovacuum_freeze_min_age=0
 );
 
+CREATE TABLE progressor.gate_holders (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    process_id text NOT NULL,
+    gate text NOT NULL,
+    task_id bigint NOT NULL,
+    hold progressor.gate_hold NOT NULL,
+    is_reserved boolean NOT NULL DEFAULT false,
+    held_at timestamp with time zone NOT NULL,
+    CONSTRAINT gate_holders_pkey PRIMARY KEY (slot, namespace, process_id, gate)
+) WITH (
+    autovacuum_vacuum_scale_factor=0.01,
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_cost_delay=0,
+    vacuum_index_cleanup=on
+);
+
+CREATE TABLE progressor.gate_lines (
+    namespace text NOT NULL,
+    line text NOT NULL,
+    gates text[] NOT NULL,
+    waits_on text,
+    head_priority smallint NOT NULL,
+    head_task_id bigint NOT NULL,
+    oldest_at timestamp with time zone NOT NULL,
+    oldest_id bigint NOT NULL,
+    CONSTRAINT gate_lines_pkey PRIMARY KEY (namespace, line)
+) WITH (
+    fillfactor=50,
+    autovacuum_vacuum_scale_factor=0.01,
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_cost_delay=0,
+    vacuum_index_cleanup=on
+);
+
+CREATE TABLE progressor.gated (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    process_id text NOT NULL,
+    task_id bigint NOT NULL,
+    task_type progressor.task_type NOT NULL,
+    state progressor.gated_state NOT NULL,
+    state_since timestamp with time zone NOT NULL,
+    run_at timestamp with time zone,
+    ripe_at timestamp with time zone NOT NULL,
+    priority smallint NOT NULL,
+    order_key text,
+    order_version integer[],
+    gates text[] NOT NULL,
+    hold progressor.gate_hold NOT NULL,
+    line text,
+    attempt integer NOT NULL DEFAULT 0,
+    replica_id bigint NOT NULL,
+    spent_us bigint[] NOT NULL DEFAULT '{0,0,0,0,0,0}'::bigint[],
+    cause text NOT NULL GENERATED ALWAYS AS (CASE
+    WHEN (state = 'order'::progressor.gated_state) THEN 'order'::text
+    WHEN (state = 'process'::progressor.gated_state) THEN 'behind_task'::text
+    WHEN (state = 'gates'::progressor.gated_state) THEN 'gate'::text
+    WHEN (state = 'available'::progressor.gated_state) THEN 'available'::text
+    WHEN (attempt > 0) THEN 'retry'::text
+    WHEN (task_type = ANY (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type])) THEN 'timer'::text
+    ELSE 'run_at'::text
+END) STORED,
+    CONSTRAINT gated_pkey PRIMARY KEY (slot, namespace, process_id, task_id),
+    CONSTRAINT gated_priority_check CHECK (((priority >= 1) AND (priority <= 5))),
+    CONSTRAINT in_line_for_gates CHECK (((line IS NOT NULL) = (state = 'gates'::progressor.gated_state))),
+    CONSTRAINT order_is_whole CHECK (((order_key IS NULL) = (order_version IS NULL)))
+) WITH (
+    fillfactor=70,
+    autovacuum_vacuum_scale_factor=0.01,
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_cost_delay=0,
+    vacuum_index_cleanup=on
+);
+
+CREATE TABLE progressor.gates (
+    namespace text NOT NULL,
+    gate text NOT NULL,
+    capacity integer NOT NULL,
+    held integer NOT NULL DEFAULT 0,
+    revision bigint NOT NULL DEFAULT 1,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT gates_pkey PRIMARY KEY (namespace, gate),
+    CONSTRAINT gates_capacity_check CHECK ((capacity >= 0)),
+    CONSTRAINT gates_gate_check CHECK (((octet_length(gate) >= 1) AND (octet_length(gate) <= 256))),
+    CONSTRAINT gates_held_check CHECK ((held >= 0))
+) WITH (
+    fillfactor=50,
+    autovacuum_vacuum_scale_factor=0.01,
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_cost_delay=0
+);
+
 CREATE TABLE progressor.migrations (
     number integer NOT NULL,
     name text NOT NULL,
@@ -52,6 +150,13 @@ CREATE TABLE progressor.namespaces (
     CONSTRAINT namespaces_revision_check CHECK ((revision >= 1))
 );
 
+CREATE TABLE progressor.orders (
+    namespace text NOT NULL,
+    order_key text NOT NULL,
+    CONSTRAINT orders_pkey PRIMARY KEY (namespace, order_key),
+    CONSTRAINT orders_order_key_check CHECK (((octet_length(order_key) >= 1) AND (octet_length(order_key) <= 256)))
+);
+
 CREATE TABLE progressor.processes (
     slot smallint NOT NULL,
     namespace text NOT NULL,
@@ -68,6 +173,7 @@ CREATE TABLE progressor.processes (
     init_task_id bigint NOT NULL,
     result bytea,
     finished_at timestamp with time zone,
+    is_gated boolean NOT NULL DEFAULT false,
     CONSTRAINT processes_pkey PRIMARY KEY (slot, namespace, process_id),
     CONSTRAINT corrupted_only_in_error CHECK (((corrupted_by IS NULL) OR (status = 'error'::progressor.process_status))),
     CONSTRAINT detail_with_error CHECK (((status = 'error'::progressor.process_status) = (detail IS NOT NULL))),
@@ -193,6 +299,8 @@ CREATE TABLE progressor.tasks (
     error_message text,
     error_rejected boolean,
     error_metadata json,
+    constraints json,
+    spent_us bigint[],
     CONSTRAINT tasks_pkey PRIMARY KEY (slot, namespace, process_id, task_id),
     CONSTRAINT blocked_only_in_schedule CHECK ((status <> 'blocked'::progressor.task_status)),
     CONSTRAINT finished_when_final CHECK (((finished_at IS NOT NULL) = (status = ANY (ARRAY['finished'::progressor.task_status, 'error'::progressor.task_status, 'cancelled'::progressor.task_status])))),
@@ -203,6 +311,30 @@ CREATE TABLE progressor.tasks (
     autovacuum_vacuum_insert_scale_factor=0.05,
     autovacuum_analyze_scale_factor=0.05
 );
+
+CREATE INDEX gate_holders_by_gate ON progressor.gate_holders USING btree (namespace, gate, held_at);
+
+CREATE INDEX gate_lines_by_age ON progressor.gate_lines USING btree (namespace, waits_on, oldest_at, oldest_id);
+
+CREATE INDEX gate_lines_by_head ON progressor.gate_lines USING btree (namespace, waits_on, head_priority, head_task_id);
+
+CREATE INDEX gated_by_age ON progressor.gated USING btree (namespace, line, ripe_at, task_id) WHERE (line IS NOT NULL);
+
+CREATE INDEX gated_by_cause ON progressor.gated USING btree (namespace, cause, state_since);
+
+CREATE INDEX gated_by_head ON progressor.gated USING btree (namespace, line, priority, task_id) WHERE (line IS NOT NULL);
+
+CREATE INDEX gated_by_instant ON progressor.gated USING btree (slot, namespace, process_id, run_at) WHERE (state = 'time'::progressor.gated_state);
+
+CREATE INDEX gated_by_order ON progressor.gated USING btree (namespace, order_key, order_version, task_id) WHERE (order_key IS NOT NULL);
+
+CREATE INDEX gated_by_state ON progressor.gated USING btree (slot, namespace, process_id, state, gates, task_id);
+
+CREATE INDEX gated_by_time ON progressor.gated USING btree (namespace, run_at) WHERE (state = 'time'::progressor.gated_state);
+
+CREATE INDEX gated_inits ON progressor.gated USING btree (namespace, state_since) WHERE ((task_type = 'init'::progressor.task_type) AND (state <> 'available'::progressor.gated_state));
+
+CREATE INDEX gated_timers ON progressor.gated USING btree (slot, namespace, process_id) WHERE (task_type = ANY (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type]));
 
 CREATE INDEX processes_by_creation ON progressor.processes USING btree (namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC);
 

@@ -28,6 +28,7 @@ from progressor.storage.arrays import (
     TextColumn,
 )
 from progressor.storage.backoff import steady
+from progressor.storage.constraints import constraints_text
 from progressor.storage.direct import Direct
 from progressor.storage.functions import Functions
 from progressor.storage.group_commit import (
@@ -40,6 +41,7 @@ from progressor.storage.group_commit import (
 )
 from progressor.storage.locks import find_locked
 from progressor.storage.pools import Connection, Pool
+from progressor.storage.promoted import PATIENCE, OnPromoted, ignore, promoted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,7 +59,10 @@ class Entry:
 
 
 class Admissions:
-    """The two group commits of admission: starts, and requests to existing processes."""
+    """The group commits of admission: starts, and requests to existing processes.
+
+    Those with constraints go by themselves, so that the others pay nothing for them.
+    """
 
     def __init__(  # noqa: PLR0913  a composition root's business
         self,
@@ -71,12 +76,19 @@ class Admissions:
         on_batch: OnBatch = tell_nobody,
         crowd: Callable[[], int] = lambda: 0,
         jitter: Callable[[], float] = steady,
+        patience: dt.timedelta = PATIENCE,
+        on_promoted: OnPromoted = ignore,
     ) -> None:
-        """Open nothing."""
+        """Open nothing; ``on_promoted`` hears of gates what admissions tell."""
         self._clock = clock
         self._replica_id = replica_id
+        self._patience = patience.total_seconds()
+        self._on_promoted = on_promoted
         self._admit_starts = Direct(functions.call("admit_starts", arguments=17))
         self._admit_requests = Direct(functions.call("admit_requests", arguments=18))
+        self._admit_gated_starts = Direct(functions.call("admit_gated_starts", arguments=17))
+        self._admit_gated_requests = Direct(functions.call("admit_gated_requests", arguments=18))
+        self._find_missing_gates = Direct(functions.call("find_missing_gates", arguments=2))
 
         locked = find_locked(functions, statement_timeout)
 
@@ -106,30 +118,37 @@ class Admissions:
 
         self._starts = group("admit_starts", self._write_starts)
         self._requests = group("admit_requests", self._write_requests, _equal_requests)
+        self._gated_starts = group("admit_gated_starts", self._write_gated_starts)
+        self._gated_requests = group(
+            "admit_gated_requests", self._write_gated_requests, _equal_requests
+        )
+        self._groups = (self._starts, self._requests, self._gated_starts, self._gated_requests)
 
     def submit(self, entry: Entry) -> asyncio.Future[Admission]:
         """Put a request in line; see GroupCommit.submit."""
         starts = entry.request.task_type is TaskType.INIT
+        if entry.request.constraints is not None:
+            return (self._gated_starts if starts else self._gated_requests).submit(entry)
         return (self._starts if starts else self._requests).submit(entry)
 
     def waiting(self) -> Sequence[Waiting]:
         """Return what is in line, from any thread."""
-        return (self._starts.waiting, self._requests.waiting)
+        return [group.waiting for group in self._groups]
 
     def is_waiting(self, key: ProcessKey) -> bool:
         """Tell whether a request to a process is in line, or under way."""
-        return self._starts.is_waiting(key) or self._requests.is_waiting(key)
+        return any(group.is_waiting(key) for group in self._groups)
 
     async def run(self) -> None:
         """Admit until `close`."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._starts.run(), name="admit starts")
-            group.create_task(self._requests.run(), name="admit requests")
+        async with asyncio.TaskGroup() as tasks:
+            for group in self._groups:
+                tasks.create_task(group.run(), name=group.name)
 
     def close(self) -> None:
         """Take no more requests."""
-        self._starts.close()
-        self._requests.close()
+        for group in self._groups:
+            group.close()
 
     async def _write_starts(
         self,
@@ -187,6 +206,105 @@ class Admissions:
                 entry, row[1:5], row[6:14], process=process, free=bool(row[5])
             )
         return _complete(results)
+
+    async def _write_gated_starts(
+        self,
+        connection: Connection,
+        batch: Sequence[Entry],
+        _again: bool,  # noqa: FBT001
+    ) -> list[Admission]:
+        results = await self._without_gates(connection, batch)
+        places = [place for place, result in enumerate(results) if result is None]
+        if not places:
+            return _complete(results)
+        entries = [batch[place] for place in places]
+        requests = [entry.request for entry in entries]
+        _tell_sent(entries)
+        found = await self._admit_gated_starts.execute(
+            connection,
+            [
+                self._clock.pinned(),
+                self._replica_id(),
+                self._patience,
+                *_key_columns(requests),
+                *_request_columns(requests),
+                JsonbColumn([rows.json_text(request.metadata) for request in requests]),
+                BoolColumn([request.waits for request in requests]),
+                _constraints_column(requests),
+            ],
+        )
+        for row in found:
+            if not row[0]:
+                self._on_promoted(promoted(row[12]))
+                continue
+            place = places[row[0] - 1]
+            results[place] = _admission(batch[place], row[1:5], row[5:13], process=None, free=False)
+        return _complete(results)
+
+    async def _write_gated_requests(
+        self,
+        connection: Connection,
+        batch: Sequence[Entry],
+        _again: bool,  # noqa: FBT001
+    ) -> list[Admission]:
+        results = await self._without_gates(connection, batch)
+        places = [place for place, result in enumerate(results) if result is None]
+        if not places:
+            return _complete(results)
+        entries = [batch[place] for place in places]
+        requests = [entry.request for entry in entries]
+        _tell_sent(entries)
+        found = await self._admit_gated_requests.execute(
+            connection,
+            [
+                self._clock.pinned(),
+                self._replica_id(),
+                self._patience,
+                *_key_columns(requests),
+                Int4Column(_heads(requests)),
+                TextColumn([request.task_type for request in requests]),
+                *_request_columns(requests),
+                BoolColumn([request.waits for request in requests]),
+                _constraints_column(requests),
+            ],
+        )
+        for row in found:
+            if not row[0]:
+                self._on_promoted(promoted(row[18]))
+                continue
+            place = places[row[0] - 1]
+            request = batch[place].request
+            process = None if row[14] is None else rows.process(request.key, row[14:24])
+            results[place] = _admission(
+                batch[place], row[1:5], row[6:14], process=process, free=False
+            )
+        return _complete(results)
+
+    async def _without_gates(
+        self, connection: Connection, batch: Sequence[Entry]
+    ) -> list[Admission | None]:
+        """Refuse the requests that name a gate which is not there, and give it no capacity."""
+        results: list[Admission | None] = [None] * len(batch)
+        requests = [entry.request for entry in batch]
+        if any(
+            None in request.constraints.gates.values()
+            for request in requests
+            if request.constraints is not None
+        ):
+            found = await self._find_missing_gates.execute(
+                connection,
+                [
+                    TextColumn([request.key.namespace for request in requests]),
+                    _constraints_column(requests),
+                ],
+            )
+            for item, gate in found:
+                results[item - 1] = Admission(verdict=Verdict.GATE_NOT_FOUND, gate=gate)
+        return results
+
+
+def _constraints_column(requests: Sequence[Request]) -> Column:
+    return JsonColumn([constraints_text(request.constraints) for request in requests])
 
 
 def _tell_sent(batch: Sequence[Entry]) -> None:

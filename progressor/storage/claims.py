@@ -230,5 +230,6 @@ def _claimed(row: rows.Row, sent_at: dt.datetime, answered_at: dt.datetime) -> C
         started_at=row[15],
         first_started_at=row[16],
         claim=Claim(row[17], sent_at, answered_at),
+        spent=None if row[29] is None else tuple(row[29]),
     )
     return Claimed(task=task, due_at=row[17], set_by=row[18])

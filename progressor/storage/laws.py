@@ -1,36 +1,57 @@
 """The laws of storage: what holds of the tables at any moment, whoever dies and whatever is lost.
 
-Each law is one statement of ``laws.sql``, so it sees one snapshot of a living system; what it
-returns breaks it: namespace, process id, and a detail in words. A law that is not deep costs what
-is at work and what waits; a deep one reads whole tables.
+Each law is one statement of ``laws.sql`` or ``laws_gates.sql``, so it sees one snapshot of a living
+system; what it returns breaks it: namespace, process id (empty where it is about none), and a
+detail in words. A law that is not deep costs what is at work and what waits; a deep one reads whole
+tables. What some laws forbid may be there for a moment, while a replica is at it: they are asked
+again and again, and only what is found each time breaks them.
 """
 
 import dataclasses
-from typing import LiteralString
+import time
+from typing import Final, LiteralString
 
 from psycopg import sql
+from psycopg.rows import DictRow
 
 from progressor.storage import findings, statements
 from progressor.storage.examination import Check, Examination
 from progressor.storage.findings import OFFENDERS_MAX, Verdict
+from progressor.storage.surroundings_work import see_replicas
 
 GROUP = "laws"
 
-_SQL = statements.load("laws")
+LOOKS: Final = 20
+"""How often a law is asked again that may be broken for a moment: for 10 s. What a replica has at
+hand it sees to within milliseconds, and the scan to what a dead one has left behind within two
+scans, 2 s with the defaults."""
+
+PAUSE_SECONDS: Final = 0.5
+SUSPECTS_MAX: Final = 1000
+
+_SQL = statements.load("laws") | statements.load("laws_gates")
 # The offenders are counted where they are: they may be millions.
 _COUNTED = sql.SQL(
     "SELECT l.namespace, l.process_id, l.detail, count(*) OVER () AS count"
     " FROM (\n{law}\n) l LIMIT {limit}"
 )
+# The same ones each time, should there be more.
+_ORDERED = sql.SQL(
+    "SELECT l.namespace, l.process_id, l.detail FROM (\n{law}\n) l ORDER BY 1, 2, 3 LIMIT {limit}"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Law:
-    """One law: its statement's name, and what it says in a sentence."""
+    """One law: its statement's name, and what it says in a sentence.
+
+    ``lasting``: what it forbids may be there for a moment, while a replica is at it.
+    """
 
     name: str
     says: str
     deep: bool = False
+    lasting: bool = False
 
     @property
     def query(self) -> LiteralString:
@@ -38,21 +59,53 @@ class Law:
         return _SQL[self.name]
 
     def examine(self, examination: Examination) -> Verdict:
-        """Count what breaks the law, and name the first of it."""
+        """Count what breaks the law, and name the first of it. May block for LOOKS pauses."""
+        if self.lasting:
+            return self._examine_for_long(examination)
         query = _COUNTED.format(law=sql.SQL(self.query), limit=sql.Literal(OFFENDERS_MAX))
         broken = examination.rows(query)
         if not broken:
             return findings.ok(self.says)
-        count = findings.count_of(broken[0]["count"], "row")
-        return findings.failed(
-            f"{count} against the law: {self.says}",
+        return self._broken(
+            broken[0]["count"],
+            [_words(row) for row in broken],
             advice=(
                 "Keep the rows and the logs, and report it: the engine never writes this, so ask "
                 "who else writes into the schema progressor, and whether it was copied or restored."
             ),
-            offenders=[
-                f"{row['namespace']}/{row['process_id']}: {row['detail']}" for row in broken
-            ],
+        )
+
+    def _examine_for_long(self, examination: Examination) -> Verdict:
+        query = _ORDERED.format(law=sql.SQL(self.query), limit=sql.Literal(SUSPECTS_MAX))
+        suspects = {_words(row) for row in examination.rows(query)}
+        for _ in range(LOOKS):
+            if not suspects:
+                return findings.ok(self.says)
+            time.sleep(PAUSE_SECONDS)
+            suspects &= {_words(row) for row in examination.rows(query)}
+        if not suspects:
+            return findings.ok(self.says)
+        if not see_replicas(examination).serving:
+            return findings.not_done(
+                f"{findings.count_of(len(suspects), 'row')} to be seen to by a replica, and none "
+                f"is serving: {self.says}",
+                advice="Start a replica, and ask again.",
+            )
+        return self._broken(
+            len(suspects),
+            sorted(suspects),
+            advice=(
+                "The replicas should have seen to it within seconds: look in their logs for what "
+                "keeps them from it (`gates not looked at yet`), end whoever keeps rows locked, "
+                "and report it if that is nobody."
+            ),
+        )
+
+    def _broken(self, count: int, offenders: list[str], *, advice: str) -> Verdict:
+        return findings.failed(
+            f"{findings.count_of(count, 'row')} against the law: {self.says}",
+            advice=advice,
+            offenders=offenders,
         )
 
 
@@ -92,8 +145,59 @@ LAWS = (
         says="the last event of a process at work is the one that the process names",
     ),
     Law(
+        name="gates_count_their_holders",
+        says="a gate counts as many holders as it has",
+    ),
+    Law(
+        name="gates_have_room_for_their_holders",
+        says="a gate has no more holders than places, but from before its capacity was lowered",
+    ),
+    Law(
+        name="gated_tasks_are_recorded",
+        says="what waits for its constraints is a task that has some, and has not ended",
+    ),
+    Law(
+        name="available_tasks_are_in_line",
+        says="a task with constraints is scheduled or leased exactly while it is available",
+    ),
+    Law(
+        name="available_tasks_hold_their_gates",
+        says="an available task holds all its gates",
+    ),
+    Law(
+        name="gates_are_held_by_whom_they_let_in",
+        says="a gate is held by an available task or a process at work, or reserved by one in line",
+    ),
+    Law(
+        name="lines_know_who_is_in_them",
+        says="a line knows who is next and who is oldest in it, and waits for one of its gates",
+    ),
+    Law(
+        name="gated_processes_say_so",
+        says="a process says that it is gated where gates are to be looked at with it",
+    ),
+    Law(
+        name="what_waits_for_its_process_is_in_its_way",
+        says="a task that waits for its process could not run there now",
+    ),
+    Law(
+        name="lines_wait_for_full_gates",
+        says="a line waits for a gate that is full",
+        lasting=True,
+    ),
+    Law(
+        name="orders_wait_for_smaller_versions",
+        says="a task that waits for its order has a smaller version before it",
+        lasting=True,
+    ),
+    Law(
+        name="instants_that_have_come_are_noticed",
+        says="no task waits for an instant that has passed",
+        lasting=True,
+    ),
+    Law(
         name="unfinished_tasks_have_their_place",
-        says="a task that waits is scheduled, one that runs is leased",
+        says="a task that waits is scheduled or kept by its constraints, one that runs is leased",
         deep=True,
     ),
     Law(
@@ -126,6 +230,16 @@ LAWS = (
         says="a task succeeds only after it was begun",
         deep=True,
     ),
+    Law(
+        name="processes_are_gated_for_a_reason",
+        says="a process that says that it is gated has to do with gates",
+        deep=True,
+    ),
+    Law(
+        name="times_spent_add_up_to_a_life",
+        says="what a task with constraints has spent on each cause adds up to its life",
+        deep=True,
+    ),
 )
 
 
@@ -136,3 +250,8 @@ def checks(*, deep: bool) -> tuple[Check, ...]:
         for law in LAWS
         if deep or not law.deep
     )
+
+
+def _words(row: DictRow) -> str:
+    where = "/".join(filter(None, (row["namespace"], row["process_id"])))
+    return f"{where}: {row['detail']}"

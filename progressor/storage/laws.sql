@@ -59,7 +59,8 @@ WHERE t.status IS DISTINCT FROM 'waiting'
 -- name: work_suits_its_process
 -- The settlement that finishes a process, and the removal that deletes it, take all that waits away in
 -- the same transaction; admission looks at the status under the lock. While a process is in init,
--- what else waits has no due time, so that nothing but its init task is ever leased.
+-- what else waits has no due time, so that nothing but its init task is ever leased. What its constraints
+-- keep is in gated alone.
 SELECT w.namespace, w.process_id,
     concat(w.task_type, ' ', w.task_id, ' is ', w.place, ', and the process ',
         CASE
@@ -74,6 +75,10 @@ FROM (
     UNION ALL
     SELECT slot, namespace, process_id, task_id, task_type, 'scheduled'
     FROM progressor.schedule
+    UNION ALL
+    SELECT slot, namespace, process_id, task_id, task_type, 'kept by its constraints'
+    FROM progressor.gated
+    WHERE state <> 'available'
 ) w
 LEFT JOIN LATERAL (
     SELECT p.status, p.init_task_id
@@ -101,6 +106,11 @@ CROSS JOIN LATERAL (
     SELECT r.task_id, r.task_type, 'leased'
     FROM progressor.running r
     WHERE (r.slot, r.namespace, r.process_id) = (p.slot, p.namespace, p.process_id)
+    UNION ALL
+    SELECT g.task_id, g.task_type, 'kept by its constraints'
+    FROM progressor.gated g
+    WHERE (g.slot, g.namespace, g.process_id) = (p.slot, p.namespace, p.process_id)
+        AND g.state <> 'available'
     OFFSET 0
 ) w
 LEFT JOIN LATERAL (
@@ -139,16 +149,27 @@ WHERE p.detail IS NOT NULL
 -- name: what_waits_has_one_way_on
 -- Of what waits on a process that nobody carries, the first in line is due and nothing else is: calls
 -- by their ids before the timer. Whoever takes the first away makes the next one due, or goes on with
--- it, in the same transaction.
+-- it, in the same transaction. An init task that its constraints keep stands before all, out of the line.
 SELECT s.namespace, s.process_id,
     concat(s.task_type, ' ', s.task_id, ' is ', s.status,
         CASE WHEN s.due_at IS NULL THEN ' without a due time' ELSE ' and due' END,
         ', number ', s.place, ' in line',
-        CASE WHEN s.is_busy THEN ' behind a lease' ELSE ' with nothing leased' END) AS detail
+        CASE
+            WHEN s.is_busy THEN ' behind a lease, or an init task that is kept'
+            ELSE ' with nothing leased'
+        END) AS detail
 FROM (
-    SELECT s.*, r.task_id IS NOT NULL AS is_busy, row_number() OVER line AS place
+    SELECT s.*, coalesce(r.task_id, g.task_id) IS NOT NULL AS is_busy, row_number() OVER line AS place
     FROM progressor.schedule s
     LEFT JOIN progressor.running r USING (slot, namespace, process_id)
+    LEFT JOIN LATERAL (
+        SELECT g.task_id
+        FROM progressor.gated g
+        WHERE (g.slot, g.namespace, g.process_id) = (s.slot, s.namespace, s.process_id)
+            AND g.task_type = 'init'
+            AND g.state <> 'available'
+        OFFSET 0
+    ) g ON true
     WINDOW line AS (
         PARTITION BY s.slot, s.namespace, s.process_id
         ORDER BY s.task_type IN ('timeout', 'remove'), s.task_id
@@ -169,6 +190,9 @@ FROM (
     UNION ALL
     SELECT namespace, process_id, task_id, NULL
     FROM progressor.schedule
+    UNION ALL
+    SELECT namespace, process_id, task_id, NULL
+    FROM progressor.gated
 ) w
 WHERE w.task_id > (SELECT last_value FROM progressor.task_ids)
     OR w.token > (SELECT last_value FROM progressor.lease_tokens)
@@ -198,12 +222,15 @@ WHERE coalesce(e.event_id, 0) <> p.last_event_id
 -- Deep. The other direction of leases_have_their_task and scheduled_tasks_are_recorded.
 SELECT t.namespace, t.process_id,
     concat(t.task_type, ' ', t.task_id, ' is ', t.status, ', and ',
-        CASE WHEN t.status = 'running' THEN 'nobody leases it' ELSE 'not in the schedule' END
-    ) AS detail
+        CASE
+            WHEN t.status = 'running' THEN 'nobody leases it'
+            ELSE 'neither in the schedule nor kept by its constraints'
+        END) AS detail
 FROM progressor.tasks t
 LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
 LEFT JOIN progressor.running r USING (slot, namespace, process_id, task_id)
-WHERE (t.status = 'waiting' AND s.task_id IS NULL)
+LEFT JOIN progressor.gated g USING (slot, namespace, process_id, task_id)
+WHERE (t.status = 'waiting' AND coalesce(s.task_id, g.task_id) IS NULL)
     OR (t.status = 'running' AND r.task_id IS NULL)
 
 -- name: rows_have_their_process

@@ -32,6 +32,15 @@ LOCK TABLE progressor.processes IN SHARE ROW EXCLUSIVE MODE
 SELECT EXISTS (SELECT FROM progressor.processes WHERE namespace = %(name)s)
 
 -- name: delete_namespace
-DELETE FROM progressor.namespaces
-WHERE name = %(name)s
-RETURNING name
+-- Its gates go with it: nobody holds them, since it has no processes.
+WITH gone AS (
+    DELETE FROM progressor.namespaces
+    WHERE name = %(name)s
+    RETURNING name
+), swept AS (
+    DELETE FROM progressor.gates g
+    USING gone
+    WHERE g.namespace = gone.name
+)
+SELECT name
+FROM gone

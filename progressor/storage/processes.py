@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import datetime as dt
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from psycopg.types.json import Json, Jsonb
@@ -13,24 +13,26 @@ from progressor import errors
 from progressor.clock import Clock
 from progressor.domain import why
 from progressor.domain.admission import Import, Verdict
-from progressor.domain.event import NO_HISTORY, Direction, Event, HistoryRange
-from progressor.domain.process import Process, ProcessKey, ProcessStatus
+from progressor.domain.event import NO_HISTORY, Direction, HistoryRange
+from progressor.domain.process import Process, ProcessKey
 from progressor.domain.task import TaskType
-from progressor.domain.view import HistoryPage, ProcessQuery, ProcessView, TaskTrace
+from progressor.domain.view import HistoryPage, ProcessPage, ProcessQuery, ProcessView, TaskTrace
 from progressor.domain.wait import UnfinishedTask, Wait
 from progressor.storage import arrays, rows, statements, views
 from progressor.storage.functions import Functions
 from progressor.storage.group_read import GroupRead
 from progressor.storage.histories import Histories
+from progressor.storage.listings import Listings
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.pools import Connection, Pool, connection_of
+from progressor.storage.promoted import PATIENCE, OnPromoted, ignore, promoted
 from progressor.storage.settlements import Cancelled, Due, cancelled
+from progressor.storage.traces import Traces
 from progressor.storage.watch import Watch
 
 _SQL = statements.load("processes")
 
 WAITS_MAX = 100
-TRACE_EVENTS_MAX = 1000
 
 READER_COUNT = 4
 """Batches of reads in flight at once."""
@@ -57,10 +59,26 @@ class Put:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SimpleRepair:
-    """What became of a simple repair; ``due`` is the timer that runs again, now."""
+    """What became of a simple repair; ``task_id`` is the timer that runs again.
+
+    ``due``: it is due now; None where it has constraints, or where there is none.
+    """
 
     verdict: Verdict
+    task_id: int | None
     due: Due | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CancelledByRequest:
+    """A task that was cancelled, and all that will never run because of it.
+
+    ``removed``: it was the init task, and its process is gone with it.
+    """
+
+    task_id: int
+    removed: bool
+    cancelled: tuple[Cancelled, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,8 +103,12 @@ class Processes:
         namespaces: Namespaces,
         watch: Watch,
         statement_timeout: dt.timedelta,
+        patience: dt.timedelta = PATIENCE,
+        on_promoted: OnPromoted = ignore,
     ) -> None:
-        """Open nothing."""
+        """Open nothing; ``on_promoted`` hears of gates what the writes tell."""
+        self._patience = patience.total_seconds()
+        self._on_promoted = on_promoted
         self._pool = pool
         self._clock = clock
         self._replica_id = replica_id
@@ -103,11 +125,20 @@ class Processes:
             waiting_max=WAITING_MAX,
             statement_timeout=self._statement_timeout,
         )
-        self._read_processes = functions.call("read_processes", arguments=11)
-        self._read_first_waits = functions.call("read_first_waits", arguments=4)
+        self._listings = Listings(
+            pool=pool,
+            functions=functions,
+            clock=clock,
+            patience=patience,
+            whys=self._whys,
+            statement_timeout=statement_timeout,
+        )
+        self._traces = Traces(pool=pool, statement_timeout=statement_timeout)
+        self._read_processes = functions.call("read_processes", arguments=12)
         self._put_process = functions.call("put_process", arguments=29)
-        self._remove_process = functions.call("remove_process", arguments=5)
-        self._simple_repair = functions.call("simple_repair", arguments=5)
+        self._remove_process = functions.call("remove_process", arguments=7)
+        self._simple_repair = functions.call("simple_repair", arguments=6)
+        self._cancel_task = functions.call("cancel_task", arguments=8)
 
     async def run(self) -> None:
         """Carry the reads of `get` and `read`, until `close` and until nobody waits."""
@@ -146,32 +177,13 @@ class Processes:
         return view, page
 
     async def first_waits(
-        self, namespace: str, keys: Sequence[ProcessKey]
+        self,
+        namespace: str,
+        keys: Sequence[ProcessKey],
+        gated: Collection[ProcessKey] | None = None,
     ) -> Mapping[ProcessKey, Wait]:
-        """Read what the task waits for that runs, or else comes first, of processes of a namespace.
-
-        Those without an unfinished task are left out. As of an instant after now.
-        """
-        if not keys:
-            return {}
-        async with (
-            connection_of(self._pool) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
-            cursor = await connection.execute(
-                self._read_first_waits,
-                [
-                    self._clock.pinned(),
-                    arrays.Int2Column(each.slot for each in keys),
-                    arrays.TextColumn(each.namespace for each in keys),
-                    arrays.TextColumn(each.process_id for each in keys),
-                ],
-                binary=True,
-            )
-            found = {keys[row[0] - 1]: views.task(row[1]) for row in await cursor.fetchall()}
-        # Each stands for itself: in a line they would be behind each other.
-        find = await self._whys(namespace)
-        return {key: find([task])[0] for key, task in found.items()}
+        """Read what the first unfinished tasks wait for; see Listings.first_waits."""
+        return await self._listings.first_waits(namespace, keys, gated)
 
     async def _view(self, key: ProcessKey, row: rows.Row) -> ProcessView:
         return views.view(key, row, await self._waits(key.namespace, views.tasks(row)))
@@ -209,6 +221,7 @@ class Processes:
             self._read_processes,
             [
                 self._clock.pinned(),
+                self._patience,
                 state_bytes_max,
                 BATCH_EVENTS_MAX,
                 BATCH_EVENT_BYTES_MAX,
@@ -236,69 +249,16 @@ class Processes:
         )
 
     async def list(self, query: ProcessQuery) -> tuple[Process, ...]:
-        """Read one page of processes, newest first, without aux_state and result."""
-        before_at, before_id = query.before or (None, None)
-        parameters = {
-            "namespace": query.namespace,
-            "statuses": f"{{{','.join(query.statuses)}}}" if query.statuses else None,
-            "failed": query.statuses == (ProcessStatus.ERROR,),
-            "created_from": query.created_from,
-            "created_to": query.created_to,
-            "metadata": Jsonb(query.metadata) if query.metadata else None,
-            "before_at": before_at,
-            "before_id": before_id,
-            "limit": query.page_size,
-        }
-        async with (
-            connection_of(self._pool) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
-            cursor = await connection.execute(_SQL["list_processes"], parameters, binary=True)
-            found = await cursor.fetchall()
-        return tuple(
-            rows.process(ProcessKey(row[0], query.namespace, row[1]), row[2:12]) for row in found
-        )
+        """Read processes, newest first; see Listings.list."""
+        return await self._listings.list(query)
+
+    async def page(self, query: ProcessQuery) -> ProcessPage:
+        """Read a page of processes with what each waits for; see Listings.page."""
+        return await self._listings.page(query)
 
     async def trace(self, key: ProcessKey, *, after: int, limit: int) -> tuple[TaskTrace, ...]:
-        """Read `limit` tasks of a process after a task id, in order, with their events.
-
-        Raises:
-            ProcessNotFoundError: There is no such process.
-            StorageUnavailableError: PostgreSQL is away.
-        """
-        named: dict[str, Any] = dataclasses.asdict(key)
-        async with (
-            connection_of(self._pool) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
-            cursor = await connection.execute(
-                _SQL["trace_tasks"], named | {"after": after, "limit": limit}, binary=True
-            )
-            tasks = await cursor.fetchall()
-            if not tasks:
-                cursor = await connection.execute(_SQL["get_process"], named, binary=True)
-                if await cursor.fetchone() is None:
-                    raise errors.ProcessNotFoundError(key.namespace, key.process_id)
-            own = [(row[17], min(row[18], TRACE_EVENTS_MAX)) for row in tasks if row[18]]
-            events = await self._trace_events(connection, key, own) if own else {}
-        if sum(len(events.get(row[0], ())) for row in tasks) < sum(count for _, count in own):
-            # Removed since its tasks were read.
-            raise errors.ProcessNotFoundError(key.namespace, key.process_id)
-        return tuple(_trace(row, tuple(events.get(row[0], ()))) for row in tasks)
-
-    async def _trace_events(
-        self, connection: Connection, key: ProcessKey, own: Sequence[tuple[int, int]]
-    ) -> Mapping[int, Sequence[Event]]:
-        """Read the events of tasks, given each one's first and how many; return them by task."""
-        named: dict[str, Any] = dataclasses.asdict(key)
-        named["first"] = arrays.Int8Column(first for first, _ in own)
-        named["count"] = arrays.Int8Column(count for _, count in own)
-        cursor = await connection.execute(_SQL["trace_events"], named, binary=True)
-        found: dict[int, list[Event]] = {}
-        for row in await cursor.fetchall():
-            event = rows.event(row)
-            found.setdefault(event.task_id, []).append(event)
-        return found
+        """Read tasks of a process with their events; see Traces.read."""
+        return await self._traces.read(key, after=after, limit=limit)
 
     async def put(self, process: Import) -> Put:
         """Import a process; atomic. Raises StorageUnavailableError if PostgreSQL is away."""
@@ -334,14 +294,60 @@ class Processes:
             if found is None:
                 raise errors.ProcessNotFoundError(key.namespace, key.process_id)
             cursor = await connection.execute(
-                self._remove_process, [self._clock.pinned(), *which, found[0]], binary=True
+                self._remove_process,
+                [self._clock.pinned(), self._replica_id(), self._patience, *which, found[0]],
+                binary=True,
             )
             row = await cursor.fetchone()
         assert row is not None, "remove_process returns a row"
+        if row[2] is not None:
+            self._on_promoted(promoted(row[2]))
         if not row[0]:
             # Somebody else was faster.
             raise errors.ProcessNotFoundError(key.namespace, key.process_id)
         return cancelled(row[1])
+
+    async def cancel(self, key: ProcessKey, task: int | str) -> CancelledByRequest:
+        """Cancel a task that waits, known by its id or idempotency key.
+
+        Raises:
+            ProcessNotFoundError: There is no such process.
+            TaskNotFoundError: It has no such task.
+            TaskIsRunningError: It runs.
+            TaskHasEndedError: It has ended, or was cancelled.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        by_id = isinstance(task, int)
+        async with (
+            connection_of(self._pool) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            cursor = await connection.execute(
+                self._cancel_task,
+                [
+                    self._clock.pinned(),
+                    self._replica_id(),
+                    self._patience,
+                    key.slot,
+                    key.namespace,
+                    key.process_id,
+                    task if by_id else None,
+                    None if by_id else task,
+                ],
+                binary=True,
+            )
+            row, *told = await cursor.fetchall()
+        refusal = _refusal_to_cancel(row[0], key, task, row[4])
+        if refusal is not None:
+            raise refusal
+        self._on_promoted(
+            promoted((it[2], it[3], it[4], it[7], it[8], it[9], it[10]) for it in told)
+        )
+        return CancelledByRequest(
+            task_id=row[4],
+            removed=rows.TASK_TYPES[row[5]] is TaskType.INIT,
+            cancelled=cancelled(row[6]),
+        )
 
     async def simple_repair(self, key: ProcessKey) -> SimpleRepair:
         """Bring a broken process back; see priv/functions/simple_repair.sql."""
@@ -354,6 +360,7 @@ class Processes:
                 [
                     self._clock.pinned(),
                     self._replica_id(),
+                    self._patience,
                     key.slot,
                     key.namespace,
                     key.process_id,
@@ -362,27 +369,26 @@ class Processes:
             )
             row = await cursor.fetchone()
         assert row is not None, "simple_repair returns a row"
-        due = None if row[1] is None else Due(key=key, task_id=row[1], due_at=row[2])
-        return SimpleRepair(verdict=Verdict(row[0]), due=due)
+        if row[3] is not None:
+            self._on_promoted(promoted(row[3]))
+        due = None if row[2] is None else Due(key=key, task_id=row[1], due_at=row[2])
+        return SimpleRepair(verdict=Verdict(row[0]), task_id=row[1], due=due)
 
 
-def _trace(row: rows.Row, events: tuple[Event, ...]) -> TaskTrace:
-    return TaskTrace(
-        task_id=row[0],
-        task_type=rows.TASK_TYPES[row[1]],
-        status=rows.TASK_STATUSES[row[2]],
-        created_at=row[3],
-        scheduled_at=row[4],
-        started_at=row[5],
-        finished_at=row[6],
-        attempt_count=row[7],
-        args=row[8],
-        caller_context=row[9] or {},
-        idempotency_key=row[10],
-        response=row[11] or b"",
-        error=rows.task_error(row[12:17]),
-        events=events,
-    )
+def _refusal_to_cancel(
+    verdict: str, key: ProcessKey, task: int | str, task_id: int
+) -> errors.RequestError | None:
+    match verdict:
+        case "process_not_found":
+            return errors.ProcessNotFoundError(key.namespace, key.process_id)
+        case "task_not_found":
+            return errors.TaskNotFoundError(key.process_id, task)
+        case "task_is_running":
+            return errors.TaskIsRunningError(key.process_id, task_id)
+        case "task_has_ended":
+            return errors.TaskHasEndedError(key.process_id, task_id)
+        case _:
+            return None
 
 
 def _import_arguments(process: Import) -> list[Any]:

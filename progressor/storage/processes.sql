@@ -10,7 +10,7 @@ WHERE (slot, namespace, process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
 -- literal, and `failed` says that it is of error alone: constants for the planner, by which it sees
 -- that an index of one status will do. Collated as the index is, which no look-up by key may take.
 SELECT slot, process_id, status, previous_status, detail, ''::bytea, metadata, corrupted_by,
-    created_at, status_changed_at, last_event_id, init_task_id
+    created_at, status_changed_at, last_event_id, init_task_id, is_gated
 FROM progressor.processes
 WHERE namespace = %(namespace)s COLLATE "C"
     AND (NOT %(failed)s::boolean OR detail IS NOT NULL)
@@ -25,11 +25,23 @@ ORDER BY namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC
 LIMIT %(limit)s
 
 -- name: trace_tasks
--- Reads tasks of a process in the order of their ids. Locks: none.
-SELECT t.task_id, t.task_type, coalesce(s.status, t.status), t.created_at, t.scheduled_at,
+-- Reads tasks of a process in the order of their ids. Locks: none. Only of one with constraints it is
+-- asked whether it is available: no other has a row there.
+SELECT t.task_id, t.task_type,
+    coalesce(
+        CASE WHEN t.constraints IS NOT NULL AND t.status = 'waiting' THEN (
+            SELECT CASE
+                WHEN g.state = 'available' THEN 'available'
+                WHEN g.state = 'process' AND g.task_type IN ('timeout', 'remove') THEN 'blocked'
+            END::progressor.task_status
+            FROM progressor.gated g
+            WHERE (g.slot, g.namespace, g.process_id, g.task_id)
+                = (t.slot, t.namespace, t.process_id, t.task_id)
+        ) END, s.status, t.status),
+    t.created_at, t.scheduled_at,
     t.started_at, t.finished_at, t.attempt_count, t.args, t.caller_context, t.idempotency_key,
     t.response, t.error_code, t.error_reason, t.error_message, t.error_rejected, t.error_metadata,
-    t.first_event_id, t.event_count
+    t.first_event_id, t.event_count, t.constraints, t.spent_us
 FROM progressor.tasks t
 LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
 WHERE (t.slot, t.namespace, t.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)

@@ -50,8 +50,9 @@ class Queues:
         """Count what waits in namespaces, each cause up to `count_max`.
 
         Where that could be too much, they share `rows_max` of each cause evenly; as much again is
-        then shared by those for which it was too little, but for their timers. So however much
-        waits everywhere, a count costs the same; and where much waits in few, it is exact there.
+        then shared by those for which it was too little, but for what waits for an instant of its
+        own. So however much waits everywhere, a count costs the same; and where much waits in few,
+        it is exact there.
 
         Raises:
             StorageUnavailableError: PostgreSQL is away.
@@ -60,13 +61,15 @@ class Queues:
             return ()
         limit = exact_below(len(namespaces), count_max=count_max, rows_max=rows_max)
         counted = await self._count(namespaces, limit)
-        cut = [it.namespace for it in counted if max(it.due, it.retries, it.behind) >= limit]
+        cut = [it.namespace for it in counted if _most(it) >= limit]
         limit_then = min(count_max, rows_max // max(1, len(cut)))
         if not cut or limit_then <= limit:
             return counted
         again = {each.namespace: each for each in await self._count(cut, limit_then)}
         return tuple(
-            dataclasses.replace(again.get(each.namespace, each), timers=each.timers)
+            dataclasses.replace(
+                again.get(each.namespace, each), timers=each.timers, run_at=each.run_at
+            )
             for each in counted
         )
 
@@ -92,9 +95,23 @@ class Queues:
                 retry_seconds=row[5] or 0.0,
                 behind=row[6],
                 behind_seconds=row[7] or 0.0,
+                run_at=row[8],
+                order=row[9],
+                order_seconds=row[10] or 0.0,
+                gate=row[11],
+                gate_seconds=row[12] or 0.0,
+                available=row[13],
+                available_seconds=row[14] or 0.0,
+                held=row[15],
+                full_gates=row[16],
             )
             for row in found
         )
+
+
+def _most(queue: Queue) -> int:
+    """Return how many wait for the cause for which most do, but for an instant of their own."""
+    return max(queue.due, queue.retries, queue.behind, queue.order, queue.gate, queue.available)
 
 
 def exact_below(

@@ -1,12 +1,17 @@
 -- name: count_waiting
 -- Counts the tasks that wait in each namespace: those that are due, the retries and the timers
--- ahead, and those behind a task of their own process; up to a limit of each. For how long: since the
+-- ahead, and those behind a task of their own process; and with constraints, those that wait for their
+-- instant, their order, their gates, or have passed them; up to a limit of each. For how long: since the
 -- oldest was due; since the first attempt of the oldest of the hundred retries with most attempts;
--- since the request behind with the lowest id was admitted, or a timer there was due.
+-- since the request behind with the lowest id was admitted, or a timer there was due. Whoever has
+-- constraints: since it came to wait for what it waits for. And places of gates that are held, and gates
+-- that are full with a line.
 --
 -- Each count ends with the limit, and reads what it counts by an index; running is read once, for all
 -- namespaces: it is as short as there are workers. Of tasks a hundred rows are read for the retries,
--- and one for all that is behind. OFFSET 0 keeps a look-up by key from becoming a join.
+-- and one for all that is behind. OFFSET 0 keeps a look-up by key from becoming a join. A namespace
+-- where nothing has constraints pays for two look-ups, which find nothing.
+-- Where more than the limit are available, what is due without constraints may be more than is told.
 -- Locks: none.
 WITH held AS MATERIALIZED (
     SELECT r.namespace, array_agg(r.slot) AS slots, array_agg(r.process_id) AS process_ids
@@ -14,22 +19,112 @@ WITH held AS MATERIALIZED (
     GROUP BY r.namespace
 )
 SELECT n.namespace, due.task_count, extract(epoch FROM clock.now - due.oldest_at)::float8,
-    ahead.task_count - retries.task_count, retries.task_count,
+    least(ahead.task_count - retries.unconstrained_count + gated.timer_count, %(limit)s),
+    least(retries.task_count, %(limit)s),
     extract(epoch FROM clock.now - retries.tried_since)::float8,
-    behind.task_count, extract(epoch FROM clock.now - behind.oldest_at)::float8
+    least(behind.task_count + gated.behind_count, %(limit)s),
+    extract(epoch FROM clock.now - least(behind.oldest_at, gated.behind_since))::float8,
+    gated.run_at_count,
+    gated.order_count, extract(epoch FROM clock.now - gated.order_since)::float8,
+    gated.gate_count, extract(epoch FROM clock.now - gated.gate_since)::float8,
+    available.task_count, extract(epoch FROM clock.now - available.oldest_at)::float8,
+    places.held_count, places.full_count
 FROM (SELECT coalesce(%(now)s, clock_timestamp()) AS now) clock
 CROSS JOIN unnest(%(namespace)s::text[]) AS n (namespace)
 LEFT JOIN held ON held.namespace = n.namespace
 CROSS JOIN LATERAL (
+    SELECT (
+        SELECT g.namespace
+        FROM progressor.gated g
+        WHERE g.namespace = n.namespace
+        ORDER BY g.namespace, g.cause
+        LIMIT 1
+    ) IS NOT NULL AS has_gated
+    OFFSET 0
+) has
+CROSS JOIN LATERAL (
+    SELECT coalesce(max(w.task_count) FILTER (WHERE c.cause = 'run_at'), 0) AS run_at_count,
+        coalesce(max(w.task_count) FILTER (WHERE c.cause = 'timer'), 0) AS timer_count,
+        coalesce(max(w.task_count) FILTER (WHERE c.cause = 'order'), 0) AS order_count,
+        max(w.oldest_at) FILTER (WHERE c.cause = 'order') AS order_since,
+        coalesce(max(w.task_count) FILTER (WHERE c.cause = 'gate'), 0) AS gate_count,
+        max(w.oldest_at) FILTER (WHERE c.cause = 'gate') AS gate_since,
+        coalesce(max(w.task_count) FILTER (WHERE c.cause = 'behind_task'), 0) AS behind_count,
+        max(w.oldest_at) FILTER (WHERE c.cause = 'behind_task') AS behind_since
+    FROM unnest(ARRAY['run_at', 'timer', 'order', 'behind_task', 'gate']) AS c (cause)
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS task_count, min(g.state_since) AS oldest_at
+        FROM (
+            SELECT g.state_since
+            FROM progressor.gated g
+            WHERE g.namespace = n.namespace AND g.cause = c.cause
+            ORDER BY g.namespace, g.cause, g.state_since
+            LIMIT %(limit)s
+        ) g
+    ) w
+    WHERE has.has_gated
+) gated
+CROSS JOIN LATERAL (
+    -- Of those that have passed their gates some run: as many as there are workers, at the most.
+    SELECT count(*) AS task_count, min(a.state_since) AS oldest_at
+    FROM (
+        SELECT g.state_since
+        FROM (
+            SELECT g.slot, g.process_id, g.task_id, g.state_since
+            FROM progressor.gated g
+            WHERE has.has_gated AND g.namespace = n.namespace AND g.cause = 'available'
+            ORDER BY g.namespace, g.cause, g.state_since
+            LIMIT %(limit)s + coalesce(cardinality(held.slots), 0)
+        ) g
+        CROSS JOIN LATERAL (
+            SELECT
+            FROM progressor.schedule s
+            WHERE (s.slot, s.namespace, s.process_id, s.task_id)
+                    = (g.slot, n.namespace, g.process_id, g.task_id)
+                AND s.status <> 'blocked'
+                AND s.due_at <= clock.now
+            OFFSET 0
+        ) s
+        LIMIT %(limit)s
+    ) a
+) available
+CROSS JOIN LATERAL (
     SELECT count(*) AS task_count, min(d.due_at) AS oldest_at
     FROM (
-        SELECT s.due_at
-        FROM progressor.schedule s
-        WHERE s.namespace = n.namespace
-            AND s.status = 'waiting'
-            AND s.due_at <= clock.now
-        ORDER BY s.namespace, s.due_at
-        LIMIT %(limit)s
+        SELECT d.due_at
+        FROM (
+            SELECT s.due_at
+            FROM progressor.schedule s
+            WHERE available.task_count = 0
+                AND s.namespace = n.namespace
+                AND s.status = 'waiting'
+                AND s.due_at <= clock.now
+            ORDER BY s.namespace, s.due_at
+            LIMIT %(limit)s
+        ) d
+        UNION ALL
+        -- Those that are counted as available stand among them.
+        SELECT d.due_at
+        FROM (
+            SELECT d.due_at
+            FROM (
+                SELECT s.slot, s.process_id, s.task_id, s.due_at
+                FROM progressor.schedule s
+                WHERE available.task_count > 0
+                    AND s.namespace = n.namespace
+                    AND s.status = 'waiting'
+                    AND s.due_at <= clock.now
+                ORDER BY s.namespace, s.due_at
+                LIMIT %(limit)s + available.task_count
+            ) d
+            WHERE (
+                SELECT g.task_id
+                FROM progressor.gated g
+                WHERE (g.slot, g.namespace, g.process_id, g.task_id)
+                    = (d.slot, n.namespace, d.process_id, d.task_id)
+            ) IS NULL
+            LIMIT %(limit)s
+        ) d
     ) d
 ) due
 CROSS JOIN LATERAL (
@@ -43,12 +138,24 @@ CROSS JOIN LATERAL (
             AND s.due_at > clock.now
         ORDER BY s.namespace, s.due_at
         LIMIT %(limit)s
+    ),
+    g AS MATERIALIZED (
+        SELECT g.slot, g.process_id, g.task_id, g.attempt
+        FROM progressor.gated g
+        WHERE has.has_gated AND g.namespace = n.namespace AND g.cause = 'retry'
+        ORDER BY g.namespace, g.cause, g.state_since
+        LIMIT %(limit)s
     )
-    SELECT (SELECT count(*) FROM a) AS task_count, min(t.first_started_at) AS tried_since
+    SELECT (SELECT count(*) FROM a) AS unconstrained_count,
+        (SELECT count(*) FROM a) + (SELECT count(*) FROM g) AS task_count,
+        min(t.first_started_at) AS tried_since
     FROM (
         SELECT *
         FROM a
-        ORDER BY a.attempt DESC, a.task_id
+        UNION ALL
+        SELECT *
+        FROM g
+        ORDER BY attempt DESC, task_id
         LIMIT 100
     ) o
     CROSS JOIN LATERAL (
@@ -69,7 +176,7 @@ CROSS JOIN LATERAL (
             AND s.status = 'waiting'
             AND s.due_at > clock.now
         ORDER BY s.namespace, s.due_at
-        LIMIT %(limit)s + retries.task_count
+        LIMIT %(limit)s + retries.unconstrained_count
     ) a
 ) ahead
 CROSS JOIN LATERAL (
@@ -101,6 +208,25 @@ CROSS JOIN LATERAL (
                 AND s.task_id <> h.task_id
             OFFSET 0
         ) w
+        UNION ALL
+        -- Behind the init task of their process, which has constraints: so it stands in no line.
+        SELECT w.*
+        FROM (
+            SELECT g.slot, g.process_id
+            FROM progressor.gated g
+            WHERE has.has_gated
+                AND g.namespace = n.namespace
+                AND g.task_type = 'init'
+                AND g.state <> 'available'
+            ORDER BY g.namespace, g.state_since
+            LIMIT %(limit)s
+        ) i
+        CROSS JOIN LATERAL (
+            SELECT s.slot, s.process_id, s.task_id, s.task_type, s.due_at
+            FROM progressor.schedule s
+            WHERE (s.slot, s.namespace, s.process_id) = (i.slot, n.namespace, i.process_id)
+            OFFSET 0
+        ) w
         LIMIT %(limit)s
     )
     SELECT count(*) AS task_count,
@@ -128,3 +254,42 @@ CROSS JOIN LATERAL (
         ) AS oldest_at
     FROM b
 ) behind
+CROSS JOIN LATERAL (
+    WITH RECURSIVE gate AS (
+        (
+            SELECT l.waits_on
+            FROM progressor.gate_lines l
+            WHERE gated.gate_count > 0 AND l.namespace = n.namespace AND l.waits_on IS NOT NULL
+            ORDER BY l.namespace, l.waits_on
+            LIMIT 1
+        )
+        UNION ALL
+        -- From one gate to the next, whatever many lines wait for each.
+        SELECT (
+            SELECT l.waits_on
+            FROM progressor.gate_lines l
+            WHERE l.namespace = n.namespace AND l.waits_on > g.waits_on
+            ORDER BY l.namespace, l.waits_on
+            LIMIT 1
+        )
+        FROM gate g
+        WHERE g.waits_on IS NOT NULL
+    )
+    SELECT (
+        SELECT count(*)
+        FROM (
+            SELECT
+            FROM progressor.gate_holders h
+            WHERE h.namespace = n.namespace
+            ORDER BY h.namespace, h.gate, h.held_at
+            LIMIT %(limit)s
+        ) h
+    ) AS held_count, (
+        SELECT count(g.waits_on)
+        FROM (
+            SELECT g.waits_on
+            FROM gate g
+            LIMIT %(limit)s
+        ) g
+    ) AS full_count
+) places

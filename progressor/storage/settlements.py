@@ -9,26 +9,15 @@ its token (`_recall`).
 import asyncio
 import dataclasses
 import datetime as dt
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never
 
 from progressor.clock import Clock
-from progressor.domain.event import HistoryRange
-from progressor.domain.intent import (
-    Action,
-    Complete,
-    Intent,
-    KeepTimer,
-    RemoveProcess,
-    SetTimer,
-    UnsetTimer,
-)
 from progressor.domain.process import Process, ProcessKey
 from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement
-from progressor.domain.task import RunningTask, TaskError, TaskType
+from progressor.domain.task import RunningTask, TaskType
 from progressor.settings.sections import Commit
-from progressor.storage import arrays, rows, statements
+from progressor.storage import rows, settlement_columns, statements
 from progressor.storage.backoff import steady
 from progressor.storage.direct import Direct
 from progressor.storage.functions import Functions
@@ -36,6 +25,7 @@ from progressor.storage.group_commit import GroupCommit, Insistence, OnBatch, Wa
 from progressor.storage.locks import find_locked
 from progressor.storage.payloads import Payloads
 from progressor.storage.pools import Connection, Pool
+from progressor.storage.promoted import PATIENCE, OnPromoted, ignore, promoted
 from progressor.telemetry.metrics import Metrics
 
 _SQL = statements.load("settlements")
@@ -124,13 +114,17 @@ class Settlements:
         crowd: Callable[[], int] = lambda: 0,
         jitter: Callable[[], float] = steady,
         metrics: Metrics | None = None,
+        patience: dt.timedelta = PATIENCE,
+        on_promoted: OnPromoted = ignore,
     ) -> None:
-        """Open nothing."""
+        """Open nothing; ``on_promoted`` hears of gates what settlements tell."""
         self._clock = clock
         self._payloads = Payloads(metrics or Metrics())
         self._replica_id = replica_id
         self._step_grace = step_grace.total_seconds()
-        self._settle_tasks = Direct(functions.call("settle_tasks", arguments=33))
+        self._patience = patience.total_seconds()
+        self._on_promoted = on_promoted
+        self._settle_tasks = Direct(functions.call("settle_tasks", arguments=35))
         self._group: GroupCommit[Entry, Outcome] = GroupCommit(
             name="settle_tasks",
             write=self._write,
@@ -175,12 +169,22 @@ class Settlements:
         batch: Sequence[Entry],
         again: bool,  # noqa: FBT001
     ) -> list[Outcome]:
-        arguments = [self._clock.pinned(), self._replica_id(), self._step_grace, *_columns(batch)]
+        arguments = [
+            self._clock.pinned(),
+            self._replica_id(),
+            self._step_grace,
+            *settlement_columns.columns(batch),
+            self._patience,
+            settlement_columns.timer_constraints(batch),
+        ]
         for entry in batch:
             if entry.on_sent is not None:
                 entry.on_sent()
         results: list[Outcome] = [_LEASE_LOST] * len(batch)
         for row in await self._settle_tasks.execute(connection, arguments):
+            if not row[0]:
+                self._on_promoted(promoted(row[6]))
+                continue
             position = row[0] - 1
             results[position] = _written(batch[position], row)
         if again:
@@ -199,7 +203,7 @@ class Settlements:
         for position, entry in enumerate(batch):
             if not isinstance(results[position], LeaseLost):
                 continue
-            error = _error(entry.settlement)
+            error = settlement_columns.error_of(entry.settlement)
             parameters = dataclasses.asdict(entry.key) | {
                 "task_id": entry.task_id,
                 "token": entry.token,
@@ -326,155 +330,3 @@ _ENDS: Mapping[type[Settlement], str] = {
     Finish: "finished", Fail: "error", Retry: "waiting", Break: "error", Remove: "finished",
 }  # fmt: skip
 _LEASE_LOST = LeaseLost()
-_NO_INTENT = Intent()
-
-
-def _columns(batch: Sequence[Entry]) -> list[arrays.Column | None]:
-    """Return the arrays of a batch; None where no item has a value: it costs next to nothing."""
-    settlements = [entry.settlement for entry in batch]
-    intents = [s.intent if isinstance(s, Finish) else _NO_INTENT for s in settlements]
-    keys = [entry.key for entry in batch]
-    return [
-        arrays.Int2Column([key.slot for key in keys]),
-        arrays.TextColumn([key.namespace for key in keys]),
-        arrays.TextColumn([key.process_id for key in keys]),
-        arrays.Int8Column([entry.token for entry in batch]),
-        arrays.TextColumn([_outcome(s) for s in settlements]),
-        _sparse(
-            arrays.Float8Column,
-            [e.expires_after.total_seconds() if e.continues else None for e in batch],
-        ),
-        _sparse(arrays.ByteaColumn, [_response(s) for s in settlements]),
-        _sparse(arrays.ByteaColumn, [intent.aux_state for intent in intents]),
-        _sparse(arrays.JsonbColumn, [_metadata(intent) for intent in intents]),
-        _sparse(
-            arrays.ByteaColumn,
-            [i.action.result if isinstance(i.action, Complete) else None for i in intents],
-        ),
-        *_retry_columns(settlements),
-        *_error_columns(settlements),
-        *_timer_columns(batch, intents),
-        *_event_columns(intents),
-    ]
-
-
-def _sparse(column: type[arrays.Column], values: list[Any]) -> arrays.Column | None:
-    return None if values.count(None) == len(values) else column(values)
-
-
-def _outcome(settlement: Settlement) -> str:
-    match settlement:
-        case Finish(intent):
-            return "complete" if isinstance(intent.action, Complete) else "finish"
-        case Fail():
-            return "fail"
-        case Retry():
-            return "retry"
-        case Break():
-            return "break"
-        case Remove():
-            return "remove"
-        case _:
-            assert_never(settlement)
-
-
-def _metadata(intent: Intent) -> bytes | None:
-    # An empty object is a value: it overwrites.
-    return None if intent.metadata is None else rows.json_text(intent.metadata) or b"{}"
-
-
-def _retry_columns(settlements: Sequence[Settlement]) -> list[arrays.Column | None]:
-    retries = [s if isinstance(s, Retry) else None for s in settlements]
-    return [
-        _sparse(arrays.Float8Column, [r and r.delay.total_seconds() for r in retries]),
-        _sparse(arrays.Int4Column, [r and r.attempt_count for r in retries]),
-    ]
-
-
-def _error_columns(settlements: Sequence[Settlement]) -> list[arrays.Column | None]:
-    failures = [_error(settlement) for settlement in settlements]
-    if not any(failures):
-        return [None] * 5
-    return [
-        arrays.Int4Column(error and error.code for error in failures),
-        arrays.TextColumn(error and error.reason for error in failures),
-        arrays.TextColumn(error and error.message for error in failures),
-        arrays.BoolColumn(error and error.rejected for error in failures),
-        arrays.JsonColumn(error and rows.json_text(error.metadata) for error in failures),
-    ]
-
-
-def _timer_columns(batch: Sequence[Entry], intents: Sequence[Intent]) -> list[arrays.Column | None]:
-    words = [_timer_word(intent.action) for intent in intents]
-    if not any(words):
-        return [None] * 9
-    timers = [i.action if isinstance(i.action, SetTimer) else None for i in intents]
-    no_range: HistoryRange | None = None
-    ranges = [rows.history_columns(timer.history_range if timer else no_range) for timer in timers]
-    traces = [
-        timer and rows.json_text(entry.trace_context)
-        for entry, timer in zip(batch, timers, strict=True)
-    ]
-    return [
-        arrays.TextColumn(words),
-        _sparse(arrays.InstantColumn, [timer and timer.at for timer in timers]),
-        _sparse(arrays.Float8Column, [timer and _span(timer.after) for timer in timers]),
-        _sparse(arrays.ByteaColumn, [timer and timer.args for timer in timers]),
-        _sparse(arrays.JsonColumn, traces),
-        _sparse(arrays.Float8Column, [timer and _span(timer.step_timeout) for timer in timers]),
-        _sparse(arrays.Int8Column, [after for after, _, _ in ranges]),
-        _sparse(arrays.Int4Column, [limit for _, limit, _ in ranges]),
-        _sparse(arrays.BoolColumn, [backward for _, _, backward in ranges]),
-    ]
-
-
-def _span(value: dt.timedelta | None) -> float | None:
-    return None if value is None else value.total_seconds()
-
-
-def _timer_word(action: Action) -> str | None:
-    match action:
-        case KeepTimer() | Complete() | RemoveProcess():
-            return None
-        case SetTimer():
-            return TaskType.REMOVE if action.remove else TaskType.TIMEOUT
-        case UnsetTimer():
-            return "unset"
-        case _:
-            assert_never(action)
-
-
-def _event_columns(intents: Sequence[Intent]) -> list[arrays.Column | None]:
-    events = [event for intent in intents for event in intent.events]
-    if not events:
-        return [None] * 4
-    return [
-        arrays.Int4Column(itertools.accumulate(len(intent.events) for intent in intents)),
-        arrays.ByteaColumn([event.payload for event in events]),
-        _sparse(arrays.Int4Column, [event.format_version or None for event in events]),
-        _sparse(arrays.JsonColumn, [rows.json_text(event.metadata) for event in events]),
-    ]
-
-
-def _error(settlement: Settlement) -> TaskError | None:
-    match settlement:
-        case Fail(error) | Break(error):
-            return error
-        case Retry() | Remove():
-            return settlement.error
-        case Finish():
-            return None
-        case _:
-            assert_never(settlement)
-
-
-def _response(settlement: Settlement) -> bytes | None:
-    match settlement:
-        case Finish(intent):
-            return intent.response
-        case Remove():
-            return settlement.response
-        case Fail() | Retry() | Break():
-            return None
-        case _:
-            assert_never(settlement)

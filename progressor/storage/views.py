@@ -4,11 +4,25 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
+from progressor.domain.constraint import GatedState, GateHold, Order, Version
 from progressor.domain.event import Direction, Event, HistoryRange
+from progressor.domain.gate import GateHolder
 from progressor.domain.process import ProcessKey
+from progressor.domain.task import TaskStatus
 from progressor.domain.view import HistoryPage, ProcessView, Timer
-from progressor.domain.wait import Lease, UnfinishedTask, Wait
+from progressor.domain.wait import (
+    Gated,
+    GateWait,
+    Lease,
+    OrderWait,
+    TimeSpent,
+    UnfinishedTask,
+    Wait,
+)
 from progressor.storage import rows
+
+_CONSTRAINTS = 15
+"""Where a task of a gated process tells of its constraints; others have nothing there."""
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _NO_EVENTS = HistoryPage(events=(), next_after=None)
@@ -54,6 +68,22 @@ def task(columns: Sequence[Any]) -> UnfinishedTask:
         is_due=bool(columns[11]),
         lease=None if columns[5] is None else _lease(columns),
         last_error=rows.task_error(columns[6:11]),
+        gated=_gated(columns[_CONSTRAINTS]) if len(columns) > _CONSTRAINTS else None,
+    )
+
+
+def time_spent(microseconds: Sequence[int]) -> TimeSpent:
+    """Return what spent_us counts."""
+    time, order, process, gates, available, running = (
+        dt.timedelta(microseconds=count) for count in microseconds
+    )
+    return TimeSpent(
+        time=time,
+        order=order,
+        process=process,
+        gates=gates,
+        available=available,
+        running=running,
     )
 
 
@@ -84,6 +114,54 @@ def _lease(columns: Sequence[Any]) -> Lease:
     assert leased_at is not None, "a lease began"
     assert expires_at is not None, "a lease ends"
     return Lease(replica_id=columns[5], leased_at=leased_at, expires_at=expires_at)
+
+
+def _gated(columns: Sequence[Any] | None) -> Gated | None:
+    if columns is None:
+        return None
+    state, since, spent, order, gates, behind_task_id = columns
+    return Gated(
+        state=GatedState(state),
+        since=_EPOCH + dt.timedelta(microseconds=since),
+        spent=time_spent(spent),
+        order=None if order is None else _order(order),
+        gates=tuple(map(_gate, gates or ())),
+        behind_task_id=behind_task_id,
+    )
+
+
+def _order(columns: Sequence[Any]) -> OrderWait:
+    key, version, process_id, task_id, smaller, status = columns
+    return OrderWait(
+        order=Order(key, Version(tuple(version))),
+        process_id=process_id,
+        task_id=task_id,
+        version=Version(tuple(smaller)),
+        status=TaskStatus(status),
+    )
+
+
+def _gate(columns: Sequence[Any]) -> GateWait:
+    gate, capacity, held, holders, position, waiting_count = columns
+    return GateWait(
+        gate=gate,
+        capacity=capacity,
+        held=held,
+        holders=tuple(map(_holder, holders or ())),
+        position=position,
+        waiting_count=waiting_count,
+    )
+
+
+def _holder(columns: Sequence[Any]) -> GateHolder:
+    process_id, task_id, held_at, hold, is_reserved = columns
+    return GateHolder(
+        process_id=process_id,
+        task_id=task_id,
+        held_at=_EPOCH + dt.timedelta(microseconds=held_at),
+        hold=GateHold(hold),
+        is_reserved=is_reserved,
+    )
 
 
 def _instant(microseconds: int | None) -> dt.datetime | None:

@@ -1,0 +1,49 @@
+-- Does for admissions what has to do with gates: the tasks p_tasks, of the items p_items, get their
+-- constraints, and whoever waits for nothing is promoted.
+-- Locks: as settle_gates.
+-- Returns: one row, of what settle_gates returns; none where that is nothing.
+CREATE FUNCTION admitted_gates(
+    p_now         timestamptz,
+    p_replica_id  bigint,
+    p_patience    double precision,
+    p_slot        smallint[],
+    p_namespace   text[],
+    p_process_id  text[],
+    p_items       integer[],
+    p_tasks       bigint[],
+    p_constraints json[]
+)
+RETURNS TABLE (verdict text, told jsonb)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_slot        smallint[];
+    v_namespace   text[];
+    v_process_id  text[];
+    v_constraints json[];
+BEGIN
+    IF p_items IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT array_agg(p_slot[i.item] ORDER BY i.place),
+        array_agg(p_namespace[i.item] ORDER BY i.place),
+        array_agg(p_process_id[i.item] ORDER BY i.place),
+        array_agg(p_constraints[i.item] ORDER BY i.place)
+    INTO v_slot, v_namespace, v_process_id, v_constraints
+    FROM unnest(p_items) WITH ORDINALITY AS i (item, place);
+    PERFORM constrain_tasks(
+        p_now, p_replica_id, v_slot, v_namespace, v_process_id, p_tasks, v_constraints);
+    verdict := 'gates';
+    SELECT jsonb_agg(jsonb_build_array(
+        g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+        g.wait_seconds))
+    INTO told
+    FROM settle_gates(
+        p_now, p_replica_id, p_patience, 100, v_slot, v_namespace, v_process_id, p_tasks) g;
+    IF told IS NOT NULL THEN
+        RETURN NEXT;
+    END IF;
+END;
+$$;

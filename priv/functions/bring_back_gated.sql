@@ -1,0 +1,51 @@
+-- Puts tasks that wait for their constraints back into the lines of their processes, because they are
+-- about to be cancelled there, together with all others: of processes that a step completes or breaks,
+-- or brings back from an error, all; of those whose step says something about the timer, the timer.
+-- Locks: none of its own; settle_tasks has locked the processes.
+-- Returns: nothing.
+CREATE FUNCTION bring_back_gated(
+    p_slot       smallint[],
+    p_namespace  text[],
+    p_process_id text[],
+    p_token      bigint[],
+    p_outcome    text[],
+    p_timer      text[]
+)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    INSERT INTO schedule (
+        slot, namespace, process_id, task_id, task_type, status, due_at, attempt, replica_id
+    )
+    SELECT g.slot, g.namespace, g.process_id, g.task_id, g.task_type,
+        CASE WHEN g.task_type IN ('timeout', 'remove') THEN 'blocked' ELSE 'waiting' END::task_status,
+        CASE WHEN g.task_type IN ('timeout', 'remove') THEN g.run_at END, g.attempt, g.replica_id
+    FROM (
+        SELECT r.slot, r.namespace, r.process_id,
+            p_outcome[i.item] IN ('complete', 'break')
+                OR (p_outcome[i.item] = 'finish' AND p.status = 'error') AS is_all
+        FROM unnest(p_slot, p_namespace, p_process_id, p_token) WITH ORDINALITY
+            AS i (slot, namespace, process_id, token, item)
+        JOIN running r USING (slot, namespace, process_id, token)
+        JOIN processes p USING (slot, namespace, process_id)
+        WHERE p_outcome[i.item] IN ('complete', 'break')
+            OR (p_outcome[i.item] = 'finish' AND p.status = 'error')
+            OR p_timer[i.item] IS NOT NULL
+        OFFSET 0
+    ) i
+    CROSS JOIN LATERAL (
+        SELECT g.*
+        FROM gated g
+        WHERE i.is_all AND (g.slot, g.namespace, g.process_id) = (i.slot, i.namespace, i.process_id)
+        UNION ALL
+        SELECT g.*
+        FROM gated g
+        WHERE NOT i.is_all
+            AND (g.slot, g.namespace, g.process_id) = (i.slot, i.namespace, i.process_id)
+            AND g.task_type IN ('timeout', 'remove')
+    ) g
+    WHERE g.state <> 'available';
+END;
+$$;

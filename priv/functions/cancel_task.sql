@@ -1,0 +1,104 @@
+-- Cancels a task that waits or is available, known by its id or by its idempotency key. Who is next in
+-- the line of its process is due then, the timer that stood aside wakes, and its gates are left. An init
+-- task takes its process with it, which has never been.
+-- Locks: the process; then as settle_gates.
+-- Returns: first a verdict: cancelled, process_not_found, task_not_found, task_is_running, task_has_ended; and of a cancelled
+-- one the type and who waits for its answer, as in settle_tasks. Then as settle_gates, and a task that is
+-- due now.
+CREATE FUNCTION cancel_task(
+    p_now             timestamptz,
+    p_replica_id      bigint,
+    p_patience        double precision,
+    p_slot            smallint,
+    p_namespace       text,
+    p_process_id      text,
+    p_task_id         bigint,
+    p_idempotency_key text
+)
+RETURNS TABLE (
+    verdict text, slot smallint, namespace text, process_id text, task_id bigint,
+    task_type task_type, cancelled jsonb, gate text, line text, order_key text,
+    wait_seconds double precision
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET lock_timeout = '2s'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now     timestamptz;
+    v_process processes%ROWTYPE;
+    v_task    tasks%ROWTYPE;
+    v_due     bigint;
+BEGIN
+    SELECT *
+    INTO v_process
+    FROM processes p
+    WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
+    FOR UPDATE;
+    v_now := coalesce(p_now, clock_timestamp());
+    IF p_task_id IS NULL THEN
+        SELECT *
+        INTO v_task
+        FROM tasks t
+        WHERE (t.slot, t.namespace, t.process_id, t.idempotency_key)
+            = (p_slot, p_namespace, p_process_id, p_idempotency_key);
+    ELSE
+        SELECT *
+        INTO v_task
+        FROM tasks t
+        WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+            = (p_slot, p_namespace, p_process_id, p_task_id);
+    END IF;
+    slot := p_slot;
+    namespace := p_namespace;
+    process_id := p_process_id;
+    task_id := v_task.task_id;
+    task_type := v_task.task_type;
+    verdict := CASE
+        WHEN v_process.process_id IS NULL THEN 'process_not_found'
+        WHEN v_task.task_id IS NULL THEN 'task_not_found'
+        WHEN v_task.status IN ('finished', 'error', 'cancelled') THEN 'task_has_ended'
+        WHEN v_task.status = 'running' THEN 'task_is_running'
+        ELSE 'cancelled'
+    END;
+    IF verdict <> 'cancelled' THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    IF v_task.task_type = 'init' THEN
+        cancelled := delete_process(
+            v_now - interval '1 minute', p_slot, p_namespace, p_process_id, NULL);
+    ELSE
+        cancelled := jsonb_build_array(jsonb_build_array(
+            v_task.task_id, v_task.task_type, coalesce(to_jsonb(v_task.reply_to), '[]')));
+        UPDATE tasks t
+        SET status = 'cancelled', finished_at = v_now, error_code = 10,
+            error_reason = 'TASK_CANCELLED', error_message = 'cancelled by request',
+            error_rejected = false
+        WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+            = (p_slot, p_namespace, p_process_id, v_task.task_id);
+        v_due := leave_line(v_now, p_slot, p_namespace, p_process_id, v_task.task_id);
+    END IF;
+    RETURN NEXT;
+    IF v_process.is_gated THEN
+        RETURN QUERY
+        SELECT NULL::text, g.slot, g.namespace, g.process_id, g.task_id, NULL::task_type,
+            NULL::jsonb, g.gate, g.line, g.order_key, g.wait_seconds
+        FROM settle_gates(
+            v_now, p_replica_id, p_patience, 100, ARRAY[p_slot], ARRAY[p_namespace],
+            ARRAY[p_process_id], ARRAY[v_task.task_id]) g;
+    ELSIF v_due IS NOT NULL THEN
+        verdict := NULL;
+        task_id := v_due;
+        cancelled := NULL;
+        RETURN NEXT;
+    END IF;
+END;
+$$;

@@ -1,0 +1,79 @@
+-- Gives tasks that have just been admitted their constraints: takes them out of the lines of their
+-- processes, has them wait for what they name. That is all: whoever calls it calls settle_gates next. Gates that are
+-- not there are made, with the capacity that comes with the constraint; one that is there keeps its own.
+-- What comes without is a mutex: requests are refused then, but a step that sets a timer has been carried out.
+--
+-- p_constraints of an item: {"priority", "run_at" (microseconds), "order": [key, [version, ...]],
+-- "gates": {gate: capacity or null}, "hold"}; what is missing has its default.
+-- Locks: gates that it makes; the caller has locked the processes.
+-- Returns: nothing.
+CREATE FUNCTION constrain_tasks(
+    p_now         timestamptz,
+    p_replica_id  bigint,
+    p_slot        smallint[],
+    p_namespace   text[],
+    p_process_id  text[],
+    p_task_id     bigint[],
+    p_constraints json[]
+)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_item record;
+BEGIN
+    INSERT INTO gates (namespace, gate, capacity, created_at, updated_at)
+    SELECT DISTINCT ON (i.namespace, c.key) i.namespace, c.key, coalesce(c.value::integer, 1), p_now, p_now
+    FROM unnest(p_namespace, p_constraints) AS i (namespace, constraints)
+    CROSS JOIN LATERAL json_each_text(i.constraints -> 'gates') AS c
+    ORDER BY i.namespace, c.key, c.value::integer NULLS LAST
+    ON CONFLICT DO NOTHING;
+    -- Whoever deletes one waits for us, and then sees that it is named.
+    PERFORM
+    FROM gates g
+    WHERE (g.namespace, g.gate) IN (
+        SELECT i.namespace, c.key
+        FROM unnest(p_namespace, p_constraints) AS i (namespace, constraints)
+        CROSS JOIN LATERAL json_object_keys(coalesce(i.constraints -> 'gates', '{}')) AS c (key)
+    )
+    ORDER BY g.namespace, g.gate
+    FOR KEY SHARE;
+
+    FOR v_item IN
+        SELECT i.slot, i.namespace, i.process_id, i.task_id, i.constraints, s.task_type, s.due_at
+        FROM unnest(p_slot, p_namespace, p_process_id, p_task_id, p_constraints)
+            AS i (slot, namespace, process_id, task_id, constraints)
+        JOIN schedule s USING (slot, namespace, process_id, task_id)
+    LOOP
+        INSERT INTO gated (
+            slot, namespace, process_id, task_id, task_type, state, state_since, run_at, ripe_at,
+            priority, order_key, order_version, gates, hold, replica_id
+        )
+        SELECT v_item.slot, v_item.namespace, v_item.process_id, v_item.task_id, v_item.task_type,
+            CASE WHEN a.run_at > p_now THEN 'time' ELSE 'process' END::gated_state, p_now,
+            a.run_at, greatest(p_now, a.run_at),
+            coalesce((v_item.constraints ->> 'priority')::smallint, 3),
+            v_item.constraints -> 'order' ->> 0,
+            CASE WHEN v_item.constraints -> 'order' IS NOT NULL THEN ARRAY(
+                SELECT v::integer
+                FROM json_array_elements_text(v_item.constraints -> 'order' -> 1) AS v
+            ) END,
+            ARRAY(SELECT k FROM json_object_keys(coalesce(v_item.constraints -> 'gates', '{}')) AS k
+                ORDER BY k COLLATE "C"),
+            coalesce(v_item.constraints ->> 'hold', 'task')::gate_hold, p_replica_id
+        FROM (
+            SELECT CASE
+                WHEN v_item.task_type IN ('timeout', 'remove') THEN v_item.due_at
+                ELSE to_timestamp(((v_item.constraints ->> 'run_at')::numeric / 1000000)::float8)
+            END AS run_at
+        ) a;
+        UPDATE tasks t
+        SET constraints = v_item.constraints
+        WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+            = (v_item.slot, v_item.namespace, v_item.process_id, v_item.task_id);
+        PERFORM leave_line(
+            p_now, v_item.slot, v_item.namespace, v_item.process_id, v_item.task_id);
+    END LOOP;
+END;
+$$;

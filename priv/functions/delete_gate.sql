@@ -1,0 +1,31 @@
+-- Deletes a gate that nobody holds and no task names that has not ended.
+-- Locks: the gate.
+-- Returns: deleted, not_found or in_use.
+CREATE FUNCTION delete_gate(p_namespace text, p_gate text)
+RETURNS text
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET lock_timeout = '2s'
+AS $$
+DECLARE
+    v_held integer;
+BEGIN
+    SELECT g.held
+    INTO v_held
+    FROM gates g
+    WHERE (g.namespace, g.gate) = (p_namespace, p_gate)
+    FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN 'not_found';
+    END IF;
+    -- Who names it holds a lock that we have waited for: constrain_tasks. All are looked at, which is
+    -- for an operator's rare request.
+    IF v_held > 0 OR EXISTS (
+        SELECT FROM gated g WHERE g.namespace = p_namespace AND p_gate = ANY (g.gates)
+    ) THEN
+        RETURN 'in_use';
+    END IF;
+    DELETE FROM gates g WHERE (g.namespace, g.gate) = (p_namespace, p_gate);
+    RETURN 'deleted';
+END;
+$$;

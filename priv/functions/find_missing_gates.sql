@@ -1,0 +1,27 @@
+-- Finds the items whose constraints name a gate that is not there, and give it no capacity.
+-- Locks: none.
+-- Returns: each such item, and the first gate that it lacks.
+CREATE FUNCTION find_missing_gates(p_namespace text[], p_constraints json[])
+RETURNS TABLE (item integer, gate text)
+LANGUAGE plpgsql
+STABLE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT i.item::integer, min(c.key)
+    FROM unnest(p_namespace, p_constraints) WITH ORDINALITY AS i (namespace, constraints, item)
+    CROSS JOIN LATERAL json_each_text(coalesce(i.constraints -> 'gates', '{}')) AS c
+    WHERE c.value IS NULL
+        AND NOT EXISTS (
+            SELECT FROM gates g WHERE (g.namespace, g.gate) = (i.namespace, c.key)
+        )
+    GROUP BY i.item;
+END;
+$$;

@@ -1,0 +1,86 @@
+-- Tells who stands in line for a gate, in the order in which they pass: those who have waited for longer
+-- than p_patience, the longest first; then by priority and age. The first 1,000.
+--
+-- Of more than 1,000 lines, and of more than 10,000 tasks that are the first of their lines, the others are
+-- not looked at: what comes behind so many is not told anyway.
+-- Locks: none.
+-- Returns: their tasks.
+CREATE FUNCTION gate_places(
+    p_now timestamptz, p_patience double precision, p_namespace text, p_gate text
+)
+RETURNS bigint[]
+LANGUAGE plpgsql
+STABLE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+DECLARE
+    v_aged_from timestamptz := p_now - make_interval(secs => p_patience);
+    v_aged      bigint[];
+    v_others    bigint[];
+BEGIN
+    SELECT coalesce(array_agg(f.task_id ORDER BY f.ripe_at, f.task_id), '{}')
+    INTO v_aged
+    FROM (
+        SELECT a.ripe_at, a.task_id
+        FROM (
+            SELECT t.ripe_at, t.task_id
+            FROM (
+                SELECT l.line
+                FROM gate_lines l
+                WHERE (l.namespace, l.waits_on) = (p_namespace, p_gate)
+                    AND l.oldest_at <= v_aged_from
+                ORDER BY l.namespace, l.waits_on, l.oldest_at
+                LIMIT 1000
+            ) l
+            CROSS JOIN LATERAL (
+                SELECT g.ripe_at, g.task_id
+                FROM gated g
+                WHERE (g.namespace, g.line) = (p_namespace, l.line)
+                    AND g.ripe_at <= v_aged_from
+                ORDER BY g.namespace, g.line, g.ripe_at, g.task_id
+                LIMIT 1000
+            ) t
+            LIMIT 10000
+        ) a
+        ORDER BY a.ripe_at, a.task_id
+        LIMIT 1000
+    ) f;
+    -- The others stand among those aged, and are looked for only where these are few.
+    IF cardinality(v_aged) = 1000 THEN
+        RETURN v_aged;
+    END IF;
+    SELECT coalesce(array_agg(f.task_id ORDER BY f.priority, f.task_id), '{}')
+    INTO v_others
+    FROM (
+        SELECT a.priority, a.task_id
+        FROM (
+            SELECT t.priority, t.task_id
+            FROM (
+                SELECT l.line
+                FROM gate_lines l
+                WHERE (l.namespace, l.waits_on) = (p_namespace, p_gate)
+                ORDER BY l.namespace, l.waits_on, l.head_priority, l.head_task_id
+                LIMIT 1000
+            ) l
+            CROSS JOIN LATERAL (
+                SELECT g.priority, g.task_id
+                FROM gated g
+                WHERE (g.namespace, g.line) = (p_namespace, l.line)
+                    AND g.ripe_at > v_aged_from
+                ORDER BY g.namespace, g.line, g.priority, g.task_id
+                LIMIT 1000
+            ) t
+            LIMIT 10000
+        ) a
+        ORDER BY a.priority, a.task_id
+        LIMIT 1000 - cardinality(v_aged)
+    ) f;
+    RETURN v_aged || v_others;
+END;
+$$;

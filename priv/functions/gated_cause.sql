@@ -1,0 +1,77 @@
+-- Tells what a task that carries constraints waits for, but for its gates: time, order, process; or
+-- gates, if they are all that can be missing.
+-- It waits for its process behind who is first in the line there, unless it is older and that has not
+-- begun; and behind an older call of its process that stands in line for the same gates: of a crowd, one
+-- is enough there.
+-- An old one (p_is_old) does not wait for its process to be free: it is enough that it would be next.
+-- A timer yields to everything.
+-- Locks: none; the caller has locked the process, and the order of the task where it may pass.
+-- Returns: the state in which it waits.
+CREATE FUNCTION gated_cause(
+    p_now        timestamptz,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text,
+    p_task_id    bigint,
+    p_is_old     boolean
+)
+RETURNS gated_state
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_task     gated%ROWTYPE;
+    v_first    schedule%ROWTYPE;
+    v_is_timer boolean;
+BEGIN
+    SELECT *
+    INTO STRICT v_task
+    FROM gated g
+    WHERE (g.slot, g.namespace, g.process_id, g.task_id)
+        = (p_slot, p_namespace, p_process_id, p_task_id);
+    v_is_timer := v_task.task_type IN ('timeout', 'remove');
+    IF v_task.run_at > p_now THEN
+        RETURN 'time';
+    END IF;
+    IF v_task.order_key IS NOT NULL AND EXISTS (
+        SELECT
+        FROM gated o
+        WHERE (o.namespace, o.order_key) = (p_namespace, v_task.order_key)
+            AND o.order_version < v_task.order_version
+    ) THEN
+        RETURN 'order';
+    END IF;
+    v_first := first_in_line(p_slot, p_namespace, p_process_id);
+    IF v_first.task_type NOT IN ('timeout', 'remove')
+        AND (v_is_timer OR v_first.task_id < p_task_id
+            OR (v_first.attempt > 0 AND v_first.due_at IS NOT NULL)) THEN
+        RETURN 'process';
+    END IF;
+    IF (v_is_timer OR NOT p_is_old) AND EXISTS (
+        SELECT
+        FROM running r
+        WHERE (r.slot, r.namespace, r.process_id) = (p_slot, p_namespace, p_process_id)
+    ) THEN
+        RETURN 'process';
+    END IF;
+    IF NOT v_is_timer AND v_task.gates <> '{}' AND EXISTS (
+        SELECT
+        FROM gated o
+        WHERE (o.slot, o.namespace, o.process_id, o.state, o.gates)
+                = (p_slot, p_namespace, p_process_id, 'gates', v_task.gates)
+            AND o.task_id < p_task_id
+            AND o.task_type NOT IN ('timeout', 'remove')
+    ) THEN
+        RETURN 'process';
+    END IF;
+    -- Of two that carry constraints, one after the other: what is available is in schedule, or running.
+    IF v_task.task_type <> 'init' AND (
+        SELECT p.status
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
+    ) = 'init' THEN
+        RETURN 'process';
+    END IF;
+    RETURN 'gates';
+END;
+$$;

@@ -1,0 +1,32 @@
+-- Puts a task that has passed its gates into the line of its process: due now, or next behind a step
+-- that the process has in hand. What stands in that line came later, and waits behind it; of that, one
+-- that is available gives its gates back, and waits for its process again (step_back).
+-- Locks: none of its own; the caller has locked the process, and the gates of who is available there.
+-- Returns: the gates given back; null: none.
+CREATE FUNCTION join_line(p_now timestamptz, p_replica_id bigint, p_task gated)
+RETURNS text[]
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_is_timer boolean := p_task.task_type IN ('timeout', 'remove');
+BEGIN
+    INSERT INTO schedule (
+        slot, namespace, process_id, task_id, task_type, status, due_at, attempt, replica_id
+    ) VALUES (
+        p_task.slot, p_task.namespace, p_task.process_id, p_task.task_id, p_task.task_type,
+        CASE WHEN v_is_timer THEN 'blocked' ELSE 'waiting' END::task_status,
+        -- A timer too is due from now on: nobody could have claimed it before, so it is not late.
+        CASE WHEN v_is_timer THEN p_now END, p_task.attempt, p_replica_id
+    );
+    PERFORM line_up(p_now, p_task.slot, p_task.namespace, p_task.process_id);
+    PERFORM move_gated(
+        p_now, p_task.slot, p_task.namespace, p_task.process_id, p_task.task_id, 'available');
+    UPDATE tasks t
+    SET scheduled_at = coalesce(t.scheduled_at, p_now)
+    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+        = (p_task.slot, p_task.namespace, p_task.process_id, p_task.task_id);
+    RETURN step_back(
+        p_now, p_task.slot, p_task.namespace, p_task.process_id, p_task.task_id);
+END;
+$$;

@@ -1,0 +1,39 @@
+-- Takes the locks of orders, and then of gates: after those of processes, before anything else. Orders
+-- that are not there are made.
+-- Locks: orders in key order, then gates in key order.
+-- Returns: nothing; gates that are not there are not locked.
+CREATE FUNCTION lock_gates(
+    p_order_namespace text[], p_order_key text[], p_gate_namespace text[], p_gate text[]
+)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    IF cardinality(p_order_key) > 0 THEN
+        INSERT INTO orders (namespace, order_key)
+        SELECT DISTINCT i.namespace, i.order_key
+        FROM unnest(p_order_namespace, p_order_key) AS i (namespace, order_key)
+        ORDER BY i.namespace, i.order_key
+        ON CONFLICT DO NOTHING;
+        PERFORM
+        FROM orders o
+        WHERE (o.namespace, o.order_key) IN (
+            SELECT i.namespace, i.order_key
+            FROM unnest(p_order_namespace, p_order_key) AS i (namespace, order_key)
+        )
+        ORDER BY o.namespace, o.order_key
+        FOR NO KEY UPDATE;
+    END IF;
+    IF cardinality(p_gate) > 0 THEN
+        PERFORM
+        FROM gates g
+        WHERE (g.namespace, g.gate) IN (
+            SELECT i.namespace, i.gate
+            FROM unnest(p_gate_namespace, p_gate) AS i (namespace, gate)
+        )
+        ORDER BY g.namespace, g.gate
+        FOR NO KEY UPDATE;
+    END IF;
+END;
+$$;

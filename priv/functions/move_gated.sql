@@ -1,0 +1,72 @@
+-- Moves a task that carries constraints to another state, and counts the time spent in the one before.
+-- Where it enters or leaves a line, the line's head is noted; a line that is new is to be looked at by
+-- the caller (promote_gates). p_lacks: the gates that it comes to stand in line for.
+-- Locks: its row. The caller has locked its process, or its gates where it stands in line for them;
+-- and its gates where it enters a line.
+-- Returns: whether the line that it has entered is to be looked at.
+CREATE FUNCTION move_gated(
+    p_now        timestamptz,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text,
+    p_task_id    bigint,
+    p_state      gated_state,
+    p_lacks      text[] DEFAULT NULL
+)
+RETURNS boolean
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_was     gated%ROWTYPE;
+    v_started timestamptz;
+BEGIN
+    SELECT *
+    INTO STRICT v_was
+    FROM gated g
+    WHERE (g.slot, g.namespace, g.process_id, g.task_id)
+        = (p_slot, p_namespace, p_process_id, p_task_id);
+    IF v_was.state = 'available' THEN
+        SELECT t.started_at
+        INTO v_started
+        FROM tasks t
+        WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+            = (p_slot, p_namespace, p_process_id, p_task_id);
+    END IF;
+    UPDATE gated g
+    SET state = p_state,
+        state_since = greatest(p_now, v_was.state_since),
+        spent_us = spent_us(p_now, v_was, v_started),
+        line = p_lacks::text
+    WHERE (g.slot, g.namespace, g.process_id, g.task_id)
+        = (p_slot, p_namespace, p_process_id, p_task_id);
+    IF v_was.line IS NOT NULL AND p_state <> 'gates' THEN
+        PERFORM refresh_line(v_was.namespace, v_was.line);
+    END IF;
+    IF p_state <> 'gates' THEN
+        RETURN false;
+    END IF;
+    INSERT INTO gate_lines AS l (
+        namespace, line, gates, head_priority, head_task_id, oldest_at, oldest_id
+    ) VALUES (
+        v_was.namespace, p_lacks::text, p_lacks, v_was.priority, v_was.task_id, v_was.ripe_at,
+        v_was.task_id
+    )
+    ON CONFLICT (namespace, line) DO UPDATE
+    SET head_priority = CASE
+            WHEN (excluded.head_priority, excluded.head_task_id) < (l.head_priority, l.head_task_id)
+            THEN excluded.head_priority ELSE l.head_priority END,
+        head_task_id = CASE
+            WHEN (excluded.head_priority, excluded.head_task_id) < (l.head_priority, l.head_task_id)
+            THEN excluded.head_task_id ELSE l.head_task_id END,
+        oldest_at = least(l.oldest_at, excluded.oldest_at),
+        oldest_id = CASE
+            WHEN (excluded.oldest_at, excluded.oldest_id) < (l.oldest_at, l.oldest_id)
+            THEN excluded.oldest_id ELSE l.oldest_id END;
+    RETURN (
+        SELECT l.waits_on IS NULL
+        FROM gate_lines l
+        WHERE (l.namespace, l.line) = (v_was.namespace, p_lacks::text)
+    );
+END;
+$$;

@@ -1,0 +1,114 @@
+-- Looks again at gates, lines and orders of one namespace that another transaction could not look at,
+-- or found to have more than it may take; or that the safety net found (find_idle_gates).
+-- Locks: the processes of those who are next, in key order; then as settle_gates.
+-- Returns: as settle_gates.
+CREATE FUNCTION promote_again(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_patience   double precision,
+    p_limit      integer,
+    p_namespace  text,
+    p_gate       text[],
+    p_line       text[],
+    p_order_key  text[]
+)
+RETURNS TABLE (
+    slot smallint, namespace text, process_id text, task_id bigint, gate text, line text,
+    order_key text, wait_seconds double precision
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET lock_timeout = '300ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_slot       smallint[];
+    v_process_id text[];
+    v_lines      text[];
+BEGIN
+    -- The lines, and who is at their heads; read without a lock, so that it may be others by then.
+    SELECT array_agg(DISTINCT l.line)
+    INTO v_lines
+    FROM (
+        SELECT unnest(p_line) AS line
+        UNION ALL
+        SELECT n.line
+        FROM unnest(p_gate) AS w (gate)
+        CROSS JOIN LATERAL (
+            SELECT l.line
+            FROM gate_lines l
+            WHERE (l.namespace, l.waits_on) = (p_namespace, w.gate)
+            ORDER BY l.namespace, l.waits_on, l.head_priority, l.head_task_id
+            LIMIT p_limit
+        ) n
+    ) l;
+    SELECT array_agg(h.slot), array_agg(h.process_id)
+    INTO v_slot, v_process_id
+    FROM (
+        SELECT DISTINCT c.slot, c.process_id
+        FROM (
+            SELECT g.slot, g.process_id
+            FROM unnest(v_lines) AS n (line)
+            CROSS JOIN LATERAL (
+                (SELECT a.slot, a.process_id
+                FROM gated a
+                WHERE (a.namespace, a.line) = (p_namespace, n.line)
+                ORDER BY a.namespace, a.line, a.priority, a.task_id
+                LIMIT 1)
+                UNION ALL
+                (SELECT b.slot, b.process_id
+                FROM gated b
+                WHERE (b.namespace, b.line) = (p_namespace, n.line)
+                ORDER BY b.namespace, b.line, b.ripe_at, b.task_id
+                LIMIT 1)
+            ) g
+            UNION ALL
+            SELECT o.slot, o.process_id
+            FROM unnest(p_order_key) AS k (order_key)
+            CROSS JOIN LATERAL (
+                -- The smallest version: all others wait with reason.
+                SELECT f.order_version
+                FROM gated f
+                WHERE (f.namespace, f.order_key) = (p_namespace, k.order_key)
+                ORDER BY f.namespace, f.order_key, f.order_version
+                LIMIT 1
+            ) f
+            CROSS JOIN LATERAL (
+                SELECT g.slot, g.process_id
+                FROM gated g
+                WHERE (g.namespace, g.order_key, g.order_version)
+                        = (p_namespace, k.order_key, f.order_version)
+                    AND g.state = 'order'
+                LIMIT p_limit
+            ) o
+        ) c
+        ORDER BY c.slot, c.process_id
+    ) h;
+    PERFORM
+    FROM processes p
+    JOIN unnest(v_slot, v_process_id) AS i (slot, process_id)
+        ON (p.slot, p.namespace, p.process_id) = (i.slot, p_namespace, i.process_id)
+    ORDER BY p.slot, p.namespace, p.process_id
+    FOR NO KEY UPDATE OF p;
+
+    -- Their orders and gates are locked in there, and they are weighed.
+    RETURN QUERY
+    SELECT *
+    FROM settle_gates(
+        coalesce(p_now, clock_timestamp()), p_replica_id, p_patience, p_limit, v_slot,
+        array_fill(p_namespace, ARRAY[coalesce(cardinality(v_slot), 0)]), v_process_id, NULL,
+        array_fill(p_namespace, ARRAY[coalesce(cardinality(p_order_key), 0)]), p_order_key);
+    RETURN QUERY
+    SELECT g.slot, g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+        NULL::double precision
+    FROM promote_gates(
+        coalesce(p_now, clock_timestamp()), p_replica_id, p_patience, p_limit,
+        array_fill(p_namespace, ARRAY[coalesce(cardinality(p_gate), 0)]), p_gate,
+        array_fill(p_namespace, ARRAY[coalesce(cardinality(p_line), 0)]), p_line) g;
+END;
+$$;

@@ -1,0 +1,120 @@
+-- Promotes from the lines that wait for some gates, and from some lines that are new, as long as there
+-- are places; it tries at most p_limit times. Whose head comes first of all of them is tried first, whether
+-- its line is new or has waited, and whichever gate it waits for: or else one who comes later could take
+-- another's place.
+-- What is known of a head may have become untrue by what was promoted since, so it is looked at again before
+-- it is tried.
+-- Locks: the caller has locked the orders and the gates named; what comes beyond with SKIP LOCKED.
+-- Returns: the tasks that are available now. A row without a task: somebody has locked what would have
+-- to be looked at, or the limit was reached; the gate, the line or the order is to be looked at again.
+CREATE FUNCTION promote_gates(
+    p_now             timestamptz,
+    p_replica_id      bigint,
+    p_patience        double precision,
+    p_limit           integer,
+    p_gate_namespace  text[],
+    p_gate            text[],
+    p_line_namespace  text[],
+    p_line            text[]
+)
+RETURNS TABLE (
+    slot smallint, namespace text, process_id text, task_id bigint, gate text, line text,
+    order_key text
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_sources promoting[];
+    v_source  promoting;
+    v_tried   record;
+    v_verdict text;
+    v_place   integer;
+    v_known   integer;  -- the place of which the head has just been looked at
+    v_gate    text;
+    v_count   integer := 0;
+BEGIN
+    SELECT array_agg(best_head(p_now, p_patience, s.namespace, s.gate, s.line))
+    INTO v_sources
+    FROM (
+        SELECT DISTINCT g.namespace, g.gate, NULL AS line
+        FROM unnest(p_gate_namespace, p_gate) AS g (namespace, gate)
+        UNION ALL
+        SELECT DISTINCT l.namespace, NULL, l.line
+        FROM unnest(p_line_namespace, p_line) AS l (namespace, line)
+    ) s;
+
+    LOOP
+        IF cardinality(v_sources) = 1 THEN
+            v_place := CASE WHEN (v_sources[1]).line IS NOT NULL THEN 1 END;
+            v_known := v_place;
+        ELSE
+            SELECT s.place
+            INTO v_place
+            FROM unnest(v_sources) WITH ORDINALITY
+                AS s (namespace, gate, line, aged_at, aged_id, priority, task_id, place)
+            WHERE s.line IS NOT NULL
+            ORDER BY s.aged_at, s.aged_id, s.priority, s.task_id
+            LIMIT 1;
+        END IF;
+        EXIT WHEN v_place IS NULL;
+        v_source := v_sources[v_place];
+        IF v_known IS DISTINCT FROM v_place THEN
+            v_known := v_place;
+            v_sources[v_place] := best_head(
+                p_now, p_patience, v_source.namespace, v_source.gate, v_source.line);
+            CONTINUE WHEN v_sources[v_place] IS DISTINCT FROM v_source;
+        END IF;
+
+        namespace := v_source.namespace;
+        v_verdict := 'again';
+        IF v_count < p_limit THEN
+            v_count := v_count + 1;
+            v_tried := try_line(
+                p_now, p_replica_id, p_patience, v_source.namespace, v_source.line);
+            v_verdict := v_tried.verdict;
+            IF v_verdict = 'promoted' THEN
+                slot := v_tried.slot;
+                process_id := v_tried.process_id;
+                task_id := v_tried.task_id;
+                gate := NULL;
+                line := NULL;
+                order_key := NULL;
+                RETURN NEXT;
+            END IF;
+            FOREACH order_key IN ARRAY coalesce(v_tried.orders, '{}') LOOP
+                slot := NULL;
+                process_id := NULL;
+                task_id := NULL;
+                gate := NULL;
+                line := NULL;
+                RETURN NEXT;
+            END LOOP;
+        END IF;
+        IF v_verdict = 'again' THEN
+            slot := NULL;
+            process_id := NULL;
+            task_id := NULL;
+            gate := v_source.gate;
+            line := CASE WHEN v_source.gate IS NULL THEN v_source.line END;
+            order_key := NULL;
+            RETURN NEXT;
+            v_source.line := NULL;
+            v_sources[v_place] := v_source;
+            CONTINUE;
+        END IF;
+        v_sources[v_place] := best_head(
+            p_now, p_patience, v_source.namespace, v_source.gate, v_source.line);
+        FOREACH v_gate IN ARRAY coalesce(v_tried.freed, '{}') LOOP
+            SELECT coalesce(min(s.place), cardinality(v_sources) + 1)
+            INTO v_place
+            FROM unnest(v_sources) WITH ORDINALITY
+                AS s (namespace, gate, line, aged_at, aged_id, priority, task_id, place)
+            WHERE (s.namespace, s.gate) = (v_source.namespace, v_gate);
+            v_sources[v_place] := best_head(
+                p_now, p_patience, v_source.namespace, v_gate, NULL);
+        END LOOP;
+    END LOOP;
+END;
+$$;

@@ -1,0 +1,38 @@
+-- Notes in a line who is at its head, or deletes it where nobody is in it.
+-- Locks: the line. The caller has locked one of its gates, if it has any.
+-- Returns: whether somebody is in it.
+CREATE FUNCTION refresh_line(p_namespace text, p_line text)
+RETURNS boolean
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_head   gated%ROWTYPE;
+    v_oldest gated%ROWTYPE;
+BEGIN
+    SELECT *
+    INTO v_head
+    FROM gated g
+    WHERE (g.namespace, g.line) = (p_namespace, p_line)
+    ORDER BY g.namespace, g.line, g.priority, g.task_id
+    LIMIT 1;
+    IF NOT FOUND THEN
+        DELETE FROM gate_lines l WHERE (l.namespace, l.line) = (p_namespace, p_line);
+        RETURN false;
+    END IF;
+    SELECT *
+    INTO v_oldest
+    FROM gated g
+    WHERE (g.namespace, g.line) = (p_namespace, p_line)
+    ORDER BY g.namespace, g.line, g.ripe_at, g.task_id
+    LIMIT 1;
+    UPDATE gate_lines l
+    SET head_priority = v_head.priority, head_task_id = v_head.task_id,
+        oldest_at = v_oldest.ripe_at, oldest_id = v_oldest.task_id
+    WHERE (l.namespace, l.line) = (p_namespace, p_line)
+        AND (l.head_priority, l.head_task_id, l.oldest_at, l.oldest_id)
+            IS DISTINCT FROM (
+                v_head.priority, v_head.task_id, v_oldest.ripe_at, v_oldest.task_id);
+    RETURN true;
+END;
+$$;

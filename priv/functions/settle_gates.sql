@@ -1,0 +1,339 @@
+-- Does for processes that are gated what follows from whatever has just happened to them: tasks that
+-- have ended leave their gates and orders, one that waits for its retry leaves them for so long, and who is
+-- available behind another goes back; who waited for the process is weighed anew. Then whoever comes next
+-- through what was left, on whatever process, is promoted.
+--
+-- Called at the end of every transaction that changes what a gated process has in hand or in line.
+-- p_task_id, beside its process: a task that waited and has ended, or is new; null: none.
+-- p_moved: orders of which somebody has ended.
+-- Locks: orders and gates of these processes, in key order; then as promote_gates. The caller has locked
+-- the processes.
+-- Returns: tasks that are due now, of these processes and of others; with wait_seconds, the task of each
+-- process that is to be looked at first, by promote_due; and rows without a task for what is to be looked
+-- at again in another transaction, by promote_again: a gate, a line or an order.
+CREATE FUNCTION settle_gates(
+    p_now             timestamptz,
+    p_replica_id      bigint,
+    p_patience        double precision,
+    p_limit           integer,
+    p_slot            smallint[],
+    p_namespace       text[],
+    p_process_id      text[],
+    p_task_id         bigint[] DEFAULT NULL,
+    p_moved_namespace text[] DEFAULT NULL,
+    p_moved           text[] DEFAULT NULL
+)
+RETURNS TABLE (
+    slot smallint, namespace text, process_id text, task_id bigint, gate text, line text,
+    order_key text, wait_seconds double precision
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_slots        smallint[];  -- the processes, each once
+    v_spaces       text[];
+    v_processes    text[];
+    v_numbers      integer[];   -- the places in these of the processes of v_ids
+    v_ids          bigint[];    -- the tasks at hand
+    v_found        bigint[];
+    v_orders       text[];
+    v_order_spaces text[];
+    v_gates        text[];
+    v_gate_spaces  text[];
+    v_left         text[];      -- gates given back, with their namespaces
+    v_left_spaces  text[];
+    v_lines        text[];      -- lines to be looked at, likewise
+    v_line_spaces  text[];
+    v_freed        text[];
+    v_process      record;
+    v_task         record;
+    v_weighed      record;
+    v_next         bigint;
+    v_count        integer := 0;
+    v_is_again     boolean;
+    v_status       process_status;
+    v_first        schedule%ROWTYPE;
+BEGIN
+    FOR v_process IN
+        SELECT i.slot, i.namespace, i.process_id,
+            array_agg(i.task_id) FILTER (WHERE i.task_id IS NOT NULL) AS named
+        FROM unnest(p_slot, p_namespace, p_process_id, p_task_id)
+            AS i (slot, namespace, process_id, task_id)
+        GROUP BY i.slot, i.namespace, i.process_id
+    LOOP
+        v_slots := v_slots || v_process.slot;
+        v_spaces := v_spaces || v_process.namespace;
+        v_processes := v_processes || v_process.process_id;
+        v_found := gated_at_hand(
+            p_now, p_limit, v_process.slot, v_process.namespace, v_process.process_id,
+            v_process.named);
+        v_ids := v_ids || v_found;
+        v_numbers := v_numbers
+            || array_fill(cardinality(v_slots), ARRAY[coalesce(cardinality(v_found), 0)]);
+    END LOOP;
+
+    SELECT array_agg(n.namespace), array_agg(n.order_key)
+    INTO v_order_spaces, v_orders
+    FROM (
+        SELECT v_spaces[i.number] AS namespace, g.order_key
+        FROM unnest(v_numbers, v_ids) AS i (number, id)
+        JOIN gated g
+            ON (g.slot, g.namespace, g.process_id, g.task_id)
+                = (v_slots[i.number], v_spaces[i.number], v_processes[i.number], i.id)
+        WHERE g.order_key IS NOT NULL
+        UNION
+        SELECT m.namespace, m.order_key
+        FROM unnest(p_moved_namespace, p_moved) AS m (namespace, order_key)
+    ) n;
+    SELECT array_agg(n.namespace), array_agg(n.gate)
+    INTO v_gate_spaces, v_gates
+    FROM (
+        SELECT g.namespace, unnest(g.gates) AS gate
+        FROM unnest(v_numbers, v_ids) AS i (number, id)
+        JOIN gated g
+            ON (g.slot, g.namespace, g.process_id, g.task_id)
+                = (v_slots[i.number], v_spaces[i.number], v_processes[i.number], i.id)
+        UNION
+        SELECT h.namespace, h.gate
+        FROM unnest(v_slots, v_spaces, v_processes) AS i (slot, namespace, process_id)
+        JOIN gate_holders h USING (slot, namespace, process_id)
+    ) n;
+    PERFORM lock_gates(v_order_spaces, v_orders, v_gate_spaces, v_gates);
+
+    FOR v_process IN
+        SELECT i.slot, i.namespace, i.process_id, i.number
+        FROM unnest(v_slots, v_spaces, v_processes)
+            WITH ORDINALITY AS i (slot, namespace, process_id, number)
+    LOOP
+        v_freed := NULL;
+        FOR v_task IN
+            SELECT g.task_id, g.state, g.order_key, g.attempt, t.status AS task_status,
+                s.attempt AS attempts_made, s.due_at
+            FROM unnest(v_numbers, v_ids) AS i (number, id)
+            JOIN gated g
+                ON (g.slot, g.namespace, g.process_id, g.task_id)
+                    = (v_process.slot, v_process.namespace, v_process.process_id, i.id)
+            LEFT JOIN tasks t USING (slot, namespace, process_id, task_id)
+            LEFT JOIN schedule s USING (slot, namespace, process_id, task_id)
+            WHERE i.number = v_process.number
+            ORDER BY g.task_id
+        LOOP
+            IF v_task.task_status IS NULL
+                OR v_task.task_status IN ('finished', 'error', 'cancelled') THEN
+                v_freed := v_freed || end_gated(
+                    p_now, v_process.slot, v_process.namespace, v_process.process_id,
+                    v_task.task_id);
+                IF v_task.order_key IS NOT NULL THEN
+                    p_moved := p_moved || v_task.order_key;
+                    p_moved_namespace := p_moved_namespace || v_process.namespace;
+                END IF;
+            ELSIF v_task.state = 'available'
+                AND (v_task.attempts_made > v_task.attempt OR v_task.due_at > p_now) THEN
+                UPDATE gated g
+                SET attempt = v_task.attempts_made, run_at = v_task.due_at
+                WHERE (g.slot, g.namespace, g.process_id, g.task_id)
+                    = (v_process.slot, v_process.namespace, v_process.process_id, v_task.task_id);
+                v_freed := v_freed || give_back_gates(
+                    v_process.slot, v_process.namespace, v_process.process_id, v_task.task_id);
+                PERFORM leave_line(
+                    p_now, v_process.slot, v_process.namespace, v_process.process_id,
+                    v_task.task_id);
+                PERFORM move_gated(
+                    p_now, v_process.slot, v_process.namespace, v_process.process_id,
+                    v_task.task_id,
+                    CASE WHEN v_task.due_at > p_now THEN 'time' ELSE 'process' END::gated_state);
+            END IF;
+        END LOOP;
+
+        SELECT p.status
+        INTO v_status
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id)
+            = (v_process.slot, v_process.namespace, v_process.process_id);
+        IF v_status IS NULL OR v_status IN ('error', 'finished') THEN
+            v_freed := v_freed || give_back_gates(
+                v_process.slot, v_process.namespace, v_process.process_id, NULL);
+        END IF;
+
+        PERFORM line_up(p_now, v_process.slot, v_process.namespace, v_process.process_id);
+        v_freed := v_freed || step_back(
+            p_now, v_process.slot, v_process.namespace, v_process.process_id);
+
+        FOR v_task IN
+            SELECT g.task_id, g.state, g.gates, g.order_key
+            FROM unnest(v_numbers, v_ids) AS i (number, id)
+            JOIN gated g
+                ON (g.slot, g.namespace, g.process_id, g.task_id)
+                    = (v_process.slot, v_process.namespace, v_process.process_id, i.id)
+            WHERE i.number = v_process.number AND g.state <> 'available'
+            ORDER BY g.task_id
+        LOOP
+            IF v_task.state = 'gates' THEN
+                -- It stands in line for what its process holds for good by now.
+                CONTINUE WHEN NOT EXISTS (
+                    SELECT
+                    FROM gate_holders h
+                    JOIN gated g USING (slot, namespace, process_id)
+                    WHERE (h.slot, h.namespace, h.process_id)
+                            = (v_process.slot, v_process.namespace, v_process.process_id)
+                        AND g.task_id = v_task.task_id
+                        AND h.gate = ANY (g.line::text[])
+                        AND h.hold = 'process'
+                        AND NOT h.is_reserved
+                );
+                v_freed := v_freed || give_back_gates(
+                    v_process.slot, v_process.namespace, v_process.process_id, v_task.task_id,
+                    p_only_reserved => true);
+                PERFORM move_gated(
+                    p_now, v_process.slot, v_process.namespace, v_process.process_id,
+                    v_task.task_id, 'process');
+            END IF;
+            v_next := v_task.task_id;
+            -- Where it turns out to wait for its order, who is next of its set is as good.
+            WHILE v_next IS NOT NULL LOOP
+                v_weighed := weigh_gated(
+                    p_now, p_replica_id, v_process.slot, v_process.namespace,
+                    v_process.process_id, v_next);
+                v_freed := v_freed || v_weighed.freed;
+                IF v_weighed.line IS NOT NULL THEN
+                    v_lines := v_lines || v_weighed.line;
+                    v_line_spaces := v_line_spaces || v_process.namespace;
+                END IF;
+                IF v_weighed.again THEN
+                    -- Its gates are locked.
+                    ASSERT v_weighed.order_key IS NOT NULL, 'neither its gates nor its order';
+                    slot := NULL; process_id := NULL; task_id := NULL; gate := NULL; line := NULL;
+                    namespace := v_process.namespace;
+                    order_key := v_weighed.order_key;
+                    RETURN NEXT;
+                END IF;
+                v_next := NULL;
+                IF v_weighed.state = 'order' THEN
+                    SELECT g.task_id
+                    INTO v_next
+                    FROM gated g
+                    WHERE (g.slot, g.namespace, g.process_id, g.state, g.gates)
+                        = (v_process.slot, v_process.namespace, v_process.process_id, 'process',
+                            v_task.gates)
+                        AND g.task_type NOT IN ('timeout', 'remove')
+                    ORDER BY g.slot, g.namespace, g.process_id, g.state, g.gates, g.task_id
+                    LIMIT 1;
+                END IF;
+            END LOOP;
+        END LOOP;
+        v_left := v_left || v_freed;
+        v_left_spaces := v_left_spaces
+            || array_fill(v_process.namespace, ARRAY[coalesce(cardinality(v_freed), 0)]);
+    END LOOP;
+
+    -- Those that an order kept: the smallest version of each. More than the limit are for another
+    -- transaction.
+    FOR v_task IN
+        SELECT o.namespace, o.order_key, g.slot, g.process_id, g.task_id
+        FROM (
+            SELECT DISTINCT m.namespace, m.order_key
+            FROM unnest(p_moved_namespace, p_moved) AS m (namespace, order_key)
+        ) o
+        CROSS JOIN LATERAL (
+            SELECT f.order_version
+            FROM gated f
+            WHERE (f.namespace, f.order_key) = (o.namespace, o.order_key)
+            ORDER BY f.namespace, f.order_key, f.order_version
+            LIMIT 1
+        ) f
+        JOIN gated g ON (g.namespace, g.order_key, g.order_version)
+            = (o.namespace, o.order_key, f.order_version)
+        WHERE g.state = 'order'
+        ORDER BY g.priority, g.task_id
+        LIMIT p_limit + 1
+    LOOP
+        v_count := v_count + 1;
+        PERFORM
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id)
+                = (v_task.slot, v_task.namespace, v_task.process_id)
+            AND v_count <= p_limit
+        FOR NO KEY UPDATE SKIP LOCKED;
+        -- A record that nothing was assigned to yet must not even be looked at.
+        v_is_again := true;
+        IF FOUND THEN
+            v_weighed := weigh_gated(
+                p_now, p_replica_id, v_task.slot, v_task.namespace, v_task.process_id,
+                v_task.task_id);
+            v_left := v_left || v_weighed.freed;
+            v_left_spaces := v_left_spaces || array_fill(
+                v_task.namespace, ARRAY[coalesce(cardinality(v_weighed.freed), 0)]);
+            v_is_again := v_weighed.again;
+        END IF;
+        IF v_is_again THEN
+            slot := NULL; process_id := NULL; task_id := NULL; gate := NULL; line := NULL;
+            namespace := v_task.namespace;
+            order_key := v_task.order_key;
+            RETURN NEXT;
+        ELSIF v_weighed.line IS NOT NULL THEN
+            v_lines := v_lines || v_weighed.line;
+            v_line_spaces := v_line_spaces || v_task.namespace;
+        ELSIF v_weighed.state = 'available' THEN
+            slot := v_task.slot; namespace := v_task.namespace; process_id := v_task.process_id;
+            task_id := v_task.task_id; gate := NULL; line := NULL; order_key := NULL;
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+
+    RETURN QUERY
+    SELECT g.slot, g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+        NULL::double precision
+    FROM promote_gates(
+        p_now, p_replica_id, p_patience, p_limit, v_left_spaces, v_left, v_line_spaces, v_lines) g;
+
+    FOR v_process IN
+        SELECT i.slot, i.namespace, i.process_id
+        FROM unnest(v_slots, v_spaces, v_processes) AS i (slot, namespace, process_id)
+    LOOP
+        UPDATE processes p
+        SET is_gated = NOT p.is_gated
+        WHERE (p.slot, p.namespace, p.process_id)
+                = (v_process.slot, v_process.namespace, v_process.process_id)
+            AND p.is_gated <> (EXISTS (
+                SELECT
+                FROM gated g
+                WHERE (g.slot, g.namespace, g.process_id)
+                    = (v_process.slot, v_process.namespace, v_process.process_id)
+            ) OR EXISTS (
+                SELECT
+                FROM gate_holders h
+                WHERE (h.slot, h.namespace, h.process_id)
+                    = (v_process.slot, v_process.namespace, v_process.process_id)
+            ) OR EXISTS (
+                SELECT
+                FROM tasks t
+                WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                        = (v_process.slot, v_process.namespace, v_process.process_id,
+                            p.corrupted_by)
+                    AND t.task_type IN ('timeout', 'remove')
+                    AND t.constraints IS NOT NULL
+            ));
+        slot := v_process.slot; namespace := v_process.namespace;
+        process_id := v_process.process_id; gate := NULL; line := NULL; order_key := NULL;
+        -- Its worker did not go on with what comes next.
+        v_first := first_in_line(v_process.slot, v_process.namespace, v_process.process_id);
+        IF v_first.due_at <= p_now AND v_first.status = 'waiting' THEN
+            task_id := v_first.task_id; wait_seconds := NULL;
+            RETURN NEXT;
+        END IF;
+        SELECT g.task_id, extract(epoch FROM g.run_at - p_now)::double precision
+        INTO task_id, wait_seconds
+        FROM gated g
+        WHERE (g.slot, g.namespace, g.process_id)
+                = (v_process.slot, v_process.namespace, v_process.process_id)
+            AND g.state = 'time'
+        ORDER BY g.slot, g.namespace, g.process_id, g.run_at
+        LIMIT 1;
+        IF FOUND THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END;
+$$;

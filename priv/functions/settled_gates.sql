@@ -1,0 +1,80 @@
+-- Does for settle_tasks what has to do with gates: timers that were set with constraints get them, those
+-- that a repair revives get theirs again, and
+-- settle_gates is called for the processes of the items p_gated.
+-- Locks: as settle_gates.
+-- Returns: at most one row of settle_tasks, of item 0.
+CREATE FUNCTION settled_gates(
+    p_now               timestamptz,
+    p_replica_id        bigint,
+    p_patience          double precision,
+    p_gated             integer[],
+    p_slot              smallint[],
+    p_namespace         text[],
+    p_process_id        text[],
+    p_steps             settling[],
+    p_timer_constraints json[]
+)
+RETURNS TABLE (
+    item integer, settled_at timestamptz, process_status process_status,
+    status_changed_at timestamptz, last_event_id bigint, reply_to bigint[], cancelled jsonb,
+    timer_task_id bigint, timer_due_at timestamptz,
+    next_task_id bigint, next_task_type task_type, next_attempt integer, next_token bigint,
+    next_args bytea, next_caller_context json, next_trace_context json,
+    next_history_after bigint, next_history_limit integer, next_history_backward boolean,
+    next_step_timeout double precision, next_scheduled_at timestamptz,
+    next_first_started_at timestamptz
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_slot        smallint[];
+    v_namespace   text[];
+    v_process_id  text[];
+    v_task_id     bigint[];
+    v_constraints json[];
+BEGIN
+    item := 0;
+    settled_at := p_now;
+    -- Of an item whose lease is lost there is no step, and nothing has happened to its process; a process
+    -- that is removed is gone.
+    SELECT array_agg(s.slot), array_agg(s.namespace), array_agg(s.process_id),
+        array_agg(s.timer_id), array_agg(coalesce(p_timer_constraints[s.item], b.constraints))
+    INTO v_slot, v_namespace, v_process_id, v_task_id, v_constraints
+    FROM unnest(p_steps) AS s
+    LEFT JOIN tasks b
+        ON s.timer_origin = 'revived'
+        AND (b.slot, b.namespace, b.process_id, b.task_id)
+            = (s.slot, s.namespace, s.process_id, s.corrupted_by)
+    WHERE (s.timer_origin = 'set' AND p_timer_constraints[s.item] IS NOT NULL)
+        OR b.constraints IS NOT NULL;
+    IF v_slot IS NOT NULL THEN
+        PERFORM constrain_tasks(
+            p_now, p_replica_id, v_slot, v_namespace, v_process_id, v_task_id, v_constraints);
+    END IF;
+
+    SELECT array_agg(p_slot[i.item]), array_agg(p_namespace[i.item]),
+        array_agg(p_process_id[i.item])
+    INTO v_slot, v_namespace, v_process_id
+    FROM unnest(p_gated) AS i (item)
+    WHERE EXISTS (SELECT FROM unnest(p_steps) AS s WHERE s.item = i.item)
+        OR NOT EXISTS (
+            SELECT
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id)
+                = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
+        );
+    IF v_slot IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT jsonb_agg(jsonb_build_array(
+        g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+        g.wait_seconds))
+    INTO cancelled
+    FROM settle_gates(p_now, p_replica_id, p_patience, 100, v_slot, v_namespace, v_process_id) g;
+    IF cancelled IS NOT NULL THEN
+        RETURN NEXT;
+    END IF;
+END;
+$$;

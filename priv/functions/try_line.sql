@@ -1,0 +1,220 @@
+-- Promotes the one of a line that is next, if every gate has a place: the oldest of those that have
+-- waited for longer than p_patience, or else the one of the highest priority, the older of two.
+--
+-- Such an old one that finds a gate full keeps what it could have up to there, in the order of the
+-- keys: reserved, so that who wants fewer gates cannot take them from it for ever; in one order, so
+-- that two of them do not wait for each other. And it goes into the line of its process even while
+-- that has a step in hand: before all that came later, so that these cannot keep it away for ever.
+--
+-- Locks: the gates of the line that the caller has not locked, the process of the task, its order, and
+-- the gates of who is in the line of the process: all with SKIP LOCKED, since the caller holds locks that
+-- come after them.
+-- Returns: what came of it, and of whom.
+--   promoted  the task is in schedule and due, its gates are held
+--   passed    the head cannot run now for another cause than gates, and has left the line; or the line
+--             is empty now: look again
+--   blocked   a gate is full: the line waits for it
+--   again     somebody has locked the task's process or a gate: look again in another transaction
+-- freed are gates that it had reserved and has given back, or that others gave back of whom it has taken the
+-- turn: who waits for them is to be looked at. orders: so are these, which somebody has locked.
+CREATE FUNCTION try_line(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_patience   double precision,
+    p_namespace  text,
+    p_line       text,
+    OUT verdict    text,
+    OUT slot       smallint,
+    OUT process_id text,
+    OUT task_id    bigint,
+    OUT waits_on   text,
+    OUT freed      text[],
+    OUT orders     text[]
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_task     gated%ROWTYPE;
+    v_is_old   boolean := true;
+    v_next     gated_state;
+    v_gates    text[];
+    v_waits_on text;
+    v_behind   bigint;
+    v_weighed  record;
+    v_gate     text;
+    v_place    record;
+    v_taken    text[] := '{}';
+BEGIN
+    SELECT l.gates, l.waits_on
+    INTO v_gates, v_waits_on
+    FROM gate_lines l
+    WHERE (l.namespace, l.line) = (p_namespace, p_line);
+    IF NOT FOUND THEN
+        verdict := 'passed';
+        RETURN;
+    END IF;
+    -- All before anything is looked at: who comes into the line, leaves it or reserves holds its gates.
+    FOREACH v_gate IN ARRAY v_gates LOOP
+        PERFORM
+        FROM gates g
+        WHERE (g.namespace, g.gate) = (p_namespace, v_gate)
+        FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            verdict := 'again';
+            RETURN;
+        END IF;
+    END LOOP;
+
+    SELECT *
+    INTO v_task
+    FROM gated g
+    WHERE (g.namespace, g.line) = (p_namespace, p_line)
+        AND g.ripe_at <= p_now - make_interval(secs => p_patience)
+    ORDER BY g.namespace, g.line, g.ripe_at, g.task_id
+    LIMIT 1;
+    IF NOT FOUND THEN
+        v_is_old := false;
+        SELECT *
+        INTO v_task
+        FROM gated g
+        WHERE (g.namespace, g.line) = (p_namespace, p_line)
+        ORDER BY g.namespace, g.line, g.priority, g.task_id
+        LIMIT 1;
+    END IF;
+    IF v_task.task_id IS NULL THEN
+        PERFORM refresh_line(p_namespace, p_line);
+        verdict := 'passed';
+        RETURN;
+    END IF;
+    slot := v_task.slot;
+    process_id := v_task.process_id;
+    task_id := v_task.task_id;
+
+    PERFORM
+    FROM processes p
+    WHERE (p.slot, p.namespace, p.process_id) = (v_task.slot, v_task.namespace, v_task.process_id)
+    FOR NO KEY UPDATE SKIP LOCKED;
+    IF FOUND AND v_task.order_key IS NOT NULL THEN
+        -- Or else a smaller version could end unseen, and nobody would look at who waits for it.
+        PERFORM
+        FROM orders o
+        WHERE (o.namespace, o.order_key) = (p_namespace, v_task.order_key)
+        FOR NO KEY UPDATE SKIP LOCKED;
+    END IF;
+    IF NOT FOUND THEN
+        verdict := 'again';
+        RETURN;
+    END IF;
+
+    IF NOT lock_gates_in_line(v_task.slot, v_task.namespace, v_task.process_id) THEN
+        verdict := 'again';
+        RETURN;
+    END IF;
+
+    v_next := gated_cause(
+        p_now, v_task.slot, v_task.namespace, v_task.process_id, v_task.task_id, v_is_old);
+    IF v_next <> 'gates' THEN
+        freed := give_back_gates(
+            v_task.slot, v_task.namespace, v_task.process_id, v_task.task_id, p_only_reserved => true);
+        PERFORM move_gated(
+            p_now, v_task.slot, v_task.namespace, v_task.process_id, v_task.task_id, v_next);
+        -- Who stood behind it for the same gates comes to the line in its stead.
+        WHILE v_next = 'order' LOOP
+            SELECT g.task_id
+            INTO v_behind
+            FROM gated g
+            WHERE (g.slot, g.namespace, g.process_id, g.state, g.gates)
+                    = (v_task.slot, v_task.namespace, v_task.process_id, 'process', v_task.gates)
+                AND g.task_type NOT IN ('timeout', 'remove')
+            ORDER BY g.slot, g.namespace, g.process_id, g.state, g.gates, g.task_id
+            LIMIT 1;
+            EXIT WHEN NOT FOUND;
+            v_weighed := weigh_gated(
+                p_now, p_replica_id, v_task.slot, v_task.namespace, v_task.process_id, v_behind);
+            IF v_weighed.order_key IS NOT NULL THEN
+                orders := orders || v_weighed.order_key;
+            END IF;
+            v_next := v_weighed.state;
+        END LOOP;
+        UPDATE gate_lines l
+        SET waits_on = v_waits_on
+        WHERE (l.namespace, l.line) = (p_namespace, p_line) AND l.waits_on IS NULL;
+        verdict := 'passed';
+        RETURN;
+    END IF;
+
+    IF v_is_old THEN
+        -- One of this line that was the oldest before has reserved for all of it.
+        UPDATE gate_holders h
+        SET slot = v_task.slot, process_id = v_task.process_id, task_id = v_task.task_id,
+            hold = v_task.hold
+        FROM gated o
+        WHERE h.namespace = p_namespace
+            AND h.gate = ANY (v_gates)
+            AND h.is_reserved
+            AND (o.slot, o.namespace, o.process_id, o.task_id)
+                = (h.slot, h.namespace, h.process_id, h.task_id)
+            AND o.line = p_line
+            AND o.task_id <> v_task.task_id
+            AND NOT EXISTS (
+                SELECT
+                FROM gate_holders own
+                WHERE (own.slot, own.namespace, own.process_id, own.gate)
+                    = (v_task.slot, v_task.namespace, v_task.process_id, h.gate)
+            );
+    END IF;
+
+    FOREACH v_gate IN ARRAY v_gates LOOP
+        CONTINUE WHEN EXISTS (
+            SELECT
+            FROM gate_holders h
+            WHERE (h.slot, h.namespace, h.process_id, h.gate)
+                = (v_task.slot, v_task.namespace, v_task.process_id, v_gate)
+        );
+        SELECT g.capacity, g.held
+        INTO v_place
+        FROM gates g
+        WHERE (g.namespace, g.gate) = (p_namespace, v_gate);
+        IF v_place.held >= v_place.capacity THEN
+            waits_on := v_gate;
+            EXIT;
+        END IF;
+        v_taken := v_taken || v_gate;
+    END LOOP;
+
+    IF waits_on IS NULL OR (v_is_old AND v_taken <> '{}') THEN
+        INSERT INTO gate_holders (
+            slot, namespace, process_id, gate, task_id, hold, is_reserved, held_at
+        )
+        SELECT v_task.slot, v_task.namespace, v_task.process_id, t.gate, v_task.task_id, v_task.hold,
+            waits_on IS NOT NULL, p_now
+        FROM unnest(v_taken) AS t (gate);
+        UPDATE gates g
+        SET held = g.held + 1
+        WHERE g.namespace = p_namespace AND g.gate = ANY (v_taken);
+    END IF;
+
+    IF waits_on IS NOT NULL THEN
+        UPDATE gate_lines l
+        SET waits_on = try_line.waits_on
+        WHERE (l.namespace, l.line) = (p_namespace, p_line)
+            AND l.waits_on IS DISTINCT FROM try_line.waits_on;
+        verdict := 'blocked';
+        RETURN;
+    END IF;
+
+    -- Also what another task of the process has reserved: it cannot run before this one has ended. What
+    -- another one holds goes over to this one when that ends (give_back_gates).
+    UPDATE gate_holders h
+    SET task_id = CASE WHEN h.is_reserved THEN v_task.task_id ELSE h.task_id END,
+        hold = CASE WHEN h.is_reserved THEN v_task.hold ELSE greatest(h.hold, v_task.hold) END,
+        is_reserved = false
+    WHERE (h.slot, h.namespace, h.process_id) = (v_task.slot, v_task.namespace, v_task.process_id)
+        AND h.gate = ANY (v_task.gates)
+        AND (h.is_reserved OR h.hold < v_task.hold);
+    freed := join_line(p_now, p_replica_id, v_task);
+    verdict := 'promoted';
+END;
+$$;

@@ -1,0 +1,98 @@
+-- Finds out anew what a task that carries constraints waits for, and moves it there: it may stand in
+-- line then for the gates that it lacks, or be available where it lacks none. It lacks those that its
+-- process does not hold for good.
+-- Locks: with SKIP LOCKED, its order; its first gate, where it comes to stand in line; and the gates of who is
+-- in the line of its process, where it passes. The caller has locked its process.
+-- Returns: the line that is to be looked at now; the gates given back by those that it takes the turn of;
+-- "again": somebody has locked what it would have had to lock. Where that is its order, order_key, it waits
+-- for that from now on, and so is found by whoever looks at the order again; or else nothing was done.
+CREATE FUNCTION weigh_gated(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text,
+    p_task_id    bigint,
+    OUT state     gated_state,
+    OUT line      text,
+    OUT freed     text[],
+    OUT again     boolean,
+    OUT order_key text
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_task  gated%ROWTYPE;
+    v_cause gated_state;
+    v_lacks text[];
+BEGIN
+    again := false;
+    SELECT *
+    INTO v_task
+    FROM gated g
+    WHERE (g.slot, g.namespace, g.process_id, g.task_id)
+        = (p_slot, p_namespace, p_process_id, p_task_id);
+    state := v_task.state;
+    IF v_task.task_id IS NULL OR v_task.state IN ('gates', 'available') THEN
+        RETURN;
+    END IF;
+    IF v_task.order_key IS NOT NULL AND (v_task.run_at > p_now) IS NOT TRUE THEN
+        -- Or else a smaller version could end unseen, and nobody would look at who waits for it.
+        PERFORM
+        FROM orders o
+        WHERE (o.namespace, o.order_key) = (p_namespace, v_task.order_key)
+        FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            again := true;
+            order_key := v_task.order_key;
+            state := 'order';
+            IF v_task.state <> 'order' THEN
+                PERFORM move_gated(
+                    p_now, p_slot, p_namespace, p_process_id, p_task_id, 'order');
+            END IF;
+            RETURN;
+        END IF;
+    END IF;
+    v_cause := gated_cause(p_now, p_slot, p_namespace, p_process_id, p_task_id, false);
+    IF v_cause = 'gates' THEN
+        v_lacks := ARRAY(
+            SELECT w.gate
+            FROM unnest(v_task.gates) WITH ORDINALITY AS w (gate, place)
+            WHERE NOT EXISTS (
+                SELECT
+                FROM gate_holders h
+                WHERE (h.slot, h.namespace, h.process_id, h.gate)
+                        = (p_slot, p_namespace, p_process_id, w.gate)
+                    AND h.hold = 'process'
+                    AND NOT h.is_reserved
+            )
+            ORDER BY w.place
+        );
+        IF v_lacks = '{}' THEN
+            again := NOT lock_gates_in_line(p_slot, p_namespace, p_process_id);
+        ELSE
+            -- All of a line lack the same gates: the first one's lock is the line's.
+            PERFORM
+            FROM gates g
+            WHERE (g.namespace, g.gate) = (p_namespace, v_lacks[1])
+            FOR NO KEY UPDATE SKIP LOCKED;
+            again := NOT FOUND;
+        END IF;
+        IF again THEN
+            RETURN;
+        END IF;
+    END IF;
+    IF v_cause = 'gates' AND v_lacks = '{}' THEN
+        state := 'available';
+        freed := join_line(p_now, p_replica_id, v_task);
+        RETURN;
+    END IF;
+    state := v_cause;
+    IF v_cause <> v_task.state AND move_gated(
+            p_now, p_slot, p_namespace, p_process_id, p_task_id, v_cause, v_lacks) THEN
+        line := v_lacks::text;
+    END IF;
+END;
+$$;

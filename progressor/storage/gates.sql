@@ -1,0 +1,86 @@
+-- name: list_gates
+-- One page of gates, in the order of their keys, and how many wait for each.
+SELECT g.gate, g.capacity, g.held, w.waiting_count, g.revision, g.created_at, g.updated_at
+FROM progressor.gates g
+CROSS JOIN LATERAL (
+    SELECT count(*)::integer AS waiting_count
+    FROM (
+        SELECT
+        FROM progressor.gate_lines l
+        JOIN progressor.gated t ON (t.namespace, t.line) = (l.namespace, l.line)
+        WHERE (l.namespace, l.waits_on) = (g.namespace, g.gate)
+        LIMIT %(counted_max)s
+    ) t
+) w
+WHERE g.namespace = %(namespace)s AND g.gate > %(after)s
+ORDER BY g.namespace, g.gate
+LIMIT %(limit)s;
+
+-- name: get_gate
+-- One gate, as list_gates tells it.
+SELECT g.gate, g.capacity, g.held, w.waiting_count, g.revision, g.created_at, g.updated_at
+FROM progressor.gates g
+CROSS JOIN LATERAL (
+    SELECT count(*)::integer AS waiting_count
+    FROM (
+        SELECT
+        FROM progressor.gate_lines l
+        JOIN progressor.gated t ON (t.namespace, t.line) = (l.namespace, l.line)
+        WHERE (l.namespace, l.waits_on) = (g.namespace, g.gate)
+        LIMIT %(counted_max)s
+    ) t
+) w
+WHERE (g.namespace, g.gate) = (%(namespace)s, %(gate)s);
+
+-- name: gate_holders
+-- Who holds a gate, the longest first.
+SELECT h.process_id, h.task_id, h.held_at, h.hold::text, h.is_reserved
+FROM progressor.gate_holders h
+WHERE (h.namespace, h.gate) = (%(namespace)s, %(gate)s)
+ORDER BY h.namespace, h.gate, h.held_at, h.task_id
+LIMIT %(limit)s;
+
+-- name: gate_line
+-- Who comes next through a gate, in order: who has waited for longer than the patience, then by
+-- priority and age.
+SELECT t.process_id, t.task_id, t.priority, t.ripe_at, t.gates,
+    t.ripe_at <= coalesce(%(now)s::timestamptz, now()) - %(patience)s::interval AS is_aged
+FROM progressor.gate_lines l
+CROSS JOIN LATERAL (
+    (
+        SELECT a.*
+        FROM progressor.gated a
+        WHERE (a.namespace, a.line) = (l.namespace, l.line)
+        ORDER BY a.namespace, a.line, a.priority, a.task_id
+        LIMIT %(limit)s
+    )
+    UNION
+    (
+        SELECT b.*
+        FROM progressor.gated b
+        WHERE (b.namespace, b.line) = (l.namespace, l.line)
+            AND b.ripe_at <= coalesce(%(now)s::timestamptz, now()) - %(patience)s::interval
+        ORDER BY b.namespace, b.line, b.ripe_at, b.task_id
+        LIMIT %(limit)s
+    )
+) t
+WHERE (l.namespace, l.waits_on) = (%(namespace)s, %(gate)s)
+ORDER BY is_aged DESC, CASE WHEN t.ripe_at
+    <= coalesce(%(now)s::timestamptz, now()) - %(patience)s::interval THEN t.ripe_at END,
+    t.priority, t.task_id
+LIMIT %(limit)s;
+
+-- name: find_upcoming
+-- Tasks with constraints that wait for an instant which comes soon, and in how many seconds.
+SELECT t.slot, t.namespace, t.process_id, t.task_id,
+    extract(epoch FROM t.run_at - coalesce(%(now)s::timestamptz, clock_timestamp()))::double precision
+FROM unnest(%(namespace)s::text[]) AS n (namespace)
+CROSS JOIN LATERAL (
+    SELECT g.slot, g.namespace, g.process_id, g.task_id, g.run_at
+    FROM progressor.gated g
+    WHERE g.namespace = n.namespace
+        AND g.state = 'time'
+        AND g.run_at <= coalesce(%(now)s::timestamptz, clock_timestamp()) + %(horizon)s::interval
+    ORDER BY g.namespace, g.run_at
+    LIMIT %(limit)s
+) t;

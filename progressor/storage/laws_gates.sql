@@ -1,0 +1,301 @@
+-- The laws of gates, in the form of laws.sql. Who decides about a gate, an order or a line holds its lock
+-- until the commit (priv/README.md, "Gates"), so these hold at any moment too; but for the last three,
+-- which may be broken for a moment: what somebody else had locked is told to the replica, and looked at
+-- in a transaction of its own. They start from what has constraints and has not ended, and from gates.
+
+-- name: gates_count_their_holders
+-- Whoever enters or deletes a holder changes the count, under the lock of the gate.
+SELECT n.namespace, '' AS process_id,
+    concat('gate ', n.gate,
+        CASE WHEN n.held IS NULL THEN ' is not there' ELSE concat(' counts ', n.held) END,
+        ', and has ', coalesce(n.count, 0), ' holders') AS detail
+FROM (
+    SELECT namespace, gate, g.held, h.count
+    FROM progressor.gates g
+    FULL JOIN (
+        SELECT c.namespace, c.gate, count(*)
+        FROM progressor.gate_holders c
+        GROUP BY c.namespace, c.gate
+    ) h USING (namespace, gate)
+) n
+WHERE n.held IS DISTINCT FROM coalesce(n.count, 0)
+
+-- name: gates_have_room_for_their_holders
+-- A capacity may be lowered below what is held; nobody comes in then before that fits again. Whoever lowers
+-- it reads the clock under the gate's lock, and who comes in before theirs.
+SELECT h.namespace, h.process_id,
+    concat('task ', h.task_id, ' came to hold gate ', h.gate, ' at ', h.held_at,
+        ', although of its ', g.capacity, ' places, as of ', g.updated_at, ', ', g.held,
+        ' are taken') AS detail
+FROM progressor.gates g
+JOIN progressor.gate_holders h USING (namespace, gate)
+WHERE g.held > g.capacity AND h.held_at > g.updated_at
+
+-- name: gated_tasks_are_recorded
+-- A task gets its constraints with its record, and loses the row in gated when it ends: settle_gates.
+SELECT g.namespace, g.process_id,
+    concat(g.task_type, ' ', g.task_id, ' waits, ', g.state, ', ',
+        CASE
+            WHEN t.status IS NULL THEN 'and has no record'
+            ELSE concat('its record says ', t.task_type, ', ', t.status, ', ',
+                CASE WHEN t.is_constrained THEN 'with' ELSE 'without' END, ' constraints')
+        END) AS detail
+FROM progressor.gated g
+LEFT JOIN LATERAL (
+    SELECT t.status, t.task_type, t.constraints IS NOT NULL AS is_constrained
+    FROM progressor.tasks t
+    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+        = (g.slot, g.namespace, g.process_id, g.task_id)
+    OFFSET 0
+) t ON true
+WHERE t.task_type IS DISTINCT FROM g.task_type
+    OR t.is_constrained IS NOT TRUE
+    OR NOT (t.status = 'waiting' OR (t.status = 'running' AND g.state = 'available'))
+
+-- name: available_tasks_are_in_line
+-- join_line puts a task into the line of its process and makes it available; leave_line takes it out.
+SELECT g.namespace, g.process_id,
+    concat(g.task_type, ' ', g.task_id, ' is ',
+        CASE WHEN g.state = 'available' THEN 'available' ELSE concat('kept, ', g.state, ',') END,
+        ' and ',
+        CASE
+            WHEN s.task_id IS NOT NULL THEN 'scheduled'
+            WHEN r.task_id IS NOT NULL THEN 'leased'
+            ELSE 'neither scheduled nor leased'
+        END) AS detail
+FROM progressor.gated g
+LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
+LEFT JOIN progressor.running r USING (slot, namespace, process_id, task_id)
+WHERE (g.state = 'available') <> (s.task_id IS NOT NULL OR r.task_id IS NOT NULL)
+
+-- name: available_tasks_hold_their_gates
+-- All or none: try_line takes them at once. Who takes one away takes the task out of its line as well.
+SELECT g.namespace, g.process_id,
+    concat(g.task_type, ' ', g.task_id, ' is available, and its gate ', w.gate, ' is ',
+        CASE WHEN h.is_reserved THEN 'only reserved' ELSE 'not held by its process' END) AS detail
+FROM progressor.gated g
+CROSS JOIN LATERAL unnest(g.gates) AS w (gate)
+LEFT JOIN LATERAL (
+    SELECT h.is_reserved
+    FROM progressor.gate_holders h
+    WHERE (h.slot, h.namespace, h.process_id, h.gate)
+        = (g.slot, g.namespace, g.process_id, w.gate)
+    OFFSET 0
+) h ON true
+WHERE g.state = 'available' AND h.is_reserved IS NOT FALSE
+
+-- name: gates_are_held_by_whom_they_let_in
+-- By an available task, which may run; by a process that is neither finished nor in error, until it is; or
+-- reserved, for a task in line. The settlement that ends any of these gives the gates back.
+SELECT h.namespace, h.process_id,
+    concat('gate ', h.gate, ' is ', CASE WHEN h.is_reserved THEN 'reserved' ELSE 'held' END,
+        ' until its ', h.hold, ' ends, by task ', h.task_id, ', which ',
+        CASE WHEN g.state IS NULL THEN 'has ended' ELSE concat('waits, ', g.state) END,
+        ', of a process that is ', coalesce(p.status::text, 'not there')) AS detail
+FROM progressor.gate_holders h
+LEFT JOIN LATERAL (
+    SELECT g.state, h.gate = ANY (g.gates) AS is_wanted
+    FROM progressor.gated g
+    WHERE (g.slot, g.namespace, g.process_id, g.task_id)
+        = (h.slot, h.namespace, h.process_id, h.task_id)
+    OFFSET 0
+) g ON true
+LEFT JOIN LATERAL (
+    SELECT p.status
+    FROM progressor.processes p
+    WHERE (p.slot, p.namespace, p.process_id) = (h.slot, h.namespace, h.process_id)
+    OFFSET 0
+) p ON true
+WHERE CASE
+    WHEN h.is_reserved THEN (g.state = 'gates' AND g.is_wanted) IS NOT TRUE
+    WHEN g.state = 'available' THEN NOT g.is_wanted
+    ELSE (h.hold = 'process' AND p.status IN ('init', 'running')) IS NOT TRUE
+END
+
+-- name: lines_know_who_is_in_them
+-- Who comes into a line or leaves it notes in it who is next and who is oldest (move_gated,
+-- refresh_line), under the lock of its first gate; the last one deletes it.
+SELECT g.namespace, g.process_id,
+    concat(g.task_type, ' ', g.task_id, ' for gates ', g.gates, ' stands in line ', g.line, ', which ',
+        CASE WHEN l.gates IS NULL THEN 'is not there' ELSE 'is for others' END) AS detail
+FROM progressor.gated g
+LEFT JOIN progressor.gate_lines l USING (namespace, line)
+WHERE g.line IS NOT NULL
+    AND (l.gates IS NULL OR l.gates::text <> g.line OR NOT l.gates <@ g.gates)
+UNION ALL
+SELECT l.namespace, '',
+    concat('line ', l.line, ' waits for ', coalesce(l.waits_on, 'nothing'), ', next is task ',
+        l.head_task_id, ' (', l.head_priority, '), the oldest ', l.oldest_id, ' of ', l.oldest_at,
+        '; in it are ',
+        coalesce(concat('task ', h.task_id, ' (', h.priority, '), the oldest ', o.task_id, ' of ',
+            o.ripe_at), 'nobody'))
+FROM progressor.gate_lines l
+LEFT JOIN LATERAL (
+    SELECT g.priority, g.task_id
+    FROM progressor.gated g
+    WHERE (g.namespace, g.line) = (l.namespace, l.line)
+    ORDER BY g.namespace, g.line, g.priority, g.task_id
+    LIMIT 1
+) h ON true
+LEFT JOIN LATERAL (
+    SELECT g.ripe_at, g.task_id
+    FROM progressor.gated g
+    WHERE (g.namespace, g.line) = (l.namespace, l.line)
+    ORDER BY g.namespace, g.line, g.ripe_at, g.task_id
+    LIMIT 1
+) o ON true
+WHERE (l.head_priority, l.head_task_id, l.oldest_at, l.oldest_id)
+        IS DISTINCT FROM (h.priority, h.task_id, o.ripe_at, o.task_id)
+    OR NOT l.waits_on = ANY (l.gates)
+
+-- name: gated_processes_say_so
+-- The settlement of a process that does not say so leaves its gates and its waiting tasks alone. settle_gates
+-- has the last word about it in every transaction that has to do with gates.
+SELECT w.namespace, w.process_id, concat(w.what, ', and the process is not gated') AS detail
+FROM (
+    SELECT slot, namespace, process_id, concat('task ', task_id, ' has constraints') AS what
+    FROM progressor.gated
+    UNION ALL
+    SELECT slot, namespace, process_id, concat('it holds gate ', gate)
+    FROM progressor.gate_holders
+    UNION ALL
+    SELECT p.slot, p.namespace, p.process_id,
+        concat('timer ', p.corrupted_by, ' broke it, which has constraints')
+    FROM progressor.processes p
+    CROSS JOIN LATERAL (
+        SELECT t.task_type, t.constraints IS NOT NULL AS is_constrained
+        FROM progressor.tasks t
+        WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+            = (p.slot, p.namespace, p.process_id, p.corrupted_by)
+        OFFSET 0
+    ) b
+    WHERE p.detail IS NOT NULL AND b.task_type IN ('timeout', 'remove') AND b.is_constrained
+) w
+LEFT JOIN LATERAL (
+    SELECT p.is_gated
+    FROM progressor.processes p
+    WHERE (p.slot, p.namespace, p.process_id) = (w.slot, w.namespace, w.process_id)
+    OFFSET 0
+) p ON true
+WHERE p.is_gated IS NOT TRUE
+
+-- name: what_waits_for_its_process_is_in_its_way
+-- Whoever frees a process looks at who waits for it, under its lock.
+SELECT g.namespace, g.process_id,
+    concat(g.task_type, ' ', g.task_id, ' waits for its process, which has nothing before it') AS detail
+FROM progressor.gated g
+WHERE g.state = 'process'
+    AND NOT EXISTS (
+        SELECT
+        FROM progressor.running r
+        WHERE (r.slot, r.namespace, r.process_id) = (g.slot, g.namespace, g.process_id)
+        OFFSET 0
+    )
+    AND NOT EXISTS (
+        SELECT
+        FROM progressor.schedule s
+        WHERE (s.slot, s.namespace, s.process_id) = (g.slot, g.namespace, g.process_id)
+            AND s.task_type NOT IN ('timeout', 'remove')
+            AND (s.task_id < g.task_id
+                OR (s.attempt > 0 AND s.due_at IS NOT NULL)
+                OR g.task_type IN ('timeout', 'remove'))
+        OFFSET 0
+    )
+    AND NOT EXISTS (
+        -- Of a crowd one stands in line, the oldest.
+        SELECT
+        FROM progressor.gated o
+        WHERE (o.slot, o.namespace, o.process_id, o.state, o.gates)
+                = (g.slot, g.namespace, g.process_id, 'gates', g.gates)
+            AND o.task_id < g.task_id
+            AND g.task_type NOT IN ('timeout', 'remove')
+            AND o.task_type NOT IN ('timeout', 'remove')
+        OFFSET 0
+    )
+    AND NOT EXISTS (
+        SELECT
+        FROM progressor.processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (g.slot, g.namespace, g.process_id)
+            AND p.status = 'init'
+            AND g.task_type <> 'init'
+        OFFSET 0
+    )
+
+-- name: processes_are_gated_for_a_reason
+-- Deep. The other direction of gated_processes_say_so: such a one pays for gates that it has nothing to do
+-- with.
+SELECT p.namespace, p.process_id, 'it is gated, and has nothing to do with gates' AS detail
+FROM progressor.processes p
+WHERE p.is_gated
+    AND NOT EXISTS (
+        SELECT
+        FROM progressor.gated g
+        WHERE (g.slot, g.namespace, g.process_id) = (p.slot, p.namespace, p.process_id)
+    )
+    AND NOT EXISTS (
+        SELECT
+        FROM progressor.gate_holders h
+        WHERE (h.slot, h.namespace, h.process_id) = (p.slot, p.namespace, p.process_id)
+    )
+    AND NOT EXISTS (
+        SELECT
+        FROM progressor.tasks b
+        WHERE (b.slot, b.namespace, b.process_id, b.task_id)
+                = (p.slot, p.namespace, p.process_id, p.corrupted_by)
+            AND b.task_type IN ('timeout', 'remove')
+            AND b.constraints IS NOT NULL
+    )
+
+-- name: times_spent_add_up_to_a_life
+-- Deep. What a task with constraints has spent waiting for each cause, and running, is its life to the
+-- microsecond: spent_us counts from one change of state to the next, by the clock of their transactions.
+SELECT t.namespace, t.process_id,
+    concat(t.task_type, ' ', t.task_id, ' (', t.status, ') ',
+        CASE
+            WHEN t.spent_us IS NULL THEN 'has not told how it has spent its life'
+            WHEN t.finished_at IS NULL THEN 'has told how it has spent its life, and lives'
+            ELSE concat('lived for ', l.us, ' us, and has spent ', s.us)
+        END) AS detail
+FROM progressor.tasks t
+CROSS JOIN LATERAL (
+    SELECT (extract(epoch FROM t.finished_at - t.created_at) * 1000000)::bigint AS us
+) l
+CROSS JOIN LATERAL (SELECT sum(n.us) AS us FROM unnest(t.spent_us) AS n (us)) s
+WHERE t.constraints IS NOT NULL
+    AND (t.spent_us IS NULL) IS DISTINCT FROM (t.status IN ('waiting', 'running'))
+    OR s.us <> l.us
+
+-- name: lines_wait_for_full_gates
+-- Whoever frees a place promotes from the lines that wait for it, as long as there are places.
+SELECT l.namespace, '' AS process_id,
+    concat('line ', l.line, ' waits for ',
+        CASE
+            WHEN l.waits_on IS NULL THEN 'nothing'
+            WHEN g.gate IS NULL THEN concat('gate ', l.waits_on, ', which is not there')
+            ELSE concat('gate ', l.waits_on, ', which has a place')
+        END,
+        '; next is task ', l.head_task_id) AS detail
+FROM progressor.gate_lines l
+LEFT JOIN progressor.gates g ON (g.namespace, g.gate) = (l.namespace, l.waits_on)
+WHERE (g.held >= g.capacity) IS NOT TRUE
+
+-- name: orders_wait_for_smaller_versions
+-- Whoever ends a task looks at those of its order that come next.
+SELECT g.namespace, g.process_id,
+    concat(g.task_type, ' ', g.task_id, ' waits for its order ', g.order_key, ', in which no version is',
+        ' smaller than ', array_to_string(g.order_version, '.')) AS detail
+FROM progressor.gated g
+WHERE g.state = 'order'
+    AND NOT EXISTS (
+        SELECT
+        FROM progressor.gated o
+        WHERE (o.namespace, o.order_key) = (g.namespace, g.order_key)
+            AND o.order_version < g.order_version
+    )
+
+-- name: instants_that_have_come_are_noticed
+-- The replica that knows of an instant looks at the task then; the scan finds it where that is gone.
+SELECT g.namespace, g.process_id,
+    concat(g.task_type, ' ', g.task_id, ' waits for ', g.run_at, ', which has passed') AS detail
+FROM progressor.gated g
+WHERE g.state = 'time' AND (g.run_at <= (SELECT now())) IS NOT FALSE

@@ -1,0 +1,74 @@
+"""What statements tell of gates: who has passed, who is to be looked at later, and what again.
+
+Every statement that leaves or enters gates returns the same rows (see ``settle_gates.sql``): a task
+that is due now; one that is to be looked at after a while; or, without a task, a gate, a line or an
+order that another transaction held. `Promotions` in ``worker`` sees to all three.
+"""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from progressor.domain.process import ProcessKey, process_key
+
+PATIENCE = dt.timedelta(seconds=60)
+"""How long a task waits for its gates before it goes before all others, unless configured."""
+
+BATCH_MAX = 100
+"""Tasks that one statement promotes at most; what is more is told as to be looked at again."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """Something of a namespace to be looked at again: exactly one of the three is there."""
+
+    namespace: str
+    gate: str | None = None
+    line: str | None = None
+    order_key: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Later:
+    """A task to be looked at after so many seconds."""
+
+    key: ProcessKey
+    task_id: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Promoted:
+    """What came of leaving or entering gates."""
+
+    due: tuple[tuple[ProcessKey, int], ...] = ()
+    later: tuple[Later, ...] = ()
+    again: tuple[Again, ...] = ()
+
+
+NOTHING = Promoted()
+
+OnPromoted = Callable[[Promoted], None]
+
+
+def ignore(_: Promoted) -> None:
+    """Leave everything to the scan."""
+
+
+def promoted(rows: Iterable[Sequence[Any]] | None) -> Promoted:
+    """Return what rows tell: namespace, process, task, gate, line, order and seconds of each."""
+    due, later, again = [], [], []
+    for namespace, process_id, task_id, gate, line, order_key, seconds in rows or ():
+        if task_id is None:
+            again.append(Again(namespace=namespace, gate=gate, line=line, order_key=order_key))
+            continue
+        key = process_key(namespace, process_id)
+        if seconds is None:
+            due.append((key, int(task_id)))
+        else:
+            later.append(Later(key, int(task_id), float(seconds)))
+    # A task may be told twice: as promoted, and as what its process has in line.
+    return Promoted(
+        due=tuple(dict.fromkeys(due)), later=tuple(later), again=tuple(dict.fromkeys(again))
+    )
