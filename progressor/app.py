@@ -19,6 +19,7 @@ import progressor
 from progressor import errors
 from progressor.api.binding import Tls
 from progressor.api.ports import Activities as ActivitiesPort
+from progressor.api.ports import Gates as GatesPort
 from progressor.api.ports import Intake as IntakePort
 from progressor.api.ports import Namespaces as NamespacesPort
 from progressor.api.ports import Processes as ProcessesPort
@@ -97,6 +98,7 @@ class Engine:
             intake=cast("IntakePort", self._doors.intake),
             processes=cast("ProcessesPort", self._doors.processes),
             namespaces=cast("NamespacesPort", self._doors.namespaces),
+            gates=cast("GatesPort", self._doors.gates),
             roster=cast("RosterPort", self._doors.roster),
             activities=cast("ActivitiesPort", self._doors.activities),
             log_levels=LogLevel(asyncio.get_running_loop().call_later),
@@ -373,12 +375,14 @@ class _Doors:
 
     def __init__(self) -> None:
         self.intake, self.processes = _Door(), _Door()
-        self.namespaces, self.roster, self.activities = _Door(), _Door(), _Door()
+        self.namespaces, self.gates = _Door(), _Door()
+        self.roster, self.activities = _Door(), _Door()
 
     def open(self, opened: Assembly) -> None:
         self.intake.lead_to(opened.intake)
         self.processes.lead_to(opened.processes)
         self.namespaces.lead_to(opened.namespaces)
+        self.gates.lead_to(opened.gates)
         self.roster.lead_to(opened.roster)
         self.activities.lead_to(opened.activities)
 

@@ -15,6 +15,7 @@ from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
 from progressor.scanner.backlog import Backlog
 from progressor.scanner.due import DueScan
+from progressor.scanner.gates import GateScan
 from progressor.scanner.loop import JITTER, repeat
 from progressor.scanner.measures import ScanMeasures
 from progressor.scanner.places import Places
@@ -28,11 +29,13 @@ from progressor.storage.activities import Activities
 from progressor.storage.admissions import Admissions
 from progressor.storage.claims import Claims
 from progressor.storage.functions import Functions
+from progressor.storage.gates import Gates
 from progressor.storage.group_commit import Waiting
 from progressor.storage.histories import Histories
 from progressor.storage.namespaces import Namespaces
-from progressor.storage.pools import Pools
+from progressor.storage.pools import Pool, Pools
 from progressor.storage.processes import Processes
+from progressor.storage.promoted import Promoted
 from progressor.storage.queues import Queues, QueueWatch
 from progressor.storage.replicas import Replicas, Roster
 from progressor.storage.results import Results
@@ -48,6 +51,7 @@ from progressor.worker.intake import Intake
 from progressor.worker.leases import Leases
 from progressor.worker.measures import MILLISECONDS, IntakeMeasures, StepMeasures
 from progressor.worker.observer import Observers
+from progressor.worker.promotions import Promotions
 from progressor.worker.replies import Replies
 from progressor.worker.snapshots import Snapshots
 from progressor.worker.step import Steps
@@ -111,6 +115,17 @@ class Assembly:
         self._metrics.batch_wait.record(wait_seconds * MILLISECONDS, (name,))
         self._observers.tell("batch", write=name, size=size)
 
+    def _gates_on(self, pool: Pool) -> Gates:
+        config = self._config
+        return Gates(
+            pool=pool, functions=self.functions, clock=self._clock, replica_id=self._replica_id,
+            statement_timeout=config.database.statement_timeout, patience=config.gates.patience,
+            on_promoted=self._promoted,
+        )  # fmt: skip
+
+    def _promoted(self, told: Promoted) -> None:
+        self._promotions.heard(told)
+
     def _build_storage(self) -> None:
         config, pools, functions = self._config, self._pools, self.functions
         clock, own_id = self._clock, self._replica_id
@@ -134,19 +149,21 @@ class Assembly:
         self.processes = Processes(
             pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
             histories=Histories(pool=pools.front), namespaces=self.namespaces, watch=watch,
-            statement_timeout=timeout,
+            statement_timeout=timeout, patience=config.gates.patience, on_promoted=self._promoted,
         )  # fmt: skip
         self._admissions = Admissions(
             pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
             commit=config.commit, statement_timeout=timeout, on_batch=self._count_batch,
-            crowd=self._crowd, jitter=self._jitter,
+            crowd=self._crowd, jitter=self._jitter, patience=config.gates.patience,
+            on_promoted=self._promoted,
         )  # fmt: skip
         self._settlements = Settlements(
             pool=pools.worker, functions=functions, clock=clock, replica_id=own_id,
             commit=config.commit, step_grace=grace, statement_timeout=timeout,
             on_batch=self._count_batch, crowd=self._crowd, jitter=self._jitter,
-            metrics=self._metrics,
+            metrics=self._metrics, patience=config.gates.patience, on_promoted=self._promoted,
         )  # fmt: skip
+        self.gates = self._gates_on(pools.front)
         self._claims = Claims(
             functions=functions, clock=clock, replica_id=own_id, step_grace=grace,
             statement_timeout=timeout,
@@ -170,6 +187,13 @@ class Assembly:
             metrics=self._metrics,
         )
         self._agenda = Agenda(clock=clock, horizon=config.scanner.horizon, size_max=_AGENDA_MAX)
+        self._promotions = Promotions(
+            gates=self._gates_on(self._pools.worker),
+            agenda=self._agenda,
+            clock=clock,
+            horizon_seconds=config.scanner.horizon.total_seconds(),
+            jitter=self._jitter,
+        )
         self._aftermath = Aftermath(replies=self.replies, agenda=self._agenda, replica_id=own_id)
         self._processor = ProcessorClient(self._channels, clock)
         steps = Steps(
@@ -282,6 +306,7 @@ class Assembly:
         )  # fmt: skip
         self._scanners = [
             group.create_task(timers.run(), name="timers"),
+            group.create_task(self._promotions.run(), name="promotions"),
             group.create_task(backlog.run(), name="backlog"),
             group.create_task(due.run_called(), name="due, called"),
             *self._repeat_scans(group, due, measures),
@@ -306,10 +331,16 @@ class Assembly:
             results=self._results, replicas=self.replicas, namespaces=self.namespaces,
             scanner=scanner,
         )  # fmt: skip
+        gates = GateScan(
+            gates=self._gates_on(self._pools.scan), namespaces=self.namespaces,
+            promotions=self._promotions, scanner=scanner, observers=observers,
+            metrics=self._metrics,
+        )  # fmt: skip
         queues = QueueScan(queues=self._queues, namespaces=self.namespaces, metrics=self._metrics)
         scans = {
             "due": (due.scan, scanner.interval),
             "zombies": (zombies.scan, scanner.interval),
+            "gates": (gates.scan, scanner.interval),
             "retention": (retention.scan, scanner.retention_interval),
             "queues": (queues.scan, QUEUES_INTERVAL),
         }

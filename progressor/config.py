@@ -19,6 +19,7 @@ from progressor.settings.namespaces import NamespaceTable, RetryTable, decode_na
 from progressor.settings.sections import (
     Commit,
     Database,
+    Gates,
     Log,
     Replica,
     Scanner,
@@ -35,6 +36,7 @@ _SECTIONS = MappingProxyType(
         "replica": Replica,
         "scanner": Scanner,
         "commit": Commit,
+        "gates": Gates,
         "snapshots": Snapshots,
         "telemetry": Telemetry,
         "log": Log,
@@ -56,6 +58,7 @@ class Config:
     replica: Replica = dataclasses.field(default_factory=Replica)
     scanner: Scanner = dataclasses.field(default_factory=Scanner)
     commit: Commit = dataclasses.field(default_factory=Commit)
+    gates: Gates = dataclasses.field(default_factory=Gates)
     snapshots: Snapshots = dataclasses.field(default_factory=Snapshots)
     telemetry: Telemetry = dataclasses.field(default_factory=Telemetry)
     log: Log = dataclasses.field(default_factory=Log)

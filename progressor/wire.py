@@ -12,12 +12,23 @@ that is built apart is copied when it is put there. Ten events cost 9 µs so, an
 
 import datetime as dt
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
 
 from progressor import errors
+from progressor.domain.constraint import (
+    CAPACITY_MAX,
+    GATES_MAX,
+    PRIORITY_DEFAULT,
+    PRIORITY_MAX,
+    Constraints,
+    GateHold,
+    Order,
+    Version,
+)
 from progressor.domain.event import Direction, Event, HistoryRange, NewEvent
 from progressor.domain.intent import SetTimer
 from progressor.domain.process import Process, ProcessStatus
@@ -30,6 +41,9 @@ HISTORY_LIMIT_MAX = 100_000
 METADATA_BYTES_MAX = 64 * 1024
 """The size of one metadata on the wire: a page of 1,000 processes still fits a message."""
 
+ID_BYTES_MAX = 256
+"""The size of an id, of a key, and of the text of a version."""
+
 METADATA_DEPTH_MAX = 30
 """Objects and lists inside one another. Protobuf's parsers stop at 100 nested messages; an object
 takes three of them, and Trace holds an event's metadata three messages deep."""
@@ -40,6 +54,7 @@ STEP_TIMEOUT_MAX = dt.timedelta(days=1)
 TIMER_AFTER_MAX = dt.timedelta(days=365_000)
 """How far ahead a timer may be set by a duration: the instant must be one that Python can tell."""
 
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _FIELD_LENGTH_MAX = 256
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _DAY_SECONDS = 86_400
@@ -75,11 +90,21 @@ TASK_TYPE_FROM_WIRE: Mapping[int, TaskType] = {
 }
 TASK_STATUS_TO_WIRE: Mapping[TaskStatus, types_pb2.TaskStatus.ValueType] = {
     TaskStatus.WAITING: types_pb2.TASK_STATUS_WAITING,
+    TaskStatus.AVAILABLE: types_pb2.TASK_STATUS_AVAILABLE,
     TaskStatus.RUNNING: types_pb2.TASK_STATUS_RUNNING,
     TaskStatus.BLOCKED: types_pb2.TASK_STATUS_BLOCKED,
     TaskStatus.FINISHED: types_pb2.TASK_STATUS_FINISHED,
     TaskStatus.ERROR: types_pb2.TASK_STATUS_ERROR,
     TaskStatus.CANCELLED: types_pb2.TASK_STATUS_CANCELLED,
+}
+GATE_HOLD_TO_WIRE: Mapping[GateHold, types_pb2.GateHold.ValueType] = {
+    GateHold.TASK: types_pb2.GATE_HOLD_TASK,
+    GateHold.PROCESS: types_pb2.GATE_HOLD_PROCESS,
+}
+_GATE_HOLD_FROM_WIRE: Mapping[int, GateHold] = {
+    types_pb2.GATE_HOLD_UNSPECIFIED: GateHold.TASK,
+    types_pb2.GATE_HOLD_TASK: GateHold.TASK,
+    types_pb2.GATE_HOLD_PROCESS: GateHold.PROCESS,
 }
 _DIRECTION_FROM_WIRE: Mapping[int, Direction] = {
     types_pb2.DIRECTION_UNSPECIFIED: Direction.FORWARD,
@@ -97,6 +122,17 @@ def check_payload(payload: bytes, field: str, payload_bytes_max: int) -> None:
     """Raise `errors.InvalidRequestError` for a payload that is too large."""
     if len(payload) > payload_bytes_max:
         refuse(field, f"{len(payload)} bytes are more than {payload_bytes_max}")
+
+
+def id_faults(value: str) -> Iterator[str]:
+    """Yield what keeps a text from being an id: 1 .. 256 bytes without control characters."""
+    if not value:
+        yield "is empty"
+    size = len(value.encode())
+    if size > ID_BYTES_MAX:
+        yield f"{size} bytes are more than {ID_BYTES_MAX}"
+    if (found := _CONTROL_CHARACTER.search(value)) is not None:
+        yield f"has the control character U+{ord(found[0]):04X}"
 
 
 def timestamp_to_datetime(ts: timestamp_pb2.Timestamp, field: str) -> dt.datetime:
@@ -309,6 +345,75 @@ def fill_event(message: types_pb2.Event, event: Event) -> None:
         fill_struct(message.metadata, event.metadata)
 
 
+def constraints_from_wire(message: types_pb2.Constraints, field: str) -> Constraints:
+    """Return constraints.
+
+    Raises:
+        InvalidRequestError: With all that is wrong with them.
+    """
+    found: list[errors.FieldViolation] = []
+    run_at, order = None, None
+    if message.HasField("run_at"):
+        try:
+            run_at = timestamp_to_datetime(message.run_at, f"{field}.run_at")
+        except errors.InvalidRequestError as error:
+            found += error.violations
+    if message.HasField("order"):
+        order = _order_of(message.order, f"{field}.order", found)
+    gates = _gates_of(message.gates, f"{field}.gates", found)
+    if not 0 <= message.priority <= PRIORITY_MAX:
+        description = f"{message.priority} is not in 0 .. {PRIORITY_MAX}"
+        found.append(errors.FieldViolation(f"{field}.priority", description))
+    hold = _GATE_HOLD_FROM_WIRE.get(message.hold)
+    if hold is None:
+        found.append(errors.FieldViolation(f"{field}.hold", f"{message.hold} is no hold"))
+    if found or hold is None:
+        raise errors.InvalidRequestError(*found)
+    return Constraints(
+        run_at=run_at,
+        order=order,
+        gates=gates,
+        priority=message.priority or PRIORITY_DEFAULT,
+        hold=hold,
+    )
+
+
+def _order_of(
+    message: types_pb2.Order, field: str, found: list[errors.FieldViolation]
+) -> Order | None:
+    found += (errors.FieldViolation(f"{field}.key", it) for it in id_faults(message.key))
+    text = message.version
+    if len(text) > ID_BYTES_MAX:
+        description = f"{len(text)} characters are more than {ID_BYTES_MAX}"
+        found.append(errors.FieldViolation(f"{field}.version", description))
+        return None
+    try:
+        return Order(message.key, Version.parse(text))
+    except ValueError as error:
+        found.append(errors.FieldViolation(f"{field}.version", str(error)))
+        return None
+
+
+def _gates_of(
+    messages: Sequence[types_pb2.GateUse], field: str, found: list[errors.FieldViolation]
+) -> dict[str, int | None]:
+    if len(messages) > GATES_MAX:
+        description = f"{len(messages)} are more than {GATES_MAX}"
+        found.append(errors.FieldViolation(field, description))
+    gates: dict[str, int | None] = {}
+    for index, message in enumerate(messages[:GATES_MAX]):
+        place, gate = f"{field}[{index}]", message.gate
+        capacity = message.capacity if message.HasField("capacity") else None
+        found += (errors.FieldViolation(f"{place}.gate", it) for it in id_faults(gate))
+        if gate and gate in gates:
+            found.append(errors.FieldViolation(f"{place}.gate", "is named twice"))
+        if capacity is not None and not 0 <= capacity <= CAPACITY_MAX:
+            description = f"{capacity} is not in 0 .. {CAPACITY_MAX}"
+            found.append(errors.FieldViolation(f"{place}.capacity", description))
+        gates[gate] = capacity
+    return gates
+
+
 def set_timer_from_wire(
     message: types_pb2.SetTimer, field: str, payload_bytes_max: int
 ) -> SetTimer:
@@ -316,7 +421,7 @@ def set_timer_from_wire(
 
     Raises:
         InvalidRequestError: An instant or duration out of range, too large args, a bad range of
-            history, or a step timeout outside 1 ms .. 1 day.
+            history, a step timeout outside 1 ms .. 1 day, or constraints that are none of a timer.
     """
     check_payload(message.args, f"{field}.args", payload_bytes_max)
     at, after = None, None
@@ -333,6 +438,9 @@ def set_timer_from_wire(
         step_timeout = duration_to_timedelta(message.step_timeout, f"{field}.step_timeout")
         if not STEP_TIMEOUT_MIN <= step_timeout <= STEP_TIMEOUT_MAX:
             refuse(f"{field}.step_timeout", f"{step_timeout} is not in 1 ms .. 1 day")
+    constraints = None
+    if message.HasField("constraints"):
+        constraints = _timer_constraints_of(message, f"{field}.constraints")
     return SetTimer(
         at=at,
         after=after,
@@ -340,7 +448,17 @@ def set_timer_from_wire(
         args=message.args,
         history_range=history_range,
         step_timeout=step_timeout,
+        constraints=constraints,
     )
+
+
+def _timer_constraints_of(message: types_pb2.SetTimer, field: str) -> Constraints:
+    if message.remove:
+        refuse(field, "go with a timeout, not with remove")
+    constraints = constraints_from_wire(message.constraints, field)
+    if constraints.run_at is not None:
+        refuse(f"{field}.run_at", "is not for timers, which have an instant of their own")
+    return constraints
 
 
 def process_to_wire(process: Process) -> types_pb2.Process:

@@ -82,6 +82,15 @@ def _queue(queue: Queue) -> pb.NamespaceQueue:
         retry_age=_age(queue.retries, queue.retry_seconds),
         behind_count=queue.behind,
         behind_age=_age(queue.behind, queue.behind_seconds),
+        run_at_count=queue.run_at,
+        order_count=queue.order,
+        order_age=_age(queue.order, queue.order_seconds),
+        gate_count=queue.gate,
+        gate_age=_age(queue.gate, queue.gate_seconds),
+        available_count=queue.available,
+        available_age=_age(queue.available, queue.available_seconds),
+        held_count=queue.held,
+        full_gate_count=queue.full_gates,
     )
 
 

@@ -1,14 +1,16 @@
 """Answers of ProcessService, from domain to protobuf; pages cut to what a client can receive."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+
+from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 from progressor import wire
 from progressor.api import page_tokens
-from progressor.api.wait_codec import fill_wait
+from progressor.api.wait_codec import fill_spent, fill_wait
 from progressor.domain import why
-from progressor.domain.process import Process, ProcessKey
+from progressor.domain.constraint import Constraints
 from progressor.domain.task import TaskError
-from progressor.domain.view import HistoryPage, ProcessView, TaskTrace, Timer
+from progressor.domain.view import HistoryPage, ProcessPage, ProcessView, TaskTrace, Timer
 from progressor.domain.wait import Wait
 from progressor.v1 import process_service_pb2, types_pb2
 
@@ -16,6 +18,8 @@ PAGE_BYTES_MAX = 3 * 1024 * 1024
 """Bytes of items in one page: a client with gRPC's default of 4 MiB can read it."""
 
 WAITS_MAX = 100
+WAITS_BYTES_MAX = 512 * 1024
+"""Bytes of waits in one Get. Those of a task with constraints name up to 80 holders of gates."""
 
 
 def get_to_wire(view: ProcessView, page: HistoryPage) -> process_service_pb2.GetResponse:
@@ -27,8 +31,7 @@ def get_to_wire(view: ProcessView, page: HistoryPage) -> process_service_pb2.Get
         wire.fill_event(add_event(), event)
     if view.timer is not None:
         _fill_timer(response.timer, view.timer)
-    for wait in view.waits[:WAITS_MAX]:
-        fill_wait(response.waits.add(), wait)
+    _fill_waits(response.waits, view.waits)
     response.explanation = why.explain_process(view.process, view.waits)
     if page.next_after is not None:
         response.next_after = page.next_after
@@ -52,30 +55,39 @@ def trace_to_wire(
     return response
 
 
-def list_to_wire(
-    processes: Sequence[Process], first_waits: Mapping[ProcessKey, Wait], *, page_size: int
-) -> process_service_pb2.ListResponse:
-    """Return a page of at most `page_size` processes; one more says that there is a next.
-
-    Each tells what its first unfinished task waits for. It cannot be asked for those of one cause:
-    only the whole schedule, and all who run, could tell which these are, in no order of theirs.
-    """
+def list_to_wire(page: ProcessPage) -> process_service_pb2.ListResponse:
+    """Return a page, as much of it as a client can receive."""
     response = process_service_pb2.ListResponse()
     room = PAGE_BYTES_MAX
-    for count, process in enumerate(processes):
+    next_before = page.next_before
+    for count, listed in enumerate(page.listed):
         message = response.processes.add()
-        wire.fill_process(message, process)
+        wire.fill_process(message, listed.process)
         message.ClearField("aux_state")
         message.ClearField("result")
-        first_wait = first_waits.get(process.key)
-        if first_wait is not None:
-            fill_wait(message.first_wait, first_wait)
+        if listed.first_wait is not None:
+            fill_wait(message.first_wait, listed.first_wait)
         room -= message.ByteSize()
-        if count == page_size or (count and room < 0):
+        if count and room < 0:
             del response.processes[-1]
-            response.next_page_token = page_tokens.token_of_process(processes[count - 1])
+            next_before = page.listed[count - 1].process
             break
+    if next_before is not None:
+        response.next_page_token = page_tokens.token_of_process(next_before)
     return response
+
+
+def _fill_waits(
+    messages: RepeatedCompositeFieldContainer[types_pb2.Wait], waits: Sequence[Wait]
+) -> None:
+    room = WAITS_BYTES_MAX
+    for wait in waits[:WAITS_MAX]:
+        message = messages.add()
+        fill_wait(message, wait)
+        room -= message.ByteSize()
+        if room < 0 and len(messages) > 1:
+            del messages[-1]
+            return
 
 
 def _fill_timer(message: types_pb2.Timer, timer: Timer) -> None:
@@ -104,9 +116,29 @@ def _fill_trace(message: process_service_pb2.TaskTrace, trace: TaskTrace) -> Non
     message.response = trace.response
     if trace.error is not None:
         message.error.CopyFrom(_error_to_wire(trace.error))
+    _fill_gated(message, trace)
     add_event = message.events.add
     for event in trace.events:
         wire.fill_event(add_event(), event)
+
+
+def _fill_gated(message: process_service_pb2.TaskTrace, trace: TaskTrace) -> None:
+    if trace.constraints is not None:
+        _fill_constraints(message.constraints, trace.constraints)
+    if trace.spent is not None:
+        fill_spent(message.spent, trace.spent)
+
+
+def _fill_constraints(message: types_pb2.Constraints, constraints: Constraints) -> None:
+    if constraints.run_at is not None:
+        wire.fill_timestamp(message.run_at, constraints.run_at)
+    if constraints.order is not None:
+        message.order.key = constraints.order.key
+        message.order.version = str(constraints.order.version)
+    for gate, capacity in constraints.gates.items():
+        message.gates.add(gate=gate, capacity=capacity)
+    message.priority = constraints.priority
+    message.hold = wire.GATE_HOLD_TO_WIRE[constraints.hold]
 
 
 def _error_to_wire(error: TaskError) -> types_pb2.TaskError:

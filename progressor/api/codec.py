@@ -23,11 +23,13 @@ from progressor.api.validation import (
     page_size_from_wire,
     process_status_from_wire,
 )
+from progressor.api.wait_codec import CAUSE_FROM_WIRE
 from progressor.domain.admission import Request
 from progressor.domain.event import WHOLE_HISTORY, HistoryRange
 from progressor.domain.process import ProcessKey, ProcessStatus
 from progressor.domain.task import TaskType
 from progressor.domain.view import ProcessQuery
+from progressor.domain.wait import Cause
 from progressor.v1 import process_service_pb2, types_pb2
 
 TASK_ID_MIN = 1
@@ -60,8 +62,8 @@ class Tracing:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Awaiting:
-    """An AwaitTask: the task by its id or by its idempotency key."""
+class NamedTask:
+    """What an AwaitTask or a Cancel is about: a task by its id or by its idempotency key."""
 
     key: ProcessKey
     task: int | str
@@ -81,9 +83,15 @@ def request_from_wire(
     pairs = message.caller_context
     caller_context = caller_context_from_wire(pairs, violations) if pairs else {}
     idempotency_key = idempotency_key_from_wire(message.idempotency_key, violations)
-    history_range, metadata = None, None
+    history_range, metadata, constraints = None, None, None
     if message.HasField("history_range"):
         history_range = _history_range_of(message.history_range, violations)
+    if not isinstance(message, process_service_pb2.RepairRequest) and message.HasField(
+        "constraints"
+    ):
+        constraints = violations.attempt(
+            wire.constraints_from_wire, message.constraints, "constraints"
+        )
     if isinstance(message, process_service_pb2.StartRequest) and message.HasField("metadata"):
         metadata = metadata_from_wire(message.metadata, "metadata", violations)
     violations.raise_any()
@@ -98,6 +106,7 @@ def request_from_wire(
         history_range=history_range,
         metadata=metadata,
         waits=not is_accept_only,
+        constraints=constraints,
     )
 
 
@@ -148,6 +157,7 @@ def list_from_wire(message: process_service_pb2.ListRequest) -> ProcessQuery:
         metadata = metadata_from_wire(message.metadata, "metadata", violations)
     if created_from is not None and created_to is not None and created_from > created_to:
         violations.add("created_to", "is before created_from")
+    causes = _causes_of(message.causes, violations)
     page_size = page_size_from_wire(message.page_size, violations)
     before = page_tokens.process_of_token(message.page_token, violations)
     violations.raise_any()
@@ -159,11 +169,14 @@ def list_from_wire(message: process_service_pb2.ListRequest) -> ProcessQuery:
         metadata=metadata,
         page_size=page_size,
         before=before,
+        causes=causes,
     )
 
 
-def await_from_wire(message: process_service_pb2.AwaitTaskRequest) -> Awaiting:
-    """Return an AwaitTask."""
+def task_from_wire(
+    message: process_service_pb2.AwaitTaskRequest | process_service_pb2.CancelRequest,
+) -> NamedTask:
+    """Return the task that an AwaitTask or a Cancel is about."""
     violations = Violations()
     key = key_from_wire(message.namespace, message.process_id, violations)
     task: int | str = message.idempotency_key
@@ -177,7 +190,7 @@ def await_from_wire(message: process_service_pb2.AwaitTaskRequest) -> Awaiting:
         case _:
             violations.add("task", "is neither a task_id nor an idempotency_key")
     violations.raise_any()
-    return Awaiting(key=key, task=task)
+    return NamedTask(key=key, task=task)
 
 
 def _history_range_of(
@@ -195,3 +208,14 @@ def _statuses_of(numbers: Iterable[int], violations: Violations) -> tuple[Proces
         if status is not None:
             statuses[status] = None
     return () if takes_any else tuple(statuses)
+
+
+def _causes_of(numbers: Iterable[int], violations: Violations) -> tuple[type[Cause], ...]:
+    causes: dict[type[Cause], None] = {}
+    for index, number in enumerate(numbers):
+        cause = CAUSE_FROM_WIRE.get(number)
+        if cause is None:
+            violations.add(f"causes[{index}]", f"{number} is no cause of waiting")
+        else:
+            causes[cause] = None
+    return tuple(causes)

@@ -36,7 +36,7 @@ from progressor.telemetry.tracing import SILENT, Tracing
 READS = frozenset(
     {
         "Get", "Trace", "List", "GetNamespace", "ListNamespaces", "ListReplicas", "GetActivity",
-        "SetLogLevel",
+        "SetLogLevel", "ListGates", "GetGate",
     }
 )  # fmt: skip
 """Methods that are served while draining: they store nothing and wait for nobody."""

@@ -9,16 +9,16 @@ import binascii
 import datetime as dt
 
 from progressor.api.validation import (
-    ID_BYTES_MAX,
     Violations,
     check_id,
     check_namespace_name,
 )
 from progressor.domain.process import Process
+from progressor.wire import ID_BYTES_MAX
 
 _FIELD = "page_token"
 _TOKEN_CHARACTERS_MAX = 2 * ID_BYTES_MAX
-_TASK, _PROCESS, _NAMESPACE, _REPLICA = "t", "p", "n", "r"
+_TASK, _PROCESS, _NAMESPACE, _REPLICA, _GATE = "t", "p", "n", "r", "g"
 _ID_MAX = 2**63 - 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -81,6 +81,24 @@ def token_of_replica(replica_id: int) -> str:
 def replica_of_token(token: str, violations: Violations) -> int:
     """Return the replica that a page begins behind; 0 for the first page."""
     return _id_of(_REPLICA, token, violations)
+
+
+def token_of_gate(gate: str) -> str:
+    """Return the token of the page behind a gate."""
+    return _encode(_GATE, gate)
+
+
+def gate_of_token(token: str, violations: Violations) -> str:
+    """Return the gate that a page begins behind; empty for the first page."""
+    if not token:
+        return ""
+    gate = _decode(_GATE, token)
+    inner = Violations()
+    check_id(gate or "", _FIELD, inner)
+    if gate is None or inner:
+        violations.add(_FIELD, _GARBLED)
+        return ""
+    return gate
 
 
 def _id_of(kind: str, token: str, violations: Violations) -> int:

@@ -1,18 +1,18 @@
 """What this room needs of others, in its own words; `app` hands it in."""
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from progressor.domain.activity import Activity
 from progressor.domain.admission import Import, Request
 from progressor.domain.answer import Answer, Receipt
 from progressor.domain.event import HistoryRange
+from progressor.domain.gate import Gate, GateView
 from progressor.domain.namespace import Namespace
-from progressor.domain.process import Process, ProcessKey
+from progressor.domain.process import ProcessKey
 from progressor.domain.replica import ReplicaView
-from progressor.domain.view import HistoryPage, ProcessQuery, ProcessView, TaskTrace
-from progressor.domain.wait import Wait
+from progressor.domain.view import HistoryPage, ProcessPage, ProcessQuery, ProcessView, TaskTrace
 from progressor.telemetry.log_level import Level
 
 
@@ -53,6 +53,9 @@ class Intake(Protocol):
     async def remove(self, key: ProcessKey) -> None:
         """Delete a process with all its rows."""
 
+    async def cancel(self, key: ProcessKey, task: int | str) -> int:
+        """Cancel a task that waits, and return its id."""
+
 
 class Processes(Protocol):
     """Reads processes; all raise `errors.StorageUnavailableError`."""
@@ -75,13 +78,8 @@ class Processes(Protocol):
             ProcessNotFoundError: There is none.
         """
 
-    async def list(self, query: ProcessQuery) -> tuple[Process, ...]:
-        """Return at most `query.page_size` processes, newest first."""
-
-    async def first_waits(
-        self, namespace: str, keys: Sequence[ProcessKey]
-    ) -> Mapping[ProcessKey, Wait]:
-        """Return what the first unfinished task waits for of those that have one."""
+    async def page(self, query: ProcessQuery) -> ProcessPage:
+        """Return at most `query.page_size` processes with what each waits for, newest first."""
 
 
 class Namespaces(Protocol):
@@ -127,6 +125,38 @@ class Namespaces(Protocol):
         Raises:
             NamespaceNotFoundError: There is none.
             NamespaceNotEmptyError: It has processes.
+        """
+
+
+class Gates(Protocol):
+    """Keeps the gates; all raise `errors.StorageUnavailableError`."""
+
+    async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Gate, ...]:
+        """Return at most `limit` gates with keys above `after`, in their order."""
+
+    async def get(self, namespace: str, gate: str) -> GateView:
+        """Return a gate with who holds it and who waits for it.
+
+        Raises:
+            GateNotFoundError: There is none.
+        """
+
+    async def set(
+        self, namespace: str, gate: str, *, capacity: int, expected_revision: int
+    ) -> Gate:
+        """Set the capacity of a gate, if at `expected_revision` (0: at any, or not there).
+
+        Raises:
+            GateNotFoundError: There is none, and a revision was expected.
+            GateChangedError: It is at another revision.
+        """
+
+    async def delete(self, namespace: str, gate: str) -> None:
+        """Delete a gate that nobody holds and no task names.
+
+        Raises:
+            GateNotFoundError: There is none.
+            GateInUseError: It is held, or named.
         """
 
 

@@ -1,6 +1,5 @@
 """ProcessService: each method decodes, asks a collaborator, encodes."""
 
-import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -49,6 +48,7 @@ class ProcessServicer:
             "Get": self.get,
             "Put": self.put,
             "Remove": self.remove,
+            "Cancel": self.cancel,
             "Trace": self.trace,
             "List": self.list,
             "AwaitTask": self.await_task,
@@ -162,6 +162,17 @@ class ProcessServicer:
         _tell("process removed", key, context)
         return messages.RemoveResponse()
 
+    async def cancel(
+        self, message: messages.CancelRequest, context: CallContext
+    ) -> messages.CancelResponse:
+        """Cancel a task that waits."""
+        seconds_left(context)
+        named = codec.task_from_wire(message)
+        await self._namespaces.lookup(named.key.namespace)
+        task_id = await self._intake.cancel(named.key, named.task)
+        _tell("task cancelled", named.key, context, task_id=task_id)
+        return messages.CancelResponse(task_id=task_id)
+
     async def trace(
         self, message: messages.TraceRequest, context: CallContext
     ) -> messages.TraceResponse:
@@ -182,22 +193,16 @@ class ProcessServicer:
         seconds_left(context)
         query = codec.list_from_wire(message)
         await self._namespaces.lookup(query.namespace)
-        page_size = query.page_size
-        query = dataclasses.replace(query, page_size=page_size + 1)
-        processes = await self._processes.list(query)
-        # A finished one has no tasks that wait.
-        keys = [it.key for it in processes if it.status is not ProcessStatus.FINISHED]
-        first_waits = await self._processes.first_waits(query.namespace, keys)
-        return answers.list_to_wire(processes, first_waits, page_size=page_size)
+        return answers.list_to_wire(await self._processes.page(query))
 
     async def await_task(
         self, message: messages.AwaitTaskRequest, context: CallContext
     ) -> messages.AwaitTaskResponse:
         """Return the answer of a task that an earlier request made."""
         timeout = seconds_left(context)
-        awaiting = codec.await_from_wire(message)
-        await self._namespaces.lookup(awaiting.key.namespace)
-        answer = await self._intake.await_task(awaiting.key, awaiting.task, timeout=timeout)
+        named = codec.task_from_wire(message)
+        await self._namespaces.lookup(named.key.namespace)
+        answer = await self._intake.await_task(named.key, named.task, timeout=timeout)
         return messages.AwaitTaskResponse(
             task_id=answer.task_id,
             type=wire.TASK_TYPE_TO_WIRE[answer.task_type],
@@ -245,6 +250,6 @@ class ProcessServicer:
         )
 
 
-def _tell(change: str, key: ProcessKey, context: CallContext) -> None:
+def _tell(change: str, key: ProcessKey, context: CallContext, **facts: object) -> None:
     """Write the line of a change that no step makes; the others are written with its settlement."""
-    _log.info(change, extra=log_fields.of_process(key, trace_context_of(context)))
+    _log.info(change, extra={**log_fields.of_process(key, trace_context_of(context)), **facts})

@@ -120,4 +120,6 @@ def _timer_of(
 ) -> SetTimer | None:
     if not message.HasField("timer"):
         return None
+    if message.timer.HasField("constraints"):
+        violations.add("timer.constraints", "cannot be imported")
     return violations.attempt(wire.set_timer_from_wire, message.timer, "timer", payload_bytes_max)

@@ -32,6 +32,7 @@ _BEHIND_THE_LOOK = (
     errors.ProcessNotFoundError,
     errors.EventNotFoundError,
     errors.TaskNotFoundError,
+    errors.GateNotFoundError,
 )
 
 

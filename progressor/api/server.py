@@ -11,11 +11,13 @@ from grpc_reflection.v1alpha import reflection
 
 from progressor import errors
 from progressor.api.binding import BIND_KEY, Tls, bind, check_free, credentials_of
+from progressor.api.gate_servicer import GateServicer
 from progressor.api.health import Health
 from progressor.api.interceptors import Interceptor
 from progressor.api.namespace_servicer import NamespaceServicer
 from progressor.api.ports import (
     Activities,
+    Gates,
     Intake,
     LogLevels,
     Namespaces,
@@ -30,10 +32,16 @@ from progressor.domain.namespace import PAYLOAD_BYTES_CEILING
 from progressor.telemetry.instruments import Labels
 from progressor.telemetry.metrics import Metrics
 from progressor.telemetry.tracing import SILENT, Tracing
-from progressor.v1 import namespace_service_pb2, process_service_pb2, replica_service_pb2
+from progressor.v1 import (
+    gate_service_pb2,
+    namespace_service_pb2,
+    process_service_pb2,
+    replica_service_pb2,
+)
 
 PROCESS_SERVICE = process_service_pb2.DESCRIPTOR.services_by_name["ProcessService"]
 NAMESPACE_SERVICE = namespace_service_pb2.DESCRIPTOR.services_by_name["NamespaceService"]
+GATE_SERVICE = gate_service_pb2.DESCRIPTOR.services_by_name["GateService"]
 REPLICA_SERVICE = replica_service_pb2.DESCRIPTOR.services_by_name["ReplicaService"]
 
 _HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -41,6 +49,7 @@ _WATCHED = (
     "",
     PROCESS_SERVICE.full_name,
     NAMESPACE_SERVICE.full_name,
+    GATE_SERVICE.full_name,
     REPLICA_SERVICE.full_name,
 )
 _NO_ADDRESS = "must name at least one address, not ''"
@@ -100,6 +109,7 @@ class ApiServer:
         intake: Intake,
         processes: Processes,
         namespaces: Namespaces,
+        gates: Gates,
         roster: Roster,
         activities: Activities,
         log_levels: LogLevels,
@@ -112,6 +122,7 @@ class ApiServer:
         """Take the collaborators; nothing is opened before `start`."""
         self._processes = ProcessServicer(intake=intake, processes=processes, namespaces=namespaces)
         self._namespaces = NamespaceServicer(namespaces=namespaces)
+        self._gates = GateServicer(gates=gates, namespaces=namespaces)
         self._replicas = ReplicaServicer(
             roster=roster, activities=activities, log_levels=log_levels, name=replica_name
         )
@@ -147,6 +158,7 @@ class ApiServer:
                     PROCESS_SERVICE, self._processes.methods(), {"Session": self._sessions}
                 ),
                 self._interceptor.handler(NAMESPACE_SERVICE, self._namespaces.methods()),
+                self._interceptor.handler(GATE_SERVICE, self._gates.methods()),
                 self._interceptor.handler(REPLICA_SERVICE, self._replicas.methods()),
             )
         )

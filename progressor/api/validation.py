@@ -10,7 +10,6 @@ from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
 from progressor import errors, wire
 from progressor.domain.process import ProcessKey, ProcessStatus, process_key
 
-ID_BYTES_MAX = 256
 CALLER_CONTEXT_PAIRS_MAX = 64
 CALLER_CONTEXT_BYTES_MAX = 8 * 1024
 PAGE_SIZE_MAX = 1000
@@ -18,7 +17,6 @@ PAGE_SIZE_DEFAULT = 100
 VIOLATIONS_MAX = 100
 
 _NAMESPACE = re.compile(r"[a-z0-9._-]{1,64}")
-_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SHOWN_MAX = 64
 
 P = ParamSpec("P")
@@ -75,16 +73,10 @@ def check_namespace_name(name: str, field: str, violations: Violations) -> None:
 
 def check_id(value: str, field: str, violations: Violations) -> None:
     """Note an id that is not 1 .. 256 bytes without control characters."""
-    if value.isascii() and value.isprintable() and 0 < len(value) <= ID_BYTES_MAX:
+    if value.isascii() and value.isprintable() and 0 < len(value) <= wire.ID_BYTES_MAX:
         return
-    if not value:
-        violations.add(field, "is empty")
-        return
-    size = len(value.encode())
-    if size > ID_BYTES_MAX:
-        violations.add(field, f"{size} bytes are more than {ID_BYTES_MAX}")
-    if (found := _CONTROL_CHARACTER.search(value)) is not None:
-        violations.add(field, f"has the control character U+{ord(found[0]):04X}")
+    for fault in wire.id_faults(value):
+        violations.add(field, fault)
 
 
 def key_from_wire(namespace: str, process_id: str, violations: Violations) -> ProcessKey:

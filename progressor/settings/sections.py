@@ -188,6 +188,16 @@ class Commit:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """What tasks with constraints wait for."""
+
+    patience: Annotated[dt.timedelta, Meta(ge=0, le=86_400)] = setting(
+        dt.timedelta(seconds=60),
+        "after which a task that waits for gates goes first, and keeps what it can have",
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshots:
     """Recent processes, remembered so that they are not read again."""
 

@@ -20,7 +20,7 @@ from progressor.domain.namespace import Namespace
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import TaskResult
 from progressor.storage.admissions import Admissions, Entry
-from progressor.storage.processes import Put, SimpleRepair
+from progressor.storage.processes import CancelledByRequest, Put, SimpleRepair
 from progressor.storage.settlements import Cancelled
 from progressor.telemetry.metrics import Metrics
 from progressor.telemetry.spans import UNTRACED, Span
@@ -54,6 +54,9 @@ class Processes(Protocol):
 
     async def simple_repair(self, key: ProcessKey) -> SimpleRepair:
         """Bring a broken process back."""
+
+    async def cancel(self, key: ProcessKey, task: int | str) -> CancelledByRequest:
+        """Cancel a task that waits."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -176,10 +179,9 @@ class Intake:
         repaired = await self.processes.simple_repair(key)
         if repaired.verdict is not Verdict.ACCEPTED:
             raise _refusal(key, None, Admission(verdict=repaired.verdict))
-        if repaired.due is None:
-            return None
-        self.agenda.add(repaired.due, told_at=repaired.due.due_at)
-        return repaired.due.task_id
+        if repaired.due is not None:
+            self.agenda.add(repaired.due, told_at=repaired.due.due_at)
+        return repaired.task_id
 
     async def put(self, process: Import) -> Receipt:
         """Import a process; its timer is due from then on."""
@@ -204,6 +206,21 @@ class Intake:
         for task in cancelled:
             self.aftermath.cancelled(task, namespace=key.namespace, error=None, removed=True)
 
+    async def cancel(self, key: ProcessKey, task: int | str) -> int:
+        """Cancel a task that waits, and return its id; those who wait for it get an error.
+
+        Raises:
+            RequestError: There is no such task, or it runs, or has ended.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        await self.namespaces.lookup(key.namespace)
+        found = await self.processes.cancel(key, task)
+        for each in found.cancelled:
+            self.aftermath.cancelled(
+                each, namespace=key.namespace, error=None, removed=found.removed
+            )
+        return found.task_id
+
     def _submit(self, request: Request, namespace: Namespace) -> _Ticket:
         loop = asyncio.get_running_loop()
         ticket = _Ticket(
@@ -216,7 +233,8 @@ class Intake:
         return ticket
 
     def _admit(self, ticket: _Ticket, namespace: Namespace) -> None:
-        run = self.workers.reserve(namespace)
+        # What carries constraints is leased once it has passed them.
+        run = ticket.request.constraints is None and self.workers.reserve(namespace)
         ticket.span = self.tracing.admission(ticket.request)
         expires_after = namespace.step_timeout + self.step_grace
         entry = Entry(ticket.request, run, expires_after, ticket.span.on_sent)
@@ -355,6 +373,8 @@ def _refusal(  # noqa: C901, PLR0911  one line per verdict
             return errors.ProcessIsRunningError(key.process_id)
         case Verdict.PROCESS_FINISHED:
             return errors.ProcessFinishedError(key.process_id)
+        case Verdict.GATE_NOT_FOUND:
+            return errors.GateNotFoundError(key.namespace, admission.gate or "")
         case Verdict.ACCEPTED | Verdict.DUPLICATE | Verdict.GONE:
             message = f"{admission.verdict} is no refusal"
             raise AssertionError(message)

@@ -1,0 +1,78 @@
+"""The safety net of gates: finds what no replica has looked at, and who is to be looked at soon.
+
+What only this scan finds is counted as ``gates_scan_found``; in a healthy engine it stays at zero.
+Its other duty is to remember tasks whose instants were too far ahead, or whose replica is gone.
+"""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Sequence
+from typing import Protocol
+
+from progressor.domain.namespace import Namespace
+from progressor.settings.sections import Scanner
+from progressor.storage.promoted import Again, Promoted
+from progressor.telemetry.metrics import Metrics
+from progressor.worker.observer import Observers
+from progressor.worker.promotions import Promotions
+
+
+class Gates(Protocol):
+    """What a scan needs of storage's gates."""
+
+    async def promote_due(self, namespaces: Sequence[str], *, overdue: dt.timedelta) -> Promoted:
+        """Look at tasks whose instant has come, at least `overdue` ago."""
+
+    async def find_upcoming(
+        self, namespaces: Sequence[str], *, horizon: dt.timedelta, limit: int
+    ) -> Promoted:
+        """Find tasks whose instant comes within `horizon`."""
+
+    async def find_idle(self, namespaces: Sequence[str]) -> tuple[Again, ...]:
+        """Find what should have been looked at, and was not."""
+
+
+class Namespaces(Protocol):
+    """What a scan needs of storage's namespaces."""
+
+    def known(self) -> tuple[Namespace, ...]:
+        """Return the namespaces in memory."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateScan:
+    """One scan over the gates, by their indexes."""
+
+    gates: Gates
+    namespaces: Namespaces
+    promotions: Promotions
+    scanner: Scanner
+    observers: Observers
+    metrics: Metrics
+    _suspects: set[Again] = dataclasses.field(default_factory=set)
+    """Found once: whoever looks at them may be at it."""
+
+    async def scan(self) -> None:
+        """Look ahead, and have looked at what should have been."""
+        names = [namespace.name for namespace in self.namespaces.known()]
+        if not names:
+            return
+        upcoming = await self.gates.find_upcoming(
+            names, horizon=self.scanner.horizon, limit=self.scanner.batch_max
+        )
+        self.promotions.heard(upcoming)
+        late = await self.gates.promote_due(names, overdue=self.scanner.overdue)
+        self.promotions.heard(late)
+        for key, task_id in late.due:
+            self._tell(key.namespace, task_id=task_id)
+        idle = set(await self.gates.find_idle(names))
+        found = idle & self._suspects
+        self._suspects.clear()
+        self._suspects.update(idle - found)
+        self.promotions.heard(Promoted(again=tuple(found)))
+        for again in found:
+            self._tell(again.namespace, what=again)
+
+    def _tell(self, namespace: str, **facts: object) -> None:
+        self.metrics.gates_scan_found.add(1, (namespace,))
+        self.observers.tell("gates_scan_found", namespace=namespace, **facts)
