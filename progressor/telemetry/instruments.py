@@ -23,7 +23,8 @@ Read = Callable[[], Iterable[tuple[Labels, float]]]
 """Returns values as they are, by their labels; called from any thread."""
 
 LABEL_SETS_MAX = 1_000
-"""Sets of labels of one metric; beyond that, what is new is counted under OVERFLOW."""
+"""Sets of labels of one metric, unless it says otherwise; beyond that, what is new is counted under
+OVERFLOW, and what is read is left out."""
 
 OVERFLOW = "_other_"
 
@@ -44,7 +45,8 @@ class Metric:
     """A metric by its name.
 
     ``unit`` as in UCUM: ``ms``, ``s``, ``By``, ``1``, or what is counted in braces. ``labels`` are
-    of bounded cardinality. ``bounds``: of a histogram, the upper bounds of its buckets, growing.
+    of bounded cardinality, and no more than ``sets_max`` of them are told. ``bounds``: of a
+    histogram, the upper bounds of its buckets, growing.
     """
 
     kind: Kind
@@ -53,6 +55,7 @@ class Metric:
     meaning: str
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
+    sets_max: int = LABEL_SETS_MAX
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class Counter:
         try:
             self._values[labels] += amount
         except KeyError:
-            labels = _within_bounds(labels, self._values)
+            labels = _within_bounds(labels, self._values, self.metric.sets_max)
             self._values[labels] = self._values.get(labels, 0) + amount
 
     def value(self, labels: Labels = ()) -> float:
@@ -105,7 +108,8 @@ class Counter:
 
     def snapshot(self) -> Family:
         """Return all values."""
-        return Family(self.metric, _told(self._values) | _read(self._sources))
+        read = _read(self._sources, self.metric.sets_max)
+        return Family(self.metric, _told(self._values) | read)
 
 
 class Histogram:
@@ -124,7 +128,7 @@ class Histogram:
         """Note a value."""
         buckets = self._values.get(labels)
         if buckets is None:
-            labels = _within_bounds(labels, self._values)
+            labels = _within_bounds(labels, self._values, self.metric.sets_max)
             buckets = self._values.setdefault(labels, self._nothing())
         buckets[bisect.bisect_left(self._bounds, value)] += 1
         buckets[-1] += value
@@ -158,7 +162,7 @@ class Gauge:
 
     def snapshot(self) -> Family:
         """Ask the sources."""
-        return Family(self.metric, _read(self._sources))
+        return Family(self.metric, _read(self._sources, self.metric.sets_max))
 
 
 Instrument = Counter | Histogram | Gauge
@@ -194,12 +198,12 @@ def _told(values: Mapping[Labels, Value]) -> dict[Labels, Value]:
     return {tuple(map(str, labels)): value for labels, value in dict(values).items()}
 
 
-def _read(sources: Iterable[Read]) -> dict[Labels, float]:
+def _read(sources: Iterable[Read], sets_max: int) -> dict[Labels, float]:
     found = itertools.chain.from_iterable(source() for source in sources)
-    return dict(itertools.islice(found, LABEL_SETS_MAX))
+    return dict(itertools.islice(found, sets_max))
 
 
-def _within_bounds(labels: Labels, known: Mapping[Labels, object]) -> Labels:
-    if len(known) < LABEL_SETS_MAX or labels in known:
+def _within_bounds(labels: Labels, known: Mapping[Labels, object], sets_max: int) -> Labels:
+    if len(known) < sets_max or labels in known:
         return labels
     return (OVERFLOW,) * len(labels)

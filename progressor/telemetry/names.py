@@ -8,6 +8,7 @@ In Prometheus a counter's name ends in ``_total``.
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from progressor.domain.activity import QUEUES_MAX
 from progressor.telemetry.instruments import Kind, Metric
 
 _DURATIONS_MS = (
@@ -15,6 +16,7 @@ _DURATIONS_MS = (
 )  # fmt: skip
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _BY_TASK = ("namespace", "task_type")
+_CAUSES_MAX = 8
 
 
 def _duration(name: str, meaning: str, labels: tuple[str, ...] = _BY_TASK) -> Metric:
@@ -30,6 +32,13 @@ def _counter(name: str, unit: str, meaning: str, *labels: str) -> Metric:
 
 def _gauge(name: str, unit: str, meaning: str, *labels: str) -> Metric:
     return Metric(kind=Kind.GAUGE, name=name, unit=unit, meaning=meaning, labels=labels)
+
+
+def _queue(name: str, unit: str, meaning: str) -> Metric:
+    return Metric(
+        kind=Kind.GAUGE, name=name, unit=unit, meaning=meaning, labels=("namespace", "cause"),
+        sets_max=_CAUSES_MAX * QUEUES_MAX,
+    )  # fmt: skip
 
 
 METRICS: Mapping[str, Metric] = MappingProxyType(
@@ -104,29 +113,48 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             "side",
         ),
         # Queues.
-        "queue_tasks": _gauge(
+        "queue_tasks": _queue(
             "progressor_queue_tasks", "{task}",
             "Tasks that wait, over all replicas, as of the last look; counted up to 10,000. cause: "
-            "timer, retry, no_free_worker (due and not taken), behind_task.",
-            "namespace", "cause",
+            "timer, retry, no_free_worker (due and not taken), behind_task; where there have been "
+            "tasks with constraints: run_at, order, gate, available (past all of them and not "
+            "taken).",
         ),
-        "queue_oldest_age": _gauge(
+        "queue_oldest_age": _queue(
             "progressor_queue_oldest_age_seconds", "s",
             "How long the oldest of them has waited; zero where none does. cause: no_free_worker, "
             "since it was due; behind_task, since it was admitted (a timer: since it was due); "
-            "retry, since its first attempt.",
-            "namespace", "cause",
+            "retry, since its first attempt; order, gate and available, and behind_task of one "
+            "with constraints, since it came to wait for that.",
+        ),
+        "gates_held": _gauge(
+            "progressor_gates_held", "{place}",
+            "Places of gates that are held, over all replicas, as of the last look; counted up to "
+            "10,000. Where there have been tasks with constraints.",
+            "namespace",
+        ),
+        "gates_full": _gauge(
+            "progressor_gates_full", "{gate}",
+            "Gates without a place for those in their lines, likewise.",
+            "namespace",
         ),
         "timer_lateness": _duration(
             "progressor_timer_lateness_ms",
             "From the instant at which a timer, or its retry, was due to the start of its step; "
-            "those left out that a step sets for at once.",
+            "one with constraints is due once it has passed them. Those left out that a step sets "
+            "for at once.",
             ("namespace",),
         ),
         "scan_found": _counter(
             "progressor_scan_found", "{task}",
             "Due tasks that only the safety net found; zero in a healthy engine.",
             "namespace", "task_type",
+        ),
+        "gates_scan_found": _counter(
+            "progressor_gates_scan_found", "{find}",
+            "Tasks, gates, lines and orders that only the safety net of gates found; zero in a "
+            "healthy engine.",
+            "namespace",
         ),
         "scans_failed": _counter(
             "progressor_scans_failed", "{scan}",
@@ -270,6 +298,15 @@ NEXT_TASK_ID = "progressor.next_task_id"
 RETRY_DELAY = "progressor.retry_delay_ms"
 REJECTED = "progressor.rejected"
 CAUSE = "progressor.cause"
+SPENT = (
+    "progressor.spent.time_us",
+    "progressor.spent.order_us",
+    "progressor.spent.process_us",
+    "progressor.spent.gates_us",
+    "progressor.spent.available_us",
+    "progressor.spent.running_us",
+)
+"""As of `RunningTask.spent`, in its order."""
 ERROR_TYPE = "error.type"
 RPC_SYSTEM = "rpc.system.name"
 RPC_METHOD = "rpc.method"
@@ -300,6 +337,14 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         RETRY_DELAY: "For how long the task waits for its next attempt.",
         REJECTED: "The processor refused the request: its own word to the caller, and no failure.",
         CAUSE: "How the lease was lost: silent, overrun, unknown.",
+        SPENT[0]: "Of a task with constraints, of its life until this attempt began: how long it "
+        "waited for an instant, its own or that of its retry. This and the next five add up to "
+        "that life, to the microsecond.",
+        SPENT[1]: "Likewise, for a smaller version of its order.",
+        SPENT[2]: "For another task of its process.",
+        SPENT[3]: "For a place in its gates.",
+        SPENT[4]: "For a worker, and nothing else.",
+        SPENT[5]: "How long it ran, in the attempts before.",
         ERROR_TYPE: "The reason of an error; CANCELLED where nobody waited any more.",
         RPC_SYSTEM: "grpc.",
         RPC_METHOD: "The full name of the method.",

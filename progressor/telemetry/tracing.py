@@ -18,7 +18,7 @@ not traced costs next to nothing. A story without a context is not told.
 """
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from opentelemetry import context as contexts
@@ -30,6 +30,7 @@ from progressor.domain.process import ProcessKey
 from progressor.domain.task import TIMER_TYPES, RunningTask, TaskType
 from progressor.telemetry import names
 from progressor.telemetry.spans import (
+    NOTHING,
     POSTGRESQL,
     SETTLE_TASKS,
     UNTRACED,
@@ -129,7 +130,8 @@ class Tracing:
         if not context or self._tracer is None or not is_sampled(context):
             return UNTRACED
         claim, subject = task.claim, _subject_of(task)
-        attributes = {**subject, **_consumed(task)}
+        spent = _spent(task)
+        attributes = {**subject, **_consumed(task), **spent}
         parent = _parent(context)
         links: tuple[trace.Link, ...] = ()
         if task.task_type in TIMER_TYPES:
@@ -143,7 +145,7 @@ class Tracing:
         if claim is not None:
             within = trace.set_span_in_context(span)
             self._tracer.start_span(
-                names.CLAIM, within, trace.SpanKind.CLIENT, {**subject, **POSTGRESQL},
+                names.CLAIM, within, trace.SpanKind.CLIENT, {**subject, **spent, **POSTGRESQL},
                 start_time=begun_at,
             ).end(_nanoseconds(claim.answered_at))  # fmt: skip
         return Recorded(self._tracer, span, subject=subject)
@@ -181,6 +183,13 @@ def _consumed(task: Carried) -> dict[str, AttributeValue]:
         names.MESSAGING_DESTINATION: task.key.namespace,
         names.MESSAGE_ID: str(task.task_id),
     }
+
+
+def _spent(task: RunningTask) -> Mapping[str, AttributeValue]:
+    # What lies between a task's admission and its claim has no span: nobody did anything.
+    if task.spent is None:
+        return NOTHING
+    return dict(zip(names.SPENT, task.spent, strict=True))
 
 
 def _parent(context: TraceContext) -> contexts.Context:
