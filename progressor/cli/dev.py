@@ -1,4 +1,4 @@
-"""The command dev: an engine, an example processor and a scenario, all in one process."""
+"""The command dev: an engine, an example's processor and its scenario, all in one process."""
 
 import contextlib
 import dataclasses
@@ -6,7 +6,7 @@ import functools
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from rich.console import Console
 
@@ -14,7 +14,7 @@ from progressor import app, errors
 from progressor.cli.hosting import host, run_loop
 from progressor.cli.inputs import bad_input, option
 from progressor.cli.options import DEFAULT_SETTINGS, Settings
-from progressor.cli.showcase import show
+from progressor.cli.showcase import EXAMPLES, show
 from progressor.config import Config
 
 
@@ -24,16 +24,20 @@ def dev(
     ephemeral: Annotated[
         bool, option("Embed a PostgreSQL that is thrown away at the end.")
     ] = False,
+    example: Annotated[
+        Literal["order", "rollout"],
+        option("What is played: orders; or schema changes that wait for each other by gates."),
+    ] = "order",
     settings: Settings = DEFAULT_SETTINGS,
 ) -> None:
-    """Run an engine and the example's processor, play the example, then serve until Ctrl-C."""
+    """Run an engine and an example's processor, play the example, then serve until Ctrl-C."""
     config = _for_people(settings.load())
     if config.server.tls_certificate is not None:
         raise errors.ConfigError("server.tls_certificate", "progressor dev serves without TLS")
     if config.server.workers != 1:
         raise errors.ConfigError("server.workers", "progressor dev is one process")
     console = Console(highlight=False)
-    work = functools.partial(show, console=console, once=once)
+    work = functools.partial(show, console=console, once=once, example=EXAMPLES[example])
     with _data(config, ephemeral=ephemeral) as used:
         if not used.database.dsn:
             where = used.database.data_directory

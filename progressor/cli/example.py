@@ -7,7 +7,7 @@ from typing import Annotated
 from progressor import errors
 from progressor.cli.hosting import run_loop, until_signal
 from progressor.cli.inputs import option
-from progressor.example.order import orders
+from progressor.example.order import namespace, orders
 from progressor.example.scenario import register
 from progressor.sdk.client import Client
 from progressor.sdk.failures import EngineUnavailableError
@@ -61,7 +61,7 @@ async def _register(engine: str, target: str) -> None:
     async with Client(engine) as client:
         while True:
             try:
-                await register(client, target)
+                await register(client, namespace(target))
             except _AWAY as error:
                 _log.warning("engine is away", extra={"engine": engine, "error": str(error)})
                 await asyncio.sleep(_PAUSE_SECONDS)

@@ -10,7 +10,7 @@ Exit codes:
   0  done
   1  failed for a reason of its own (the message tells)
   2  the command line, the configuration or the request is wrong
-  3  no such namespace, process, event or task
+  3  no such namespace, process, event, task or gate
   4  not in this state: exists already, failed, finished, removed, another request's key
   5  unavailable: engine or PostgreSQL away, overloaded, shutting down; try again
   6  the deadline passed; the task, if it was accepted, goes on

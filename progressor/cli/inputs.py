@@ -6,15 +6,17 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from cyclopts import Group, Parameter, Token, convert
 
 from progressor import errors
+from progressor.sdk.constraints import PRIORITY_DEFAULT, Constraints
 from progressor.sdk.values import Direction, HistoryRange
 
 _REQUEST = Group("Request", sort_key=5)
+_DIGITS_MAX = 9  # What the wire holds; the engine's own bound is far below.
 
 
 def option(meaning: str) -> Parameter:
@@ -88,6 +90,39 @@ class RequestInput(PayloadInput):
     def history(self) -> HistoryRange | None:
         """Return the range of history that the request asks for."""
         return None if self.history_last is None else HistoryRange.last(self.history_last)
+
+
+@Parameter(name="*", group=Group("Constraints", sort_key=6))
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintsInput:
+    """What a task must pass before it may run."""
+
+    gate: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """A gate that the task must hold, KEY, or KEY=CAPACITY if it may be new; may be repeated."""
+    order: str | None = None
+    """KEY=VERSION: wait while a task of this key with a smaller version has not ended."""
+    run_at: str | None = None
+    """Not before this instant, as in 2026-01-31T12:00:00Z."""
+    priority: int | None = None
+    """Who goes first through a gate: 1, the highest, to 5; otherwise 3."""
+    hold: Literal["task", "process"] | None = None
+    """Until when the gates are held: until the task, or the process, has ended; otherwise task."""
+
+    def constraints(self) -> Constraints | None:
+        """Return what was asked for; None: nothing was.
+
+        Raises:
+            InvalidRequestError: One of them cannot be read.
+        """
+        if self == ConstraintsInput():
+            return None
+        return Constraints(
+            run_at=instant("--run-at", self.run_at),
+            order=None if self.order is None else _key_and_version(self.order),
+            gates=_gates(self.gate),
+            priority=PRIORITY_DEFAULT if self.priority is None else self.priority,
+            hold=self.hold or "task",
+        )
 
 
 @Parameter(name="*", group=Group("History", sort_key=5))
@@ -174,4 +209,25 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
         if not (key.strip() and equals):
             raise bad_input(option, f"{text!r} is not KEY=VALUE")
         found[key.strip()] = value
+    return found
+
+
+def _key_and_version(text: str) -> tuple[str, str]:
+    key, _, version = text.rpartition("=")
+    if not (key and version):
+        raise bad_input("--order", f"{text!r} is not KEY=VERSION")
+    return key, version
+
+
+def _gates(texts: Iterable[str]) -> dict[str, int | None]:
+    """Return gates with their capacities; a key with an = of its own ends with another one."""
+    found: dict[str, int | None] = {}
+    for text in texts:
+        key, equals, number = text.rpartition("=") if "=" in text else (text, "", "")
+        is_number = number.isascii() and number.isdecimal() and len(number) <= _DIGITS_MAX
+        if not key or (number and not is_number):
+            raise bad_input("--gate", f"{text!r} is neither KEY nor KEY=CAPACITY")
+        if key in found:
+            raise bad_input("--gate", f"{key!r} is given twice")
+        found[key] = int(number) if equals and number else None
     return found

@@ -65,6 +65,10 @@ def build_app() -> App:
     for name, place, summary in _NAMESPACE_COMMANDS:
         namespace.command(f"{_ROOM}.{place}", name=name, help=summary)
     app.command(namespace)
+    gate = App("gate", help="Read and set gates, which tasks wait for.", group="Namespaces")
+    for name, place, summary in _GATE_COMMANDS:
+        gate.command(f"{_ROOM}.{place}", name=name, help=summary)
+    app.command(gate)
     return app
 
 
@@ -89,6 +93,7 @@ _COMMANDS = {
         ("repair", "requests:repair", "Ask the processor to bring a broken process back."),
         ("simple-repair", "requests:simple_repair", "Bring it back without asking."),
         ("await", "requests:await_task", "Wait for a task."),
+        ("cancel", "requests:cancel", "Cancel a task that waits."),
         ("get", "reads:get", "Print a process."),
         ("why", "why:why", "Say what a process waits for."),
         ("trace", "reads:trace", "Print the tasks of a process as a timeline."),
@@ -103,6 +108,12 @@ _NAMESPACE_COMMANDS = (
     ("get", "namespaces:get", "Print a namespace."),
     ("list", "namespaces:list_namespaces", "Print all namespaces."),
     ("delete", "namespaces:delete", "Delete an empty namespace."),
+)
+_GATE_COMMANDS = (
+    ("list", "gates:list_gates", "Print the gates of a namespace."),
+    ("get", "gates:get", "Print a gate, who holds it and who waits for it."),
+    ("set", "gates:set_capacity", "Set how many may hold a gate."),
+    ("delete", "gates:delete", "Delete a gate that nobody uses."),
 )
 
 

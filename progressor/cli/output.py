@@ -14,8 +14,11 @@ _PAYLOAD_SHOWN = 2000
 PIPE_COLUMNS = 240
 """How wide tables are where nobody tells."""
 _NEVER_WRAPPED = frozenset(
-    {"at", "created", "status since", "updated", "status", "type", "task", "event", "events"}
-)
+    {
+        "at", "created", "status since", "held since", "waits since", "updated", "status", "type",
+        "task", "event", "events",
+    }
+)  # fmt: skip
 
 
 class Output:
@@ -91,6 +94,7 @@ def instant_text(instant: dt.datetime | None) -> str:
 STATUS_STYLES: Mapping[str, str] = {
     "init": "cyan",
     "waiting": "cyan",
+    "available": "bold cyan",
     "blocked": "cyan",
     "running": "green",
     "finished": "blue",

@@ -65,9 +65,11 @@ class ReplicaLine:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """All namespaces and replicas together; ``due_age`` is of the oldest task, None: none is due.
+    """All namespaces and replicas together.
 
-    What waits is None where nothing was counted.
+    ``due_age`` is of the oldest task that waits for nothing but a worker, due or available, and
+    ``gate_age`` of the oldest in the line of a gate; None: there is none. What waits is None where
+    nothing was counted.
     """
 
     pace: Pace
@@ -82,6 +84,26 @@ class Totals:
     timer_count: int | None
     retry_count: int | None
     behind_count: int | None
+    run_at_count: int | None
+    order_count: int | None
+    gate_count: int | None
+    gate_age: dt.timedelta | None
+    available_count: int | None
+    held_count: int | None
+    full_gate_count: int | None
+
+    @property
+    def has_constraints(self) -> bool:
+        """Whether anything waits for its constraints, has passed them, or holds a gate."""
+        return any(
+            (
+                self.run_at_count,
+                self.order_count,
+                self.gate_count,
+                self.available_count,
+                self.held_count,
+            )
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,16 +242,24 @@ def _totals(
         serving_count=states.count(ReplicaState.SERVING),
         draining_count=states.count(ReplicaState.DRAINING),
         silent_count=states.count(ReplicaState.SILENT),
-        due_age=max((it.due_age for it in queues or () if it.due_age is not None), default=None),
+        due_age=_oldest(it.worker_age for it in queues or ()),
+        gate_age=_oldest(it.gate_age for it in queues or ()),
         **_counts(queues),
     )
 
 
 def _counts(queues: Sequence[NamespaceQueue] | None) -> Mapping[str, int | None]:
-    names = ("due_count", "timer_count", "retry_count", "behind_count")
+    names = (
+        "due_count", "timer_count", "retry_count", "behind_count", "run_at_count", "order_count",
+        "gate_count", "available_count", "held_count", "full_gate_count",
+    )  # fmt: skip
     if queues is None:
         return dict.fromkeys(names)
     return {name: sum(getattr(queue, name) for queue in queues) for name in names}
+
+
+def _oldest(ages: Iterable[dt.timedelta | None]) -> dt.timedelta | None:
+    return max((age for age in ages if age is not None), default=None)
 
 
 def _pace(rate: StepRate | None) -> Pace:
@@ -248,9 +278,9 @@ def _sum(rates: Iterable[StepRate]) -> StepRate:
 
 
 def _urgency(line: NamespaceLine) -> tuple[dt.timedelta, float, str]:
-    """Return by what namespaces are sorted: the oldest due task, then how much is done."""
-    due_age = None if line.queue is None else line.queue.due_age
-    return -(due_age or _NO_TIME), -(line.pace.settled_per_second or 0.0), line.namespace
+    """Return by what namespaces are sorted: who waits for a worker longest, then the busiest."""
+    age = None if line.queue is None else line.queue.worker_age
+    return -(age or _NO_TIME), -(line.pace.settled_per_second or 0.0), line.namespace
 
 
 def _slowness(line: NamespaceLine) -> tuple[dt.timedelta, dt.timedelta]:

@@ -20,13 +20,34 @@ from progressor.cli.output import (
 )
 from progressor.cli.timeline import timeline
 from progressor.cli.why import cause_text, explanation_of
-from progressor.sdk.values import Event, Process, ProcessStatus, Snapshot, TaskTrace, Wait
+from progressor.sdk.values import (
+    Event,
+    Process,
+    ProcessStatus,
+    Snapshot,
+    TaskTrace,
+    Wait,
+    WaitCause,
+)
 
 _PAGE_MAX = 1000
 _LIMIT_MAX = 1_000_000
 _ALL = HistoryInput()
 
 Status = Literal["init", "running", "error", "finished"]
+Cause = Literal[
+    "running",
+    "timer",
+    "run_at",
+    "retry",
+    "order",
+    "behind_task",
+    "gate",
+    "no_free_worker",
+    "no_replica",
+    "presumed_dead",
+    "overrun",
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +102,13 @@ async def trace(
     Output(as_json=target.json).show(Traced(tasks=tuple(tasks), more=more), timeline(tasks), *notes)
 
 
-async def list_processes(
+async def list_processes(  # noqa: PLR0913  # the wire's own filters, all named
     *,
     status: Annotated[tuple[Status, ...], option("Only of this status; may be repeated.")] = (),
+    cause: Annotated[
+        tuple[Cause, ...],
+        option("Only of which the first task waits for this, see why; may be repeated."),
+    ] = (),
     metadata: Annotated[
         str | None, option("Only those whose metadata contains all of this JSON object.")
     ] = None,
@@ -100,6 +125,7 @@ async def list_processes(
     async with client_of(target) as client:
         found = client.list(
             statuses=[ProcessStatus(it) for it in status],
+            causes=[WaitCause(it) for it in cause],
             metadata=json_object("--metadata", metadata),
             created_from=instant("--created-from", created_from),
             created_to=instant("--created-to", created_to),

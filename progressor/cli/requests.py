@@ -1,16 +1,23 @@
-"""Commands that ask for a task: start, call, notify, repair, simple-repair, await."""
+"""Commands that ask for a task, or about one: start, call, …, await, cancel."""
 
 from typing import Annotated
 
 from rich.text import Text
 
 from progressor.cli.engines import client_of
-from progressor.cli.inputs import RequestInput, bad_input, json_object, option
-from progressor.cli.options import DEFAULT_TARGET, Target
+from progressor.cli.inputs import (
+    ConstraintsInput,
+    RequestInput,
+    bad_input,
+    json_object,
+    option,
+)
+from progressor.cli.options import DEFAULT_ENGINE, DEFAULT_TARGET, Engine, Target
 from progressor.cli.output import Output, facts, payload_text
 from progressor.sdk.values import Accepted, Answer, TaskAnswer
 
 _NO_INPUT = RequestInput()
+_UNCONSTRAINED = ConstraintsInput()
 
 AcceptOnly = Annotated[
     bool, option("Return once the task is durable; `progressor await` fetches the answer.")
@@ -24,6 +31,7 @@ async def start(
     metadata: Annotated[str | None, option("A JSON object, its metadata from the start.")] = None,
     accept_only: AcceptOnly = False,
     request: RequestInput = _NO_INPUT,
+    constraints: ConstraintsInput = _UNCONSTRAINED,
     target: Target = DEFAULT_TARGET,
 ) -> None:
     """Create a process, run its init task and print the processor's answer."""
@@ -34,6 +42,7 @@ async def start(
             idempotency_key=request.idempotency_key,
             context=request.caller_context(),
             history=request.history(),
+            constraints=constraints.constraints(),
             metadata=json_object("--metadata", metadata),
             accept_only=accept_only,
         )
@@ -46,6 +55,7 @@ async def call(
     *,
     accept_only: AcceptOnly = False,
     request: RequestInput = _NO_INPUT,
+    constraints: ConstraintsInput = _UNCONSTRAINED,
     target: Target = DEFAULT_TARGET,
 ) -> None:
     """Run a call on a process and print the processor's answer."""
@@ -56,6 +66,7 @@ async def call(
             idempotency_key=request.idempotency_key,
             context=request.caller_context(),
             history=request.history(),
+            constraints=constraints.constraints(),
             accept_only=accept_only,
         )
     _show(answer, target)
@@ -66,6 +77,7 @@ async def notify(
     /,
     *,
     request: RequestInput = _NO_INPUT,
+    constraints: ConstraintsInput = _UNCONSTRAINED,
     target: Target = DEFAULT_TARGET,
 ) -> None:
     """Leave a call without an answer with a process."""
@@ -76,6 +88,7 @@ async def notify(
             idempotency_key=request.idempotency_key,
             context=request.caller_context(),
             history=request.history(),
+            constraints=constraints.constraints(),
         )
     _show(accepted, target)
 
@@ -123,6 +136,29 @@ async def await_task(
     async with client_of(target) as client:
         answer = await client.await_task(process_id, task_id=task, idempotency_key=idempotency_key)
     _show(answer, target)
+
+
+async def cancel(
+    namespace: str,
+    process_id: str,
+    /,
+    *,
+    task: Annotated[int | None, option("The id of the task.")] = None,
+    key: Annotated[str | None, option("The request's idempotency key, in place of an id.")] = None,
+    engine: Engine = DEFAULT_ENGINE,
+) -> None:
+    """Cancel a task that waits or is available; who waits for its answer is told.
+
+    With an init task its process goes, which has never been.
+    """
+    if (task is None) == (key is None):
+        raise bad_input("--task", "either --task or --key must be given")
+    async with client_of(engine) as client:
+        task_id = await client.cancel(
+            process_id, task_id=task, idempotency_key=key, namespace=namespace
+        )
+    words = f"task {task_id} of {process_id} is cancelled"
+    Output(as_json=engine.json).show({"task_id": task_id}, Text(words))
 
 
 def _show(result: Answer | Accepted | TaskAnswer, target: Target) -> None:

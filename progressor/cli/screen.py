@@ -7,7 +7,7 @@ read, is not cut.
 
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -31,6 +31,21 @@ _AROUND_TABLE = 2
 
 _UNKNOWN = "…"
 _UNITS = ((10, 1, ".1f", "s"), (600, 1, ".0f", "s"), (36_000, 60, ".0f", "min"))
+
+_COUNTS = {"timers": "timer_count", "retries": "retry_count", "behind": "behind_count"}
+"""What waits besides what is due, by the head of its column."""
+
+_CONSTRAINED = {
+    "run at": "run_at_count", "order": "order_count", "gate": "gate_count",
+    "available": "available_count",
+}  # fmt: skip
+"""Likewise with constraints; shown where there is anything."""
+
+_LEAST = (
+    "run at", "behind", "timers", "mean ms", "order", "retries", "available", "gate", "failed/s",
+    "unreachable",
+)  # fmt: skip
+"""Columns of namespaces for which there may be no room."""
 
 Cells = tuple[str | Text, ...]
 
@@ -129,15 +144,17 @@ def _rows(listings: Sequence[_Listing], room: int | None) -> list[int]:
 def _listings(overview: Overview) -> tuple[_Listing, ...]:
     namespaces, replicas = overview.namespaces, overview.replicas
     slowest = overview.slowest[:SLOWEST_MAX]
+    counts = {**_COUNTS, **(_CONSTRAINED if overview.totals.has_constraints else {})}
+    heads = (
+        "namespace", "steps/s", "failed/s", "busy", "due", "oldest", *counts, "mean ms",
+        "unreachable",
+    )  # fmt: skip
     return (
         _Listing(
-            (
-                "namespace", "steps/s", "failed/s", "busy", "due", "oldest", "timers", "retries",
-                "behind", "mean ms", "unreachable",
-            ),
-            ("behind", "timers", "mean ms", "retries", "failed/s", "unreachable"),
+            heads,
+            tuple(head for head in _LEAST if head in heads),
             len(namespaces),
-            lambda number: _namespace(namespaces[number], overview.exact_below),
+            lambda number: _namespace(namespaces[number], counts, overview.exact_below),
         ),
         _Listing(
             ("replica", "id", "state", "heartbeat", "steps/s", "steps", "callers", "version"),
@@ -154,26 +171,27 @@ def _listings(overview: Overview) -> tuple[_Listing, ...]:
     )  # fmt: skip
 
 
-def _namespace(line: NamespaceLine, exact_below: int) -> Cells:
+def _namespace(line: NamespaceLine, counts: Mapping[str, str], exact_below: int) -> Cells:
     pace, queue = line.pace, line.queue
     return (
         line.namespace,
         _rate(pace.settled_per_second),
         _failed(line),
         f"{line.busy_count:,} of {line.worker_count:,}",
-        *(_queue(queue, exact_below) if queue is not None else (_UNKNOWN,) * 5),
+        *(_queue(queue, counts, exact_below) if queue else (_UNKNOWN,) * (2 + len(counts))),
         _milliseconds(pace.mean_processor_time),
         _unreachable(line),
     )
 
 
-def _queue(queue: NamespaceQueue, exact_below: int) -> Cells:
-    late = queue.due_age is not None and queue.due_age >= _LATE
+def _queue(queue: NamespaceQueue, counts: Mapping[str, str], exact_below: int) -> Cells:
     due, *others = (
         _count(number, is_exact=number < exact_below)
-        for number in (queue.due_count, queue.timer_count, queue.retry_count, queue.behind_count)
+        for number in (getattr(queue, name) for name in ("due_count", *counts.values()))
     )
-    age = "" if queue.due_age is None else age_text(queue.due_age)
+    oldest = queue.worker_age
+    late = oldest is not None and oldest >= _LATE
+    age = "" if oldest is None else age_text(oldest)
     return (due, Text(age, style="bold red" if late else ""), *others)
 
 
@@ -212,25 +230,15 @@ def _head(screen: Screen) -> list[Text]:
     title = Text.assemble(("progressor", "bold"), f" at {screen.address}  ")
     title.append(instant_text(overview.read_at), style="dim")
     away = [] if screen.away is None else [Text(away_text(screen.away), style="bold red")]
-    return [title, *away, working, _waiting(overview)]
+    return [title, *away, working, _waiting(overview), *_constrained(overview)]
 
 
 def _waiting(overview: Overview) -> Text:
-    totals = overview.totals
     if overview.queues_age is None:
         return Text("what waits could not be counted", style="yellow")
-    queues = [line.queue for line in overview.namespaces if line.queue is not None]
-
-    def total(name: str) -> str:
-        is_exact = all(getattr(queue, name) < overview.exact_below for queue in queues)
-        return _count(getattr(totals, name), is_exact=is_exact)
-
-    oldest = "" if totals.due_age is None else f", the oldest for {age_text(totals.due_age)}"
     found = _facts(
-        ("due", total("due_count") + oldest),
-        ("timers", total("timer_count")),
-        ("retries", total("retry_count")),
-        ("behind", total("behind_count")),
+        ("due", _total(overview, "due_count") + _oldest(overview.totals.due_age)),
+        *((head, _total(overview, name)) for head, name in _COUNTS.items()),
     )
     if overview.queues_age > _STALE:
         found.append(f"  counted {age_text(overview.queues_age)} ago", style="yellow")
@@ -238,6 +246,27 @@ def _waiting(overview: Overview) -> Text:
         words = f"  {overview.uncounted_namespace_count:,} more namespaces not counted"
         found.append(words, style="yellow")
     return found
+
+
+def _constrained(overview: Overview) -> list[Text]:
+    totals = overview.totals
+    if not totals.has_constraints:
+        return []
+    line = _total(overview, "gate_count") + _oldest(totals.gate_age)
+    if totals.full_gate_count:
+        line += f", at {_total(overview, 'full_gate_count')} full"
+    counted = {head: _total(overview, name) for head, name in _CONSTRAINED.items()} | {"gate": line}
+    return [_facts(*counted.items(), ("held", _total(overview, "held_count")))]
+
+
+def _total(overview: Overview, name: str) -> str:
+    queues = [line.queue for line in overview.namespaces if line.queue is not None]
+    is_exact = all(getattr(queue, name) < overview.exact_below for queue in queues)
+    return _count(getattr(overview.totals, name), is_exact=is_exact)
+
+
+def _oldest(age: dt.timedelta | None) -> str:
+    return "" if age is None else f", the oldest for {age_text(age)}"
 
 
 def away_text(away: Away) -> str:

@@ -1,9 +1,12 @@
-"""What dev shows: the example's processor and its scenario, beside a running engine."""
+"""What dev shows: an example's processor and its scenario, beside a running engine."""
 
 import asyncio
 import contextlib
+import dataclasses
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.rule import Rule
@@ -12,18 +15,64 @@ from rich.text import Text
 from progressor.cli.hosting import Engine, forever
 from progressor.cli.timeline import timeline
 from progressor.errors import ProgressorError
-from progressor.example.order import orders
-from progressor.example.scenario import Played, Scenario, ScenarioError, register
-from progressor.sdk.client import Client
-from progressor.sdk.codecs import BYTES
+from progressor.example import order, rollout
+from progressor.example.rollout_scenario import RolloutScenario
+from progressor.example.scenario import Scenario, ScenarioError, register
+from progressor.sdk import BYTES, Client, NamespaceConfig, Processor
 from progressor.sdk.server import BIND_DEFAULT
 
 _PATIENCE_SECONDS = 90.0
 _ANY_PORT = "127.0.0.1:0"
 
 
-async def show(engine: Engine, *, console: Console, once: bool) -> None:
-    """Serve the example, play it, show its trace; then, unless `once`, keep serving.
+class Play(Protocol):
+    """One run of an example."""
+
+    @property
+    def processor(self) -> Processor[Any]:
+        """Who carries out its steps."""
+
+    async def play(self, client: Client) -> tuple[str, ...]:
+        """Play it to its end, and return processes that it leaves behind."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """What can be shown: its namespace, by where the processor is reached, and a run of it.
+
+    ``commands`` can be tried afterwards; ``{id}`` stands for a process that is left.
+    """
+
+    namespace: Callable[[str], NamespaceConfig]
+    begin: Callable[..., Play]
+    commands: tuple[str, ...]
+
+
+EXAMPLES: Mapping[str, Example] = MappingProxyType(
+    {
+        "order": Example(
+            namespace=order.namespace,
+            begin=Scenario,
+            commands=(
+                "trace -n orders {id}",
+                """start -n orders mine --args '{"item":"tea","price":7}'""",
+                """call -n orders mine --args '{"type":"pay","amount":7}'""",
+            ),
+        ),
+        "rollout": Example(
+            namespace=rollout.namespace,
+            begin=RolloutScenario,
+            commands=(
+                f"gate list {rollout.NAMESPACE}",
+                f"trace -n {rollout.NAMESPACE} {{id}}",
+            ),
+        ),
+    }
+)
+
+
+async def show(engine: Engine, *, console: Console, once: bool, example: Example) -> None:
+    """Serve an example, play it, show its trace; then, unless `once`, keep serving.
 
     Raises:
         ScenarioError: It went another way than it must, or `once` and PostgreSQL stays away.
@@ -33,20 +82,21 @@ async def show(engine: Engine, *, console: Console, once: bool) -> None:
         console.print(Text(f"metrics at {engine.metrics_url}"))
     await _until_serving(engine, console=console, once=once)
     address = reachable(engine.addresses[0])
-    async with (
-        _processor() as target,
-        Client(address, namespace=orders.name, timeout=_PATIENCE_SECONDS) as client,
-    ):
-        console.print(Text(f"processor at {target}\n"))
-        try:
-            await register(client, target)
-        except ProgressorError as error:
-            raise ScenarioError("register its namespace", f"{error} ({error.reason})") from error
-        played = await Scenario(client, console=console, run=secrets.token_hex(3)).play()
-        await _show_trace(address, played, console=console)
-        if not once:
-            _invite(engine, address, played, console=console)
-            await forever()
+    run = example.begin(console=console, run=secrets.token_hex(3))
+    async with _serving(run.processor) as target:
+        config = example.namespace(target)
+        async with Client(address, namespace=config.name, timeout=_PATIENCE_SECONDS) as client:
+            console.print(Text(f"processor at {target}\n"))
+            try:
+                await register(client, config)
+            except ProgressorError as error:
+                why = f"{error} ({error.reason})"
+                raise ScenarioError("register its namespace", why) from error
+            left = await run.play(client)
+            await _show_traces(address, config.name, left[:2], console=console)
+            if not once:
+                _invite(engine, address, example, left[0], console=console)
+                await forever()
 
 
 def reachable(address: str) -> str:
@@ -68,34 +118,34 @@ async def _until_serving(engine: Engine, *, console: Console, once: bool) -> Non
 
 
 @contextlib.asynccontextmanager
-async def _processor() -> AsyncIterator[str]:
+async def _serving(processor: Processor[Any]) -> AsyncIterator[str]:
     async with contextlib.AsyncExitStack() as stack:
         try:
-            target = await stack.enter_async_context(orders.running(BIND_DEFAULT))
+            target = await stack.enter_async_context(processor.running(BIND_DEFAULT))
         except RuntimeError:
-            # Somebody has our port. Ours is better kept: orders of an earlier run find us there
+            # Somebody has our port. Ours is better kept: processes of an earlier run find us there
             # even before the namespace is brought up to date.
-            target = await stack.enter_async_context(orders.running(_ANY_PORT))
+            target = await stack.enter_async_context(processor.running(_ANY_PORT))
         yield target
 
 
-async def _show_trace(address: str, played: Played, *, console: Console) -> None:
-    async with Client(address, namespace=orders.name, codec=BYTES) as client:
-        for order_id in (played.shipped, played.expired):
-            trace = await client.trace(order_id)
+async def _show_traces(
+    address: str, namespace: str, process_ids: tuple[str, ...], *, console: Console
+) -> None:
+    async with Client(address, namespace=namespace, codec=BYTES) as client:
+        for process_id in process_ids:
+            trace = await client.trace(process_id)
             console.print()
-            console.print(Rule(Text(f"trace of {order_id}"), style="dim", align="left"))
+            console.print(Rule(Text(f"trace of {process_id}"), style="dim", align="left"))
             console.print(timeline(trace.tasks))
 
 
-def _invite(engine: Engine, address: str, played: Played, *, console: Console) -> None:
+def _invite(
+    engine: Engine, address: str, example: Example, process_id: str, *, console: Console
+) -> None:
     where = "" if address == "127.0.0.1:7420" else f" --address {address}"
-    order = '{"item":"tea","price":7}'
     console.print(Text(f"\nserving at {', '.join(engine.addresses)} until Ctrl-C; try", "bold"))
-    for command in (
-        f"progressor trace -n {orders.name} {played.shipped}{where}",
-        f"progressor start -n {orders.name} mine --args '{order}'{where}",
-        f'progressor call -n {orders.name} mine --args \'{{"type":"pay","amount":7}}\'{where}',
-    ):
+    for command in example.commands:
+        words = command.replace("{id}", process_id)
         # Not wrapped, so that it can be copied.
-        console.print(Text(f"  {command}"), soft_wrap=True)
+        console.print(Text(f"  progressor {words}{where}"), soft_wrap=True)

@@ -9,6 +9,8 @@
     +412 ms  call #3  error  in 354 ms, 3 attempts, the last in 9 ms
                       → {"type":"ship"}
                       ✗ UNAVAILABLE WAREHOUSE_DOWN: warehouse north is down
+
+Of a task with constraints also where its life went: ``⧗ 2.10 s for its gates, 9 ms running``.
 """
 
 import datetime as dt
@@ -19,9 +21,11 @@ from rich.table import Table
 from rich.text import Text
 
 from progressor.cli.output import one_line, payload_text, status_text
+from progressor.sdk.constraints import TimeSpent
 from progressor.sdk.values import TaskStatus, TaskTrace
 
 _EVENTS_SHOWN = 20
+_SHOWN_MIN = dt.timedelta(milliseconds=1)
 _SECONDS_MAX = 600
 _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
@@ -70,6 +74,8 @@ def _spent(task: TaskTrace) -> str:
 
 
 def _beneath(task: TaskTrace) -> Iterator[Text]:
+    if task.spent is not None:
+        yield Text(f"⧗ {_parts(task.spent) or 'waited for nothing'}", style="dim")
     if task.args:
         yield Text(f"→ {payload_text(task.args)}")
     for event in task.events[:_EVENTS_SHOWN]:
@@ -82,6 +88,19 @@ def _beneath(task: TaskTrace) -> Iterator[Text]:
         code = _CODE_NAMES.get(task.error.code, str(task.error.code))
         words = " ".join(part for part in (code, task.error.reason) if part)
         yield Text(f"✗ {words}: {one_line(task.error.message)}", style="red")
+
+
+def _parts(spent: TimeSpent) -> str:
+    """Return where the life of a task with constraints went, as far as it can be seen."""
+    parts = {
+        "for its instant": spent.time,
+        "for its order": spent.order,
+        "for its process": spent.process,
+        "for its gates": spent.gates,
+        "for a worker": spent.available,
+        "running": spent.running,
+    }
+    return ", ".join(f"{_span(it)} {words}" for words, it in parts.items() if it >= _SHOWN_MIN)
 
 
 def _span(span: dt.timedelta) -> str:

@@ -8,7 +8,15 @@ from rich.text import Text
 from progressor.cli.engines import client_of
 from progressor.cli.options import DEFAULT_ENGINE, Engine
 from progressor.cli.output import Output, instant_text, one_line
-from progressor.sdk.values import NO_HISTORY, Snapshot, TaskType, Wait, WaitCause
+from progressor.sdk.values import (
+    NO_HISTORY,
+    GateWait,
+    OrderWait,
+    Snapshot,
+    TaskType,
+    Wait,
+    WaitCause,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,21 +70,24 @@ def _cause_text(wait: Wait) -> str:
             return f"running{where}{_at(' since ', wait.since)}{again}"
         case WaitCause.BEHIND_TASK:
             return _line_text(wait)
+        case WaitCause.RUN_AT | WaitCause.ORDER | WaitCause.GATE:
+            return _constraint_text(wait)
         case WaitCause.NO_FREE_WORKER:
             return _crowd_text(wait)
         case WaitCause.RETRY:
             of = "" if wait.attempts_max is None else f" of {wait.attempts_max}"
             return f"retry {wait.attempt}{of}{_at(' at ', wait.until)}{_after(wait)}"
-        case WaitCause.PRESUMED_DEAD:
-            collected = _at(", collected at ", wait.collected_at)
-            return f"replica {wait.replica_id} presumed dead{collected}"
         case _:
-            # Also one that only a newer release knows: what every cause may have.
-            name = wait.cause.replace("_", " ")
-            return (
-                f"{name}{where}{_at(', until ', wait.until)}{_at(' since ', wait.since)}"
-                f"{_at(', collected at ', wait.collected_at)}"
-            )
+            return _other_text(wait, where)
+
+
+def _other_text(wait: Wait, where: str) -> str:
+    collected = _at(", collected at ", wait.collected_at)
+    if wait.cause is WaitCause.PRESUMED_DEAD:
+        return f"replica {wait.replica_id} presumed dead{collected}"
+    # Also one that only a newer release knows: what every cause may have.
+    name = wait.cause.replace("_", " ")
+    return f"{name}{where}{_at(', until ', wait.until)}{_at(' since ', wait.since)}{collected}"
 
 
 def _line_text(wait: Wait) -> str:
@@ -86,6 +97,31 @@ def _line_text(wait: Wait) -> str:
     state = "running" if wait.behind_runs else "waiting"
     since = _at(f", {state} since ", wait.behind_since)
     return f"behind task {wait.behind_task_id}{kind}{since}"
+
+
+def _constraint_text(wait: Wait) -> str:
+    if wait.cause is WaitCause.RUN_AT:
+        return _at("not before ", wait.until)
+    if wait.cause is WaitCause.GATE:
+        return ", ".join(map(_gate_text, wait.gates))
+    return "" if wait.order is None else _order_text(wait.order)
+
+
+def _order_text(wait: OrderWait) -> str:
+    return (
+        f"order {wait.order.key}: {wait.order.version} behind {wait.version} (task {wait.task_id} "
+        f"of {wait.process_id}, {wait.status})"
+    )
+
+
+def _gate_text(gate: GateWait) -> str:
+    held = f"{gate.held} of {gate.capacity} held"
+    if gate.holders:
+        first = gate.holders[0]
+        by = "by" if len(gate.holders) == 1 else "first by"
+        held += f" {by} {first.process_id}{_at(' since ', first.held_at)}"
+    place = f", {gate.position} of {gate.waiting_count} in line" if gate.position else ""
+    return f"gate {gate.gate} ({held}){place}"
 
 
 def _crowd_text(wait: Wait) -> str:

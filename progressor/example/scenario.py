@@ -5,7 +5,6 @@ and shipped. Nobody pays the second one. Timers are waited for by awaiting their
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 
 import msgspec
@@ -13,10 +12,11 @@ from rich.console import Console
 from rich.text import Text
 
 from progressor import errors
-from progressor.example.order import Order, Pay, Reroute, Ship, namespace, orders
+from progressor.example.order import Order, Pay, Reroute, Ship, orders
 from progressor.sdk import (
     Client,
     NamespaceAlreadyExistsError,
+    NamespaceConfig,
     ProcessFailedError,
     ProcessStatus,
     ProgressorError,
@@ -38,35 +38,34 @@ class ScenarioError(errors.ProgressorError):
         super().__init__(f"the example failed to {step}: {why}")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """The ids of the orders that a scenario leaves behind."""
-
-    shipped: str
-    expired: str
-
-
 class Scenario:
     """One run, told as it happens; `run` makes the ids of its orders its own."""
 
-    def __init__(self, client: Client, *, console: Console, run: str) -> None:
-        """Take a client of the namespace `orders`."""
-        self._client, self._console = client, console
-        self._orders = Played(shipped=f"order-{run}", expired=f"order-{run}-unpaid")
+    processor = orders
+    _client: Client
 
-    async def play(self) -> Played:
-        """Play it to its end, a few seconds later.
+    def __init__(self, *, console: Console, run: str) -> None:
+        """Begin with nothing."""
+        self._console = console
+        self._shipped, self._expired = f"order-{run}", f"order-{run}-unpaid"
+
+    async def play(self, client: Client) -> tuple[str, ...]:
+        """Play it to its end, a few seconds later; return the orders that it leaves behind.
+
+        Args:
+            client: Of the namespace `orders`.
 
         Raises:
             ScenarioError: It went another way; the message says where and how.
         """
+        self._client = client
         await self._pay_late()
         await self._break_and_repair()
         await self._let_expire()
-        return self._orders
+        return self._shipped, self._expired
 
     async def _pay_late(self) -> None:
-        order_id = self._orders.shipped
+        order_id = self._shipped
         order = Order(item="tea", price=_PRICE)
         with self._step("start", order_id, order):
             answer = await self._client.start(order_id, order, idempotency_key="place")
@@ -85,7 +84,7 @@ class Scenario:
             self._answered(answer.response)
 
     async def _break_and_repair(self) -> None:
-        order_id = self._orders.shipped
+        order_id = self._shipped
         with self._step("call", order_id, Ship()):
             try:
                 await self._client.call(order_id, Ship())
@@ -102,7 +101,7 @@ class Scenario:
         await self._expect_finished(order_id, {"shipped": True})
 
     async def _let_expire(self) -> None:
-        order_id = self._orders.expired
+        order_id = self._expired
         order = Order(item="cake", price=_PRICE, expire_after=0.4)
         with self._step("start", order_id, order):
             answer = await self._client.start(order_id, order, idempotency_key="place")
@@ -150,9 +149,8 @@ class Scenario:
         self._console.print(Text.assemble(("      ✗ ", "yellow"), words))
 
 
-async def register(client: Client, processor_target: str) -> None:
-    """Create the namespace of the orders, or bring the one that is there up to date."""
-    config = namespace(processor_target)
+async def register(client: Client, config: NamespaceConfig) -> None:
+    """Create the namespace of an example, or bring the one that is there up to date."""
     try:
         await client.create_namespace(config)
     except NamespaceAlreadyExistsError:
@@ -161,6 +159,3 @@ async def register(client: Client, processor_target: str) -> None:
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
-
-
-NAMESPACE = orders.name

@@ -35,6 +35,9 @@ from progressor.errors import (
     DeadlineExceededError,
     EventNotFoundError,
     FieldViolation,
+    GateChangedError,
+    GateInUseError,
+    GateNotFoundError,
     IdempotencyKeyReusedError,
     InvalidRequestError,
     NamespaceAlreadyExistsError,
@@ -59,6 +62,8 @@ from progressor.errors import (
     StorageUnavailableError,
     TaskCancelledError,
     TaskFailedError,
+    TaskHasEndedError,
+    TaskIsRunningError,
     TaskNotFoundError,
 )
 from progressor.sdk.activity import (
@@ -74,7 +79,9 @@ from progressor.sdk.activity import (
 )
 from progressor.sdk.client import Client
 from progressor.sdk.codecs import BYTES, JSON, BytesCodec, Codec, JsonCodec, Payload
+from progressor.sdk.constraints import Constraints, GateHold, Order, TimeSpent
 from progressor.sdk.failures import EngineUnavailableError, UnexpectedStatusError
+from progressor.sdk.gates import Gate, GateHolder, GateView, GateWaiter
 from progressor.sdk.namespaces import NamespaceConfig, RetryPolicy, ZombiePolicy
 from progressor.sdk.processor import Processor
 from progressor.sdk.replicas import LogLevel, LogLevelChange, Replica, ReplicaState
@@ -87,9 +94,11 @@ from progressor.sdk.values import (
     Answer,
     Direction,
     Event,
+    GateWait,
     HistoryRange,
     NewEvent,
     NewTimer,
+    OrderWait,
     Process,
     ProcessStatus,
     SimpleRepaired,
@@ -116,6 +125,7 @@ __all__ = (
     "BytesCodec",
     "Client",
     "Codec",
+    "Constraints",
     "DeadlineExceededError",
     "Direction",
     "EngineUnavailableError",
@@ -123,6 +133,15 @@ __all__ = (
     "EventNotFoundError",
     "Fail",
     "FieldViolation",
+    "Gate",
+    "GateChangedError",
+    "GateHold",
+    "GateHolder",
+    "GateInUseError",
+    "GateNotFoundError",
+    "GateView",
+    "GateWait",
+    "GateWaiter",
     "HistoryRange",
     "IdempotencyKeyReusedError",
     "InvalidRequestError",
@@ -140,6 +159,8 @@ __all__ = (
     "NewEvent",
     "NewTimer",
     "NotFoundError",
+    "Order",
+    "OrderWait",
     "OverloadedError",
     "Payload",
     "Process",
@@ -176,10 +197,13 @@ __all__ = (
     "TaskCancelledError",
     "TaskError",
     "TaskFailedError",
+    "TaskHasEndedError",
+    "TaskIsRunningError",
     "TaskNotFoundError",
     "TaskStatus",
     "TaskTrace",
     "TaskType",
+    "TimeSpent",
     "Timer",
     "Trace",
     "UnexpectedStatusError",

@@ -3,13 +3,16 @@
 import dataclasses
 import datetime as dt
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from progressor.sdk.replicas import ReplicaState
 from progressor.sdk.wire import duration_from_wire, instant_from_wire
 from progressor.v1 import replica_service_pb2 as pb
 
 _NO_TIME = dt.timedelta()
+_Age: TypeAlias = Literal[
+    "due_age", "retry_age", "behind_age", "order_age", "gate_age", "available_age"
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +70,14 @@ class NamespaceQueue:
     """What waits in a namespace, over all replicas.
 
     ``due_count`` are tasks to which nothing but a worker is missing; timers and retries wait for
-    their time, ``behind_count`` for another task of their process. Ages are of the oldest of them,
-    a retry's from its first attempt; None: there is none.
+    their time, ``behind_count`` for another task of their process. With constraints,
+    ``run_at_count`` wait for their instant, ``order_count`` for a smaller version, ``gate_count``
+    for a place in their gates, and ``available_count``, not among ``due_count``, for nothing but a
+    worker. Ages are of the oldest of them, a retry's from its first attempt, with constraints from
+    when they came to wait for that; None: there is none.
+
+    ``held_count`` places of gates are taken, and ``full_gate_count`` gates have none left for their
+    lines.
     """
 
     namespace: str
@@ -79,6 +88,21 @@ class NamespaceQueue:
     retry_age: dt.timedelta | None
     behind_count: int
     behind_age: dt.timedelta | None
+    run_at_count: int = 0
+    order_count: int = 0
+    order_age: dt.timedelta | None = None
+    gate_count: int = 0
+    gate_age: dt.timedelta | None = None
+    available_count: int = 0
+    available_age: dt.timedelta | None = None
+    held_count: int = 0
+    full_gate_count: int = 0
+
+    @property
+    def worker_age(self) -> dt.timedelta | None:
+        """How long the oldest has waited for nothing but a worker; None: none does."""
+        ages = [age for age in (self.due_age, self.available_age) if age is not None]
+        return max(ages, default=None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,12 +267,23 @@ def _queue(message: pb.NamespaceQueue) -> NamespaceQueue:
     return NamespaceQueue(
         namespace=message.namespace,
         due_count=message.due_count,
-        due_age=duration_from_wire(message.due_age) if message.HasField("due_age") else None,
+        due_age=_age(message, "due_age"),
         timer_count=message.timer_count,
         retry_count=message.retry_count,
-        retry_age=duration_from_wire(message.retry_age) if message.HasField("retry_age") else None,
+        retry_age=_age(message, "retry_age"),
         behind_count=message.behind_count,
-        behind_age=(
-            duration_from_wire(message.behind_age) if message.HasField("behind_age") else None
-        ),
+        behind_age=_age(message, "behind_age"),
+        run_at_count=message.run_at_count,
+        order_count=message.order_count,
+        order_age=_age(message, "order_age"),
+        gate_count=message.gate_count,
+        gate_age=_age(message, "gate_age"),
+        available_count=message.available_count,
+        available_age=_age(message, "available_age"),
+        held_count=message.held_count,
+        full_gate_count=message.full_gate_count,
     )
+
+
+def _age(message: pb.NamespaceQueue, name: _Age) -> dt.timedelta | None:
+    return duration_from_wire(getattr(message, name)) if message.HasField(name) else None

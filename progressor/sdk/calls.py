@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from progressor.sdk.codecs import Codec, Payload
+from progressor.sdk.constraints import Constraints, constraints_to_wire
 from progressor.sdk.exchange import Exchange, Listing, Page
+from progressor.sdk.gate_calls import GateCalls
 from progressor.sdk.namespace_calls import NamespaceCalls
 from progressor.sdk.replica_calls import ReplicaCalls
 from progressor.sdk.requests import event_to_wire, metadata_to_wire, range_to_wire, timer_to_wire
@@ -31,6 +33,7 @@ from progressor.sdk.values import (
     TaskAnswer,
     TaskType,
     Trace,
+    WaitCause,
 )
 from progressor.sdk.wire import Seconds, optional_instant_to_wire, optional_timedelta
 from progressor.v1 import process_service_pb2 as pb
@@ -40,7 +43,7 @@ _UNSPECIFIED = ProcessStatus.UNSPECIFIED
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Calls(NamespaceCalls, ReplicaCalls):
+class Calls(NamespaceCalls, GateCalls, ReplicaCalls):
     """Builds requests; what every method takes is said here.
 
     Args:
@@ -49,6 +52,7 @@ class Calls(NamespaceCalls, ReplicaCalls):
             reached; "": every request is new.
         context: Pairs handed through to the processor as they are.
         history: How much history the processor gets; None: the namespace's choice.
+        constraints: What the task must pass before it may run; None: nothing.
         response_type, state_type: What the codec decodes to, as in ``response_type=Receipt``.
         timeout: Seconds or a timedelta; None: the client's. The task outlives it.
         namespace: "": the client's.
@@ -65,6 +69,7 @@ class Calls(NamespaceCalls, ReplicaCalls):
         idempotency_key: str = "",
         context: Mapping[str, str] | None = None,
         history: HistoryRange | None = None,
+        constraints: Constraints | None = None,
         metadata: Mapping[str, Payload] | None = None,
         accept_only: bool = False,
         response_type: Payload = Any,
@@ -85,6 +90,7 @@ class Calls(NamespaceCalls, ReplicaCalls):
             request=pb.StartRequest(
                 **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
                 metadata=metadata_to_wire(metadata),
+                constraints=constraints_to_wire(constraints),
                 accept_only=accept_only,
             ),
             parse=lambda message: read_answer(message, self.codec, response_type),
@@ -100,6 +106,7 @@ class Calls(NamespaceCalls, ReplicaCalls):
         idempotency_key: str = "",
         context: Mapping[str, str] | None = None,
         history: HistoryRange | None = None,
+        constraints: Constraints | None = None,
         accept_only: bool = False,
         response_type: Payload = Any,
         timeout: Seconds | None = None,
@@ -115,6 +122,7 @@ class Calls(NamespaceCalls, ReplicaCalls):
             rpc="Call",
             request=pb.CallRequest(
                 **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
+                constraints=constraints_to_wire(constraints),
                 accept_only=accept_only,
             ),
             parse=lambda message: read_answer(message, self.codec, response_type),
@@ -130,6 +138,7 @@ class Calls(NamespaceCalls, ReplicaCalls):
         idempotency_key: str = "",
         context: Mapping[str, str] | None = None,
         history: HistoryRange | None = None,
+        constraints: Constraints | None = None,
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Accepted]:
@@ -137,7 +146,8 @@ class Calls(NamespaceCalls, ReplicaCalls):
         return Exchange(
             rpc="Notify",
             request=pb.NotifyRequest(
-                **self._task_fields(process_id, args, idempotency_key, context, history, namespace)
+                **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
+                constraints=constraints_to_wire(constraints),
             ),
             parse=read_accepted,
             repeatable=bool(idempotency_key),
@@ -276,6 +286,38 @@ class Calls(NamespaceCalls, ReplicaCalls):
             timeout=optional_timedelta(timeout),
         )
 
+    def cancel(
+        self,
+        process_id: str,
+        *,
+        task_id: int | None = None,
+        idempotency_key: str | None = None,
+        timeout: Seconds | None = None,
+        namespace: str = "",
+    ) -> Exchange[int]:
+        """Cancel a task that waits or is available, and return its id.
+
+        Who waits for it gets TaskCancelledError. With an init task its process goes, which has
+        never been: ProcessRemovedError.
+
+        Raises:
+            ValueError: Neither an id nor a key is given, or both.
+            TaskNotFoundError: The process has no such task.
+            TaskIsRunningError, TaskHasEndedError: It is too late.
+        """
+        return Exchange(
+            rpc="Cancel",
+            request=pb.CancelRequest(
+                namespace=namespace or self.namespace,
+                process_id=process_id,
+                **_task_named(task_id, idempotency_key),
+            ),
+            parse=_cancelled_task,
+            # One that took effect, and whose answer was lost, would be told that it had ended.
+            repeatable=False,
+            timeout=optional_timedelta(timeout),
+        )
+
     def trace(
         self,
         process_id: str,
@@ -303,6 +345,7 @@ class Calls(NamespaceCalls, ReplicaCalls):
         self,
         *,
         statuses: Sequence[ProcessStatus] = (),
+        causes: Sequence[WaitCause] = (),
         created_from: dt.datetime | None = None,
         created_to: dt.datetime | None = None,
         metadata: Mapping[str, Payload] | None = None,
@@ -312,8 +355,9 @@ class Calls(NamespaceCalls, ReplicaCalls):
     ) -> Listing[Process]:
         """Go through the processes of a namespace, newest first, page after page.
 
-        Without `statuses` of any status; with `metadata` those whose metadata contains all of it;
-        created at or after `created_from` and before `created_to`. `timeout` is for one page.
+        Without `statuses` of any status; with `causes` those whose first task waits for any of
+        them; with `metadata` those whose metadata contains all of it; created at or after
+        `created_from` and before `created_to`. `timeout` is for one page.
         """
 
         def page(token: str) -> Exchange[Page[Process]]:
@@ -322,6 +366,7 @@ class Calls(NamespaceCalls, ReplicaCalls):
                 request=pb.ListRequest(
                     namespace=namespace or self.namespace,
                     statuses=[types.ProcessStatus.ValueType(it.number) for it in statuses],
+                    causes=[types.WaitCause.ValueType(it.number) for it in causes],
                     created_from=optional_instant_to_wire(created_from),
                     created_to=optional_instant_to_wire(created_to),
                     metadata=metadata_to_wire(metadata),
@@ -354,17 +399,13 @@ class Calls(NamespaceCalls, ReplicaCalls):
             ValueError: Neither is given, or both.
             TaskNotFoundError: The process has no such task.
         """
-        if (task_id is None) == (idempotency_key is None):
-            message = "a task is named by either `task_id` or `idempotency_key`"
-            raise ValueError(message)
-        request = pb.AwaitTaskRequest(namespace=namespace or self.namespace, process_id=process_id)
-        if task_id is not None:
-            request.task_id = task_id
-        if idempotency_key is not None:
-            request.idempotency_key = idempotency_key
         return Exchange(
             rpc="AwaitTask",
-            request=request,
+            request=pb.AwaitTaskRequest(
+                namespace=namespace or self.namespace,
+                process_id=process_id,
+                **_task_named(task_id, idempotency_key),
+            ),
             parse=lambda message: read_task_answer(message, self.codec, response_type),
             repeatable=True,
             timeout=optional_timedelta(timeout),
@@ -387,3 +428,15 @@ class Calls(NamespaceCalls, ReplicaCalls):
             "idempotency_key": idempotency_key,
             "history_range": range_to_wire(history),
         }
+
+
+def _cancelled_task(message: pb.CancelResponse) -> int:
+    return message.task_id
+
+
+def _task_named(task_id: int | None, idempotency_key: str | None) -> dict[str, Any]:
+    """Return the field that names a task, by its id or by its key."""
+    if (task_id is None) == (idempotency_key is None):
+        message = "a task is named by either `task_id` or `idempotency_key`"
+        raise ValueError(message)
+    return {"idempotency_key": idempotency_key} if task_id is None else {"task_id": task_id}

@@ -106,6 +106,7 @@ class Client:
     remove = _sent(Calls.remove)
     trace = _sent(Calls.trace)
     list = _iterated(Calls.list)
+    cancel = _sent(Calls.cancel)
     await_task = _sent(Calls.await_task)
 
     create_namespace = _sent(Calls.create_namespace)
@@ -113,6 +114,11 @@ class Client:
     get_namespace = _sent(Calls.get_namespace)
     list_namespaces = _iterated(Calls.list_namespaces)
     delete_namespace = _sent(Calls.delete_namespace)
+
+    list_gates = _iterated(Calls.list_gates)
+    get_gate = _sent(Calls.get_gate)
+    set_gate = _sent(Calls.set_gate)
+    delete_gate = _sent(Calls.delete_gate)
 
     list_replicas = _iterated(Calls.list_replicas)
     activity = _sent(Calls.activity)

@@ -15,6 +15,7 @@ from progressor.sdk.failures import error_for, read_status
 from progressor.sdk.propagation import trace_metadata
 from progressor.sdk.session import NoSessionsError
 from progressor.sdk.sessions import Sessions
+from progressor.v1.gate_service_pb2_grpc import GateServiceStub
 from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceStub
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from progressor.v1.replica_service_pb2_grpc import ReplicaServiceStub
@@ -35,7 +36,9 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
 
-Stubs: TypeAlias = dict[Service, ProcessServiceStub | NamespaceServiceStub | ReplicaServiceStub]
+Stubs: TypeAlias = dict[
+    Service, ProcessServiceStub | NamespaceServiceStub | ReplicaServiceStub | GateServiceStub
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,4 +193,5 @@ def _stubs(channel: grpc.aio.Channel | grpc.Channel) -> Stubs:
         Service.PROCESSES: ProcessServiceStub(channel),
         Service.NAMESPACES: NamespaceServiceStub(channel),
         Service.REPLICAS: ReplicaServiceStub(channel),
+        Service.GATES: GateServiceStub(channel),
     }

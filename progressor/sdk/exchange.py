@@ -24,6 +24,7 @@ class Service(enum.Enum):
     PROCESSES = enum.auto()
     NAMESPACES = enum.auto()
     REPLICAS = enum.auto()
+    GATES = enum.auto()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

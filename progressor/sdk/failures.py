@@ -77,6 +77,11 @@ class Status:
         return self.metadata.get("process_id", "")
 
     @property
+    def gate(self) -> str:
+        """The gate that the engine named."""
+        return self.metadata.get("gate", "")
+
+    @property
     def detail(self) -> str:
         """Why something failed: the processor's words, else the status message."""
         return self.metadata.get("detail", self.message)
@@ -172,18 +177,25 @@ def _namespace_changed(status: Status) -> errors.NamespaceChangedError:
     )
 
 
+def _gate_changed(status: Status) -> errors.GateChangedError:
+    return errors.GateChangedError(status.gate, status.number("expected"), status.number("actual"))
+
+
 _BY_REASON: Mapping[str, Callable[[Status], errors.ProgressorError]] = {
     "INVALID_REQUEST": _invalid_request,
     "NAMESPACE_NOT_FOUND": lambda it: errors.NamespaceNotFoundError(it.namespace),
     "PROCESS_NOT_FOUND": lambda it: errors.ProcessNotFoundError(it.namespace, it.process_id),
     "EVENT_NOT_FOUND": lambda it: errors.EventNotFoundError(it.process_id, it.number("event_id")),
     "TASK_NOT_FOUND": _task_not_found,
+    "GATE_NOT_FOUND": lambda it: errors.GateNotFoundError(it.namespace, it.gate),
     "PROCESS_ALREADY_EXISTS": lambda it: errors.ProcessAlreadyExistsError(
         it.namespace, it.process_id
     ),
     "NAMESPACE_ALREADY_EXISTS": lambda it: errors.NamespaceAlreadyExistsError(it.namespace),
     "NAMESPACE_NOT_EMPTY": lambda it: errors.NamespaceNotEmptyError(it.namespace),
     "NAMESPACE_CHANGED": _namespace_changed,
+    "GATE_IN_USE": lambda it: errors.GateInUseError(it.namespace, it.gate),
+    "GATE_CHANGED": _gate_changed,
     "IDEMPOTENCY_KEY_REUSED": lambda it: errors.IdempotencyKeyReusedError(
         it.process_id, it.metadata.get("idempotency_key", "")
     ),
@@ -192,6 +204,8 @@ _BY_REASON: Mapping[str, Callable[[Status], errors.ProgressorError]] = {
     ),
     "PROCESS_IS_RUNNING": lambda it: errors.ProcessIsRunningError(it.process_id),
     "PROCESS_FINISHED": lambda it: errors.ProcessFinishedError(it.process_id),
+    "TASK_IS_RUNNING": lambda it: errors.TaskIsRunningError(it.process_id, it.number("task_id")),
+    "TASK_HAS_ENDED": lambda it: errors.TaskHasEndedError(it.process_id, it.number("task_id")),
     "REPAIR_FAILED": lambda it: errors.RepairFailedError(
         it.process_id, it.detail, it.number("task_id")
     ),

@@ -7,8 +7,12 @@ from collections.abc import Iterable, Mapping
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from progressor.sdk.values import WireEnum
-from progressor.sdk.wire import duration_from_wire, duration_to_wire, instant_from_wire
+from progressor.sdk.wire import (
+    WireEnum,
+    duration_from_wire,
+    duration_to_wire,
+    instant_from_wire,
+)
 from progressor.v1 import namespace_service_pb2 as pb
 
 _SET_BY_THE_ENGINE = frozenset({"created_at", "updated_at", "revision"})

@@ -3,8 +3,7 @@
 import dataclasses
 import datetime as dt
 
-from progressor.sdk.values import WireEnum
-from progressor.sdk.wire import duration_from_wire, instant_from_wire
+from progressor.sdk.wire import WireEnum, duration_from_wire, instant_from_wire
 from progressor.v1 import replica_service_pb2 as pb
 
 

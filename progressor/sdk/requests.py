@@ -3,6 +3,7 @@
 from google.protobuf.struct_pb2 import Struct
 
 from progressor.sdk.codecs import Codec, Payload
+from progressor.sdk.constraints import constraints_to_wire
 from progressor.sdk.values import HistoryRange, NewEvent, NewTimer
 from progressor.sdk.wire import duration_to_wire, instant_to_wire, object_to_wire
 from progressor.v1 import types_pb2 as types
@@ -44,6 +45,7 @@ def timer_to_wire(timer: NewTimer, codec: Codec) -> types.SetTimer:
         remove=timer.remove,
         args=codec.encode(timer.args),
         history_range=range_to_wire(timer.history),
+        constraints=constraints_to_wire(timer.constraints),
     )
     if timer.at is not None:
         wire.at.CopyFrom(instant_to_wire(timer.at))

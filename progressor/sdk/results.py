@@ -6,6 +6,7 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from progressor.sdk.codecs import Codec, Payload
+from progressor.sdk.constraints import constraints_from_wire, spent_from_wire
 from progressor.sdk.values import (
     Accepted,
     Answer,
@@ -118,6 +119,10 @@ def _read_task_trace(message: pb.TaskTrace, codec: Codec) -> TaskTrace:
         response=codec.decode(message.response),
         error=read_task_error(message.error) if message.HasField("error") else None,
         events=tuple(read_event(event, codec) for event in message.events),
+        constraints=(
+            constraints_from_wire(message.constraints) if message.HasField("constraints") else None
+        ),
+        spent=spent_from_wire(message.spent) if message.HasField("spent") else None,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 
 from progressor.sdk.codecs import Codec, Payload
+from progressor.sdk.constraints import Constraints
 from progressor.sdk.requests import timer_to_wire
 from progressor.sdk.results import read_event
 from progressor.sdk.values import Event, HistoryRange, NewTimer, ProcessStatus, TaskType
@@ -180,7 +181,7 @@ class Step(Generic[State]):
         if metadata is not None:
             message.metadata.update(metadata)
 
-    def set_timer(  # the wire's own options, keyword-only
+    def set_timer(  # noqa: PLR0913  # the wire's own options, keyword-only
         self,
         *,
         after: Seconds | None = None,
@@ -189,6 +190,7 @@ class Step(Generic[State]):
         args: Payload = None,
         history: HistoryRange | None = None,
         step_timeout: Seconds | None = None,
+        constraints: Constraints | None = None,
     ) -> None:
         """Set the timer of the process, in place of any other; it asks the timeout handler.
 
@@ -199,12 +201,19 @@ class Step(Generic[State]):
             args: For the timeout handler.
             history: How much history it gets; None: the namespace's choice.
             step_timeout: How long it may take; None: the namespace's.
+            constraints: What the timeout must pass besides, without `run_at`; not with `remove`.
 
         Raises:
             ValueError: Both `after` and `at`, or a naive `at`.
         """
         timer = NewTimer(
-            after=after, at=at, remove=remove, args=args, history=history, step_timeout=step_timeout
+            after=after,
+            at=at,
+            remove=remove,
+            args=args,
+            history=history,
+            step_timeout=step_timeout,
+            constraints=constraints,
         )
         self._response.set_timer.CopyFrom(timer_to_wire(timer, self._codec))
 

@@ -5,27 +5,13 @@ Instants are aware datetimes in UTC. Payloads (state, response, event ...) are d
 
 import dataclasses
 import datetime as dt
-import enum
 from collections.abc import Mapping
 from typing import Self
 
 from progressor.sdk.codecs import Payload
-from progressor.sdk.wire import Seconds
-
-
-class WireEnum(enum.StrEnum):
-    """An enum whose members stand in the order of their numbers on the wire, from 0."""
-
-    @property
-    def number(self) -> int:
-        """The number of this member on the wire."""
-        return tuple(type(self)).index(self)
-
-    @classmethod
-    def from_number(cls, number: int) -> Self:
-        """Return the member of `number`, the first where this release knows of none."""
-        members = tuple(cls)
-        return members[number] if 0 <= number < len(members) else members[0]
+from progressor.sdk.constraints import Constraints, Order, TimeSpent
+from progressor.sdk.gates import GateHolder
+from progressor.sdk.wire import Seconds, WireEnum
 
 
 class ProcessStatus(WireEnum):
@@ -60,6 +46,7 @@ class TaskStatus(WireEnum):
     FINISHED = "finished"
     ERROR = "error"
     CANCELLED = "cancelled"
+    AVAILABLE = "available"
 
 
 class WaitCause(WireEnum):
@@ -74,6 +61,9 @@ class WaitCause(WireEnum):
     NO_REPLICA = "no_replica"
     PRESUMED_DEAD = "presumed_dead"
     OVERRUN = "overrun"
+    RUN_AT = "run_at"
+    ORDER = "order"
+    GATE = "gate"
 
 
 class Direction(WireEnum):
@@ -116,6 +106,36 @@ class TaskError:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OrderWait:
+    """The task of a smaller version that another one waits for.
+
+    ``order`` is that of the one that waits; of several the smallest is told, of these the oldest.
+    """
+
+    order: Order
+    process_id: str
+    task_id: int
+    version: str
+    status: TaskStatus
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateWait:
+    """A gate that is full, and the first 10 who hold it, the longest first.
+
+    ``position`` is the task's among the ``waiting_count`` (at most 1,000 counted) who wait for this
+    gate, from 1, as things stand; None: it does not stand in line yet.
+    """
+
+    gate: str
+    capacity: int
+    held: int
+    holders: tuple[GateHolder, ...]
+    position: int | None
+    waiting_count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """One task that has not ended, and what it waits for.
 
@@ -124,6 +144,9 @@ class Wait:
     waits for a worker, of whom ``busy_count`` of ``worker_count`` are busy; the task that it is
     behind, whether that runs, and since when it runs or waits; of how many attempts; the replica,
     the last heartbeat of one that is late, and by when the task is collected from it.
+
+    Of a task with constraints what it waits for besides its cause is told too: a smaller version of
+    its ``order``, those of its ``gates`` that are full; and how its time was ``spent`` until now.
     """
 
     task_id: int
@@ -146,6 +169,10 @@ class Wait:
     silent_since: dt.datetime | None
     collected_at: dt.datetime | None
     explanation: str
+    order: OrderWait | None = None
+    gates: tuple[GateWait, ...] = ()
+    spent: TimeSpent | None = None
+    created_at: dt.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +222,7 @@ class NewEvent:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NewTimer:
-    """A timer to import with Put; see `Step.set_timer` for each field."""
+    """A timer to be set; see `Step.set_timer` for each field. Put takes none with constraints."""
 
     after: Seconds | None = None
     at: dt.datetime | None = None
@@ -203,6 +230,7 @@ class NewTimer:
     args: Payload = None
     history: HistoryRange | None = None
     step_timeout: Seconds | None = None
+    constraints: Constraints | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +298,11 @@ class TaskAnswer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTrace:
-    """The life of one task, and the events that its step recorded (at most 1,000)."""
+    """The life of one task, and the events that its step recorded (at most 1,000).
+
+    ``constraints`` as they were asked for, None: none; ``spent``: once such a task has ended, where
+    its life went.
+    """
 
     task_id: int
     type: TaskType
@@ -286,6 +318,8 @@ class TaskTrace:
     response: Payload
     error: TaskError | None
     events: tuple[Event, ...]
+    constraints: Constraints | None = None
+    spent: TimeSpent | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

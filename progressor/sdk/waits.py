@@ -3,19 +3,36 @@
 import datetime as dt
 from typing import Literal
 
-from progressor.sdk.values import TaskError, TaskStatus, TaskType, Wait, WaitCause
+from progressor.sdk.constraints import Order, spent_from_wire
+from progressor.sdk.gates import holder_from_wire
+from progressor.sdk.values import (
+    GateWait,
+    OrderWait,
+    TaskError,
+    TaskStatus,
+    TaskType,
+    Wait,
+    WaitCause,
+)
 from progressor.sdk.wire import instant_from_wire
 from progressor.v1 import types_pb2 as types
 
 _Instant = Literal[
-    "until", "since", "behind_since", "processor_unreachable_since", "silent_since", "collected_at"
+    "until",
+    "since",
+    "behind_since",
+    "processor_unreachable_since",
+    "silent_since",
+    "collected_at",
+    "created_at",
 ]
 
 
 def read_wait(message: types.Wait) -> Wait:
     """Return what a task waits for."""
     cause = WaitCause.from_number(message.cause)
-    is_behind = cause is WaitCause.BEHIND_TASK
+    # Also besides another cause, of a task with constraints.
+    is_behind = message.HasField("behind_task_id")
     is_crowded = cause is WaitCause.NO_FREE_WORKER
     return Wait(
         task_id=message.task_id,
@@ -38,12 +55,37 @@ def read_wait(message: types.Wait) -> Wait:
         silent_since=_instant(message, "silent_since"),
         collected_at=_instant(message, "collected_at"),
         explanation=message.explanation,
+        order=_read_order(message.order) if message.HasField("order") else None,
+        gates=tuple(map(_read_gate, message.gates)),
+        spent=spent_from_wire(message.spent) if message.HasField("spent") else None,
+        created_at=_instant(message, "created_at"),
     )
 
 
 def read_task_error(message: types.TaskError) -> TaskError:
     """Return how a task ended, or an attempt."""
     return TaskError(code=message.code, reason=message.reason, message=message.message)
+
+
+def _read_order(message: types.OrderWait) -> OrderWait:
+    return OrderWait(
+        order=Order(message.order.key, message.order.version),
+        process_id=message.process_id,
+        task_id=message.task_id,
+        version=message.version,
+        status=TaskStatus.from_number(message.status),
+    )
+
+
+def _read_gate(message: types.GateWait) -> GateWait:
+    return GateWait(
+        gate=message.gate,
+        capacity=message.capacity,
+        held=message.held,
+        holders=tuple(map(holder_from_wire, message.holders)),
+        position=message.position or None,
+        waiting_count=message.waiting_count,
+    )
 
 
 def _instant(message: types.Wait, name: _Instant) -> dt.datetime | None:

@@ -1,8 +1,9 @@
-"""Instants, durations and JSON objects between Python and protobuf."""
+"""Instants, durations, enums and JSON objects between Python and protobuf."""
 
 import datetime as dt
+import enum
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
@@ -12,6 +13,21 @@ from progressor.sdk.codecs import Payload
 
 Seconds: TypeAlias = float | dt.timedelta
 """A duration as users write it: seconds, or a timedelta."""
+
+
+class WireEnum(enum.StrEnum):
+    """An enum whose members stand in the order of their numbers on the wire, from 0."""
+
+    @property
+    def number(self) -> int:
+        """The number of this member on the wire."""
+        return tuple(type(self)).index(self)
+
+    @classmethod
+    def from_number(cls, number: int) -> Self:
+        """Return the member of `number`, the first where this release knows of none."""
+        members = tuple(cls)
+        return members[number] if 0 <= number < len(members) else members[0]
 
 
 def timedelta_of(duration: Seconds) -> dt.timedelta:

@@ -1,0 +1,123 @@
+"""Commands about gates: list, get, set, delete."""
+
+from typing import Annotated
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from progressor.cli.engines import client_of
+from progressor.cli.inputs import option
+from progressor.cli.options import DEFAULT_ENGINE, Engine
+from progressor.cli.output import Output, facts, instant_text, one_line, table
+from progressor.sdk.gates import Gate, GateHolder, GateView, GateWaiter
+
+_COUNTED_MAX = 1000
+"""Tasks that wait for a gate, as far as an engine counts them."""
+
+_HELD = ("held by", "task", "held since", "until the end of", "")
+_NEXT = ("", "next", "task", "priority", "waits since", "for all of")
+
+
+async def list_gates(namespace: str, /, *, engine: Engine = DEFAULT_ENGINE) -> None:
+    """Print the gates of a namespace in the order of their keys."""
+    async with client_of(engine) as client:
+        found = [it async for it in client.list_gates(page_size=1000, namespace=namespace)]
+    rows = [
+        [
+            one_line(it.gate),
+            f"{it.held:,} of {it.capacity:,}",
+            _waiting(it),
+            str(it.revision),
+            instant_text(it.updated_at),
+        ]
+        for it in found
+    ]
+    people = table(("gate", "held", "waiting", "revision", "updated"), rows)
+    Output(as_json=engine.json).show({"gates": found}, people)
+
+
+async def get(namespace: str, gate: str, /, *, engine: Engine = DEFAULT_ENGINE) -> None:
+    """Print a gate, who holds it and since when, and who waits for it, in order.
+
+    At most 100 of each. A task that wants several gates stands in the line of the one that is full.
+    """
+    async with client_of(engine) as client:
+        view = await client.get_gate(gate, namespace=namespace)
+    Output(as_json=engine.json).show(view, *_people(view))
+
+
+async def set_capacity(
+    namespace: str,
+    gate: str,
+    /,
+    *,
+    capacity: Annotated[int, option("How many may hold it; 0: it lets nobody through.")],
+    revision: Annotated[int, option("Only if it is still at this revision.")] = 0,
+    engine: Engine = DEFAULT_ENGINE,
+) -> None:
+    """Set the capacity of a gate, which is made where it is not there.
+
+    With more, who waits is promoted. With less than is held, available tasks give way, the youngest
+    first; what runs keeps its place.
+    """
+    async with client_of(engine) as client:
+        found = await client.set_gate(
+            gate, capacity, expected_revision=revision, namespace=namespace
+        )
+    Output(as_json=engine.json).show(found, _gate(found))
+
+
+async def delete(namespace: str, gate: str, /, *, engine: Engine = DEFAULT_ENGINE) -> None:
+    """Delete a gate that nobody holds and no task names."""
+    async with client_of(engine) as client:
+        await client.delete_gate(gate, namespace=namespace)
+    Output(as_json=engine.json).show({"deleted": gate}, Text(f"gate {gate} is deleted"))
+
+
+def _people(view: GateView) -> list[RenderableType]:
+    shown: list[RenderableType] = [_gate(view.gate)]
+    if view.holders:
+        shown += ["", table(_HELD, [*map(_holder, view.holders)])]
+    if view.line:
+        rows = [[str(place), *_waiter(it)] for place, it in enumerate(view.line, start=1)]
+        shown += ["", table(_NEXT, rows)]
+    return shown
+
+
+def _gate(gate: Gate) -> RenderableType:
+    return facts(
+        {
+            "gate": f"{one_line(gate.gate)} in {gate.namespace}",
+            "capacity": f"{gate.capacity:,}",
+            "held": f"{gate.held:,}",
+            "waiting": _waiting(gate),
+            "revision": str(gate.revision),
+            "created": instant_text(gate.created_at),
+            "updated": instant_text(gate.updated_at),
+        }
+    )
+
+
+def _waiting(gate: Gate) -> str:
+    counted = f"{gate.waiting_count:,}"
+    return f"{counted} or more" if gate.waiting_count >= _COUNTED_MAX else counted
+
+
+def _holder(holder: GateHolder) -> list[str]:
+    return [
+        one_line(holder.process_id),
+        str(holder.task_id),
+        instant_text(holder.held_at),
+        f"the {holder.hold}",
+        "reserved: its other gates are full" if holder.reserved else "",
+    ]
+
+
+def _waiter(waiter: GateWaiter) -> list[str]:
+    return [
+        one_line(waiter.process_id),
+        str(waiter.task_id),
+        f"{waiter.priority}, before all others" if waiter.aged else str(waiter.priority),
+        instant_text(waiter.since),
+        ", ".join(map(one_line, waiter.gates)),
+    ]
