@@ -150,13 +150,13 @@ class TestTrace:
     ) -> None:
         key = fresh_key()
         await desk.started(key, success(events=2))
-        read_events = desk.processes._trace_events
+        read_events = desk.processes._traces._events
 
         async def too_late(*arguments: Any) -> Any:
             await desk.processes.remove(key)
             return await read_events(*arguments)
 
-        monkeypatch.setattr(desk.processes, "_trace_events", too_late)
+        monkeypatch.setattr(desk.processes._traces, "_events", too_late)
 
         with pytest.raises(errors.ProcessNotFoundError):
             await desk.processes.trace(key, after=0, limit=10)

@@ -4,6 +4,7 @@ import asyncio
 import random
 
 from progressor.sdk import NewTimer
+from tests.monkey.gates import ELASTIC, ELASTIC_CAPACITIES, may_be_cancelled
 from tests.monkey.herd import Ask, Asker, Herd, Subject
 from tests.monkey.lines import Line, Lines
 from tests.monkey.notes import Notes
@@ -28,7 +29,7 @@ _IMPORTED_MAX = 3
 
 _RUNNING = {"call": 60.0, "notify": 9.0, "look": 12.0, "trace": 2.0, "list": 2.0, "await": 4.0,
             "again": 4.0, "crowd": 1.5, "remove": 0.5, "repair": 0.7, "mend": 0.3,
-            "start": 0.5}  # fmt: skip
+            "start": 0.5, "cancel": 2.0, "set_gate": 0.5}  # fmt: skip
 _BROKEN = {"repair": 40.0, "mend": 20.0, "call": 10.0, "look": 10.0, "again": 5.0, "remove": 1.0}
 _BEGINNING = {"call": 50.0, "notify": 10.0, "look": 30.0, "mend": 2.0, "list": 5.0}
 
@@ -77,12 +78,19 @@ class Caller:
                 await self._crowd(subject)
             case "start" | "mend" | "remove":
                 await self._meddle(subject, choice)
+            case "cancel":
+                await self._cancel(subject)
+            case "set_gate":
+                await self._line.set_gate(ELASTIC, self._random.choice(ELASTIC_CAPACITIES))
             case _:
                 await self._read(subject, choice)
 
     async def _request(self, ask: Ask) -> None:
         subject = ask.subject
         subject.ending = subject.ending or ask.deed in ENDING_DEEDS
+        if may_be_cancelled(ask.kind, ask.constraints, ask.key):
+            # While it is asked for: it may wait for long.
+            subject.cancellable.append(ask)
         outcome = await self._line.send(ask)
         if isinstance(outcome, Unknown):
             self._move()
@@ -152,6 +160,11 @@ class Caller:
                 f"{subject.process_id}: {ask.element} was acknowledged, and its key is not known"
             )
 
+    async def _cancel(self, subject: Subject) -> None:
+        """Cancel the latest request that may wait for something, whoever has asked for it."""
+        if subject.cancellable:
+            await self._line.cancel(subject.cancellable.pop())
+
     async def _crowd(self, subject: Subject) -> None:
         """Ask the same at once on several lines."""
         ask = self._asker.ask(Kind.CALL, subject)
@@ -182,6 +195,7 @@ class Caller:
             return
         subject.begun = subject.broken = subject.ending = False
         subject.known.clear()
+        subject.cancellable.clear()
         await self._begin(subject)
 
     async def _read(self, subject: Subject, choice: str) -> None:

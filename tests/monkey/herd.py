@@ -13,6 +13,8 @@ import itertools
 import random
 from typing import Any
 
+from progressor.sdk import Constraints
+from tests.monkey.gates import draw, draw_timer
 from tests.monkey.plan import TIMER_SECONDS, TIMERS_MAX
 from tests.support.history import ENDING_DEEDS, Deed, Kind
 
@@ -27,8 +29,8 @@ _REQUESTS = (15, 60)
 class Subject:
     """A process; ``known`` are requests under a key whose end is known, to be asked again.
 
-    ``begun``: its start has been acknowledged. ``starting`` counts the starts in hand,
-    ``in_flight`` all requests.
+    ``cancellable`` are those that may wait for gates. ``begun``: its start has been acknowledged.
+    ``starting`` counts the starts in hand, ``in_flight`` all requests.
     """
 
     process_id: str
@@ -41,6 +43,7 @@ class Subject:
     starting: int = 0
     in_flight: int = 0
     known: list["Ask"] = dataclasses.field(default_factory=list)
+    cancellable: list["Ask"] = dataclasses.field(default_factory=list)
 
     @property
     def may_end(self) -> bool:
@@ -63,6 +66,7 @@ class Ask:
     deed: Deed = Deed.APPEND
     key: str = ""
     order: dict[str, Any] = dataclasses.field(default_factory=dict)
+    constraints: Constraints | None = None
     accept_only: bool = False
     timeout: float = 5.0
 
@@ -112,8 +116,10 @@ class Asker:
     def ask(self, kind: Kind, subject: Subject) -> Ask:
         """Return a request of a kind, its deed such as the process can take now."""
         chosen = self._random
-        element = f"{self._name}-{next(self._numbers)}"
+        number = next(self._numbers)
+        element = f"{self._name}-{number}"
         deed = self._deed(kind, subject)
+        constraints = draw(chosen, kind, deed, number)
         # Starts are repeated until they are known.
         has_key = kind in {Kind.START, Kind.PUT, Kind.NOTIFY} or chosen.random() < 0.85
         return Ask(
@@ -122,8 +128,11 @@ class Asker:
             element=element,
             deed=deed,
             key=f"key-{element}" if has_key else "",
-            order=self._order(element, deed),
-            accept_only=kind is Kind.CALL and has_key and chosen.random() < 0.1,
+            order=self._order(element, deed, gated=constraints is not None),
+            constraints=constraints,
+            accept_only=kind is Kind.CALL
+            and has_key
+            and chosen.random() < (0.1 if constraints is None else 0.5),
             timeout=chosen.uniform(0.02, 1.0) if chosen.random() < 0.06 else 5.0,
         )
 
@@ -137,9 +146,11 @@ class Asker:
         deed = chosen.choices(list(deeds), list(deeds.values()))[0]
         return Deed.APPEND if deed in ENDING_DEEDS and not subject.may_end else deed
 
-    def _order(self, element: str, deed: Deed) -> dict[str, Any]:
+    def _order(self, element: str, deed: Deed, *, gated: bool) -> dict[str, Any]:
         chosen = self._random
         order: dict[str, Any] = {"id": element, "do": deed}
+        if gated:
+            order["gated"] = True
         if deed in {Deed.TIMER, Deed.EXPIRE}:
             order["timer"] = self.timer()
         fate = chosen.random()
@@ -160,7 +171,9 @@ class Asker:
         chosen = self._random
         after = 0.0 if chosen.random() < 0.3 else chosen.uniform(0.0, TIMER_SECONDS)
         chain = chosen.randrange(TIMERS_MAX)
-        return {"after": after, "chain": chain, "do": self._timer_deed(), "by": ""}
+        told = {"after": after, "chain": chain, "do": self._timer_deed(), "by": ""}
+        gates = draw_timer(chosen)
+        return {**told, "gates": gates} if gates else told
 
     def _timer_deed(self) -> Deed:
         return Deed.FAIL if self._random.random() < 0.15 else Deed.APPEND

@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 
+from tests.monkey.gates import broken_gates, read_spans, read_tasks
 from tests.monkey.notes import Notes
 from tests.monkey.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
 from tests.monkey.processor import read_journals
@@ -44,9 +45,12 @@ _SLACK_SECONDS = 1.5  # It is not: all of this runs on two cores.
 _POLL_SECONDS = 0.1
 _DONE_SECONDS_MAX = 60.0
 
-_LEFT = (
-    "SELECT (SELECT count(*) FROM progressor.running), (SELECT count(*) FROM progressor.schedule)"
-)
+_LEFT = """
+    SELECT (SELECT count(*) FROM progressor.running), (SELECT count(*) FROM progressor.schedule),
+        (SELECT count(*) FROM progressor.gated)"""
+_LEFT_GATED = """
+    SELECT process_id, task_id, state::text, gates, order_key, order_version
+    FROM progressor.gated ORDER BY task_id LIMIT 10"""
 _STUCK = """
     SELECT s.process_id, s.task_id, format('%%s due since %%s', s.task_type, now() - s.due_at)
     FROM progressor.schedule s
@@ -68,6 +72,7 @@ class Judgement:
     process_count: int
     operation_count: int
     event_count: int
+    gated_count: int
     undecided: int
     doctor: str
     seconds: float
@@ -83,14 +88,16 @@ async def all_done(conninfo: str) -> tuple[float, list[str]]:
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
         while True:  # ends by the clock at the latest
             waited = time.monotonic() - begun_at
-            running, waiting = (await (await connection.execute(_LEFT)).fetchall())[0]
-            if not running and not waiting:
+            running, waiting, gated = (await (await connection.execute(_LEFT)).fetchall())[0]
+            if not running and not waiting and not gated:
                 return waited, []
             stuck = await (await connection.execute(_STUCK, bounds)).fetchall()
             if stuck:
                 return waited, [f"{row[0]}: task {row[1]} is stuck: {row[2]}" for row in stuck]
             if waited > _DONE_SECONDS_MAX:
-                return waited, [f"after {waited:.0f} s {running} tasks run and {waiting} wait"]
+                left = await (await connection.execute(_LEFT_GATED)).fetchall()
+                counts = f"{running} tasks run, {waiting} wait, {gated} have constraints"
+                return waited, [f"after {waited:.0f} s {counts}: {left}"]
             await asyncio.sleep(_POLL_SECONDS)
 
 
@@ -109,6 +116,7 @@ def judge(scene: Scene, notes: Notes, *, settled_at: float, undone: Iterable[str
     ticked = ticks(asked, stored, settled_at)
     histories = together(merged([*notes.operations, *ticked], settled_at=settled_at))
     wrong, undecided = compare(histories, stored, asked, settled_at)
+    gated = read_tasks(scene.conninfo)
     doctor, ill = _doctor(scene)
     findings = [
         *undone,
@@ -117,6 +125,7 @@ def judge(scene: Scene, notes: Notes, *, settled_at: float, undone: Iterable[str
         *torn,
         *contradictions(notes.operations),
         *wrong,
+        *broken_gates(gated, read_spans(scene.journals), notes.operations),
         *_laws(scene.conninfo),
         *ill,
     ]
@@ -125,6 +134,7 @@ def judge(scene: Scene, notes: Notes, *, settled_at: float, undone: Iterable[str
         process_count=len(histories),
         operation_count=len(notes.operations),
         event_count=sum(len(process.events) for process in stored.values()),
+        gated_count=len(gated),
         undecided=undecided,
         doctor=doctor,
         seconds=time.monotonic() - begun_at,
@@ -212,8 +222,9 @@ def _stored(conninfo: str) -> dict[str, StoredProcess]:
             " ORDER BY process_id, event_id"
         ):
             events[process_id].append((task_id, json.loads(payload)["id"]))
-        for process_id, task_id, task_type, status, args in connection.execute(
-            "SELECT process_id, task_id, task_type::text, status::text, args FROM progressor.tasks"
+        for process_id, task_id, task_type, status, args, is_gated in connection.execute(
+            "SELECT process_id, task_id, task_type::text, status::text, args,"
+            " constraints IS NOT NULL FROM progressor.tasks"
         ):
             told = json.loads(args) if args else {}
             tasks[process_id].append(
@@ -223,6 +234,7 @@ def _stored(conninfo: str) -> dict[str, StoredProcess]:
                     status=status,
                     element=told.get("id", ""),
                     set_by=told.get("by", ""),
+                    is_gated=is_gated,
                 )
             )
         rows = connection.execute(

@@ -82,11 +82,14 @@ class Line:
         request: Awaitable[Answer | Receipt]
         match ask.kind:
             case Kind.START:
+                fields["constraints"] = ask.constraints
                 request = self.client.start(process_id, order, **fields)
             case Kind.CALL:
+                fields["constraints"] = ask.constraints
                 fields["accept_only"] = ask.accept_only
                 request = self.client.call(process_id, order, **fields)
             case Kind.NOTIFY:
+                fields["constraints"] = ask.constraints
                 request = self.client.notify(process_id, order, **fields)
             case _:
                 assert ask.kind is Kind.REPAIR, f"{ask.kind} is sent in its own way"
@@ -99,6 +102,22 @@ class Line:
             ask.subject.process_id, idempotency_key=ask.key, timeout=ask.timeout
         )
         return await self._seen(ask, request, _awaited, kind=Kind.AWAIT)
+
+    async def cancel(self, ask: Ask) -> Outcome:
+        """Cancel a request by its key."""
+        request = self.client.cancel(
+            ask.subject.process_id, idempotency_key=ask.key, timeout=ask.timeout
+        )
+        return await self._seen(ask, request, _done, kind=Kind.CANCEL)
+
+    async def set_gate(self, gate: str, capacity: int) -> None:
+        """Set the capacity of a gate, which is no request on a process."""
+        word = "done"
+        try:
+            await self.client.set_gate(gate, capacity, timeout=5.0)
+        except errors.ProgressorError as error:
+            word = error.reason
+        self.notes.totals["set_gate", word] += 1
 
     async def put(self, ask: Ask, imported: tuple[str, ...], timer: NewTimer | None) -> Outcome:
         """Import a process with some history."""

@@ -6,6 +6,7 @@ from its request, its task id and its attempt alone, so that any processor answe
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -16,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from progressor.sdk import Fail, Processor, Reject, Retry, Step
+from progressor.sdk import Constraints, Fail, Processor, Reject, Retry, Step
+from tests.monkey.gates import CAPACITIES, END
 from tests.support.history import TAIL, Asked, Deed
 
 NAMESPACE = "monkey"
@@ -33,12 +35,22 @@ class Journal:
         """Open it, to go on behind what is there."""
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def note(self, step: Step[Any], element: str, deed: str) -> None:
-        """Write one line, before anything comes of the step."""
+    @contextlib.contextmanager
+    def noting(self, step: Step[Any], element: str, deed: str, *, gated: bool) -> Iterator[None]:
+        """Write a line before anything comes of the step; where it is gated, one when it ends."""
+        self.note(step, element, deed, gated=gated)
+        try:
+            yield
+        finally:
+            if gated:
+                self._write({**_named(step), "deed": END, "at": time.monotonic()})
+
+    def note(self, step: Step[Any], element: str, deed: str, *, gated: bool = False) -> None:
+        """Write one line about a step."""
         before = [event.payload["id"] for event in step.history]
         line = {
+            **_named(step),
             "process_id": step.process_id,
-            "task_id": step.task_id,
             "task_type": str(step.type),
             "element": element,
             "deed": deed,
@@ -47,7 +59,16 @@ class Journal:
             "length": len(before),
             "before": before[-TAIL:],
         }
+        if gated:
+            line |= {"gated": True, "wall": time.time()}
+        self._write(line)
+
+    def _write(self, line: dict[str, Any]) -> None:
         os.write(self._file, json.dumps(line).encode() + b"\n")
+
+
+def _named(step: Step[Any]) -> dict[str, Any]:
+    return {"task_id": step.task_id, "attempt": step.attempt}
 
 
 def read_journals(paths: list[Path]) -> tuple[list[Asked], list[str]]:
@@ -56,7 +77,7 @@ def read_journals(paths: list[Path]) -> tuple[list[Asked], list[str]]:
     for entry in itertools.chain.from_iterable(map(_entries, paths)):
         if entry["deed"] == TORN:
             torn.append(f"{entry['process_id']}: a step came torn: {entry['element']}")
-        else:
+        elif entry["deed"] != END:
             asked.append(_asked(entry))
     return asked, torn
 
@@ -66,7 +87,8 @@ def _asked(entry: dict[str, Any]) -> Asked:
     names = {name: sys.intern(entry[name]) for name in ("process_id", "task_type", "element")}
     first, before = sys.intern(entry["first"]), tuple(map(sys.intern, entry["before"]))
     own = {"deed": Deed(entry["deed"]), "first": first, "before": before}
-    return Asked(**{**entry, **names, **own})
+    told = {name: entry[name] for name in ("task_id", "at", "length")}
+    return Asked(**{**told, **names, **own})
 
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:
@@ -86,16 +108,16 @@ def processor(journal: Journal) -> Processor[Any]:
     async def request(step: Step[Any]) -> Any:
         order = step.args
         element, deed = order["id"], Deed(order["do"])
-        journal.note(step, element, deed)
-        if step.attempt == 1 and order.get("stall"):
-            await asyncio.sleep(_STALL_SECONDS)
-        await asyncio.sleep(order.get("delay", 0.0))
-        if step.attempt <= order.get("flaky", 0):
-            raise Retry("not now")
-        _refuse(deed, element)
-        answer = _append(step, element, journal)
-        _go_on(step, element, deed, order)
-        return answer
+        with journal.noting(step, element, deed, gated=bool(order.get("gated"))):
+            if step.attempt == 1 and order.get("stall"):
+                await asyncio.sleep(_STALL_SECONDS)
+            await asyncio.sleep(order.get("delay", 0.0))
+            if step.attempt <= order.get("flaky", 0):
+                raise Retry("not now")
+            _refuse(deed, element)
+            answer = _append(step, element, journal)
+            _go_on(step, element, deed, order)
+            return answer
 
     @made.timeout
     async def tick(step: Step[Any]) -> None:
@@ -104,11 +126,11 @@ def processor(journal: Journal) -> Processor[Any]:
         # Half of those: one that runs again after a repair is a new task.
         fails = timer["do"] == Deed.FAIL and zlib.crc32(element.encode()) % 2
         deed = Deed.FAIL if fails else Deed.APPEND
-        journal.note(step, element, deed)
-        _refuse(deed, element)
-        _append(step, element, journal)
-        if timer["chain"] > 0:
-            step.set_timer(after=timer["after"], args={**timer, "chain": timer["chain"] - 1})
+        with journal.noting(step, element, deed, gated=bool(timer.get("gates"))):
+            _refuse(deed, element)
+            _append(step, element, journal)
+            if timer["chain"] > 0:
+                _set_timer(step, {**timer, "chain": timer["chain"] - 1})
 
     return made
 
@@ -132,8 +154,7 @@ def _append(step: Step[Any], element: str, journal: Journal) -> dict[str, Any]:
 
 def _go_on(step: Step[Any], element: str, deed: Deed, order: dict[str, Any]) -> None:
     if deed is Deed.TIMER:
-        timer = order["timer"]
-        step.set_timer(after=timer["after"], args={**timer, "by": element})
+        _set_timer(step, {**order["timer"], "by": element})
     elif deed is Deed.EXPIRE:
         step.set_timer(after=order["timer"]["after"], remove=True)
     elif deed is Deed.COMPLETE:
@@ -142,6 +163,13 @@ def _go_on(step: Step[Any], element: str, deed: Deed, order: dict[str, Any]) -> 
         step.remove()
     elif order.get("unset"):
         step.unset_timer()
+
+
+def _set_timer(step: Step[Any], timer: dict[str, Any]) -> None:
+    gates = {gate: CAPACITIES[gate] for gate in timer.get("gates", ())}
+    step.set_timer(
+        after=timer["after"], args=timer, constraints=Constraints(gates=gates) if gates else None
+    )
 
 
 def main() -> None:

@@ -98,6 +98,7 @@ def summary(
         "processes": judgement.process_count,
         "operations": judgement.operation_count,
         "events": judgement.event_count,
+        "gated": judgement.gated_count,
         "undecided": judgement.undecided,
         "doctor": judgement.doctor,
         "all_done_seconds": round(done_after, 2),
@@ -133,7 +134,8 @@ def lines(document: dict[str, Any]) -> Iterable[str]:
         yield f"{kind:<16} {told}"
     yield (
         f"\n{document['operations']:,} operations on {document['processes']:,} processes; "
-        f"{document['events']:,} events kept; {document['undecided']} histories undecided; "
+        f"{document['events']:,} events kept; {document['gated']:,} tasks had constraints; "
+        f"{document['undecided']} histories undecided; "
         f"judged in {document['judging_seconds']} s; doctor: {document['doctor']}"
     )
     yield from _pace_lines(document)

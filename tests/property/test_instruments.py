@@ -2,13 +2,11 @@
 
 import math
 import threading
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.telemetry import instruments
 from progressor.telemetry.instruments import (
     OVERFLOW,
     Counter,
@@ -22,6 +20,8 @@ from tests.support.measured import counted
 
 BOUNDS = (1.0, 10.0, 100.0)
 SETS_MAX = 3
+"""Near enough to be met."""
+
 RECORDS = 50_000
 
 values = st.floats(min_value=0, max_value=1e6, allow_nan=False)
@@ -33,22 +33,13 @@ def histogram() -> Histogram:
     return Histogram(
         Metric(
             kind=Kind.HISTOGRAM, name="m", unit="ms", meaning="It is.", labels=("id",),
-            bounds=BOUNDS,
+            bounds=BOUNDS, sets_max=SETS_MAX,
         )
     )  # fmt: skip
 
 
 def distributions(of: Histogram) -> list[Distribution]:
     return [it for it in of.snapshot().values.values() if isinstance(it, Distribution)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def few_sets() -> Iterator[None]:
-    """Have the bound near enough to be met."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(instruments, "LABEL_SETS_MAX", SETS_MAX)
-    yield
-    patch.undo()
 
 
 @given(records)
@@ -72,8 +63,11 @@ def test_the_first_sets_of_labels_are_kept_apart_and_all_others_are_one(
     recorded: list[tuple[tuple[str], float]],
 ) -> None:
     counter = Counter(
-        Metric(kind=Kind.COUNTER, name="m", unit="1", meaning="It is.", labels=("id",))
-    )
+        Metric(
+            kind=Kind.COUNTER, name="m", unit="1", meaning="It is.", labels=("id",),
+            sets_max=SETS_MAX,
+        )
+    )  # fmt: skip
     for each, value in recorded:
         counter.add(value, each)
 

@@ -1,7 +1,6 @@
 """The laws: each is seen to be broken, none by an engine at work, and the cheap ones stay cheap."""
 
 import asyncio
-import dataclasses
 import datetime as dt
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -24,205 +23,10 @@ from tests.support.population import populate
 from tests.support.postgres import Cluster
 from tests.support.replica import Stage, answering, open_stage, running_replica, timer
 from tests.support.storage import Desk, create_namespace, empty, running_desks
+from tests.support.violations import VIOLATIONS, Violation
+from tests.support.violations_gates import VIOLATIONS_OF_GATES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-LEASED = "(SELECT r.process_id FROM progressor.running r)"
-SCHEDULED = "(SELECT s.process_id FROM progressor.schedule s)"
-ALONE = f"p.process_id NOT IN {LEASED} AND p.process_id NOT IN {SCHEDULED}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Violation:
-    """What breaks a law, and which others with it: none, unless it says so."""
-
-    law: str
-    statement: str
-    besides: frozenset[str]
-
-
-def breaks(law: str, statement: str, *besides: str) -> Violation:
-    return Violation(law=law, statement=statement, besides=frozenset(besides))
-
-
-def process(change: str, where: str) -> str:
-    return f"UPDATE progressor.processes p SET {change} WHERE {where}"  # noqa: S608  our words
-
-
-CALL_OF_A_BROKEN_ONE = f"""
-    WITH call AS (
-        SELECT p.slot, p.namespace, p.process_id, nextval('progressor.task_ids') AS task_id
-        FROM progressor.processes p
-        WHERE p.status = 'error' AND {ALONE}
-    ),
-    recorded AS (
-        INSERT INTO progressor.tasks
-            (slot, namespace, process_id, task_id, task_type, status, created_at)
-        SELECT slot, namespace, process_id, task_id, 'call', 'waiting', now()
-        FROM call
-    )
-    INSERT INTO progressor.schedule
-        (slot, namespace, process_id, task_id, task_type, status, due_at, replica_id)
-    SELECT slot, namespace, process_id, task_id, 'call', 'waiting', now(), 1
-    FROM call"""  # noqa: S608  our words
-
-VIOLATIONS = (
-    breaks("leases_have_their_task", "UPDATE progressor.running SET token = 0"),
-    breaks("leases_have_their_task", "UPDATE progressor.running SET attempt = 7"),
-    breaks("leases_have_their_task", "UPDATE progressor.running SET task_type = 'repair'"),
-    breaks(
-        "leases_have_their_task",
-        "UPDATE progressor.tasks SET token = NULL WHERE status = 'running'",
-    ),
-    breaks(
-        "leases_have_their_task",
-        "UPDATE progressor.tasks SET status = 'waiting' WHERE status = 'running'",
-        "unfinished_tasks_have_their_place",
-    ),
-    breaks("scheduled_tasks_are_recorded", "UPDATE progressor.schedule SET attempt = 7"),
-    breaks(
-        "scheduled_tasks_are_recorded",
-        "UPDATE progressor.schedule SET task_type = 'notify' WHERE task_type = 'call'",
-    ),
-    breaks(
-        "scheduled_tasks_are_recorded",
-        "UPDATE progressor.tasks SET status = 'cancelled', finished_at = now()"
-        " WHERE status = 'waiting'",
-    ),
-    breaks("scheduled_tasks_are_recorded", "DELETE FROM progressor.tasks WHERE status = 'waiting'"),
-    breaks(
-        "work_suits_its_process",
-        process("(status, finished_at) = ('finished', now())", "status = 'running'"),
-    ),
-    breaks(
-        "work_suits_its_process",
-        "DELETE FROM progressor.processes WHERE status = 'running'",
-        "rows_have_their_process",
-    ),
-    breaks(
-        "work_suits_its_process",
-        process("status = 'init'", "status = 'running'"),
-        "processes_leave_init_with_their_task",
-    ),
-    breaks(
-        "work_suits_its_process",
-        "UPDATE progressor.running SET task_type = 'init'",
-        "leases_have_their_task",
-    ),
-    breaks(
-        "broken_processes_wait_for_repair",
-        process("status = 'error', detail = ''", "status = 'running'"),
-    ),
-    breaks("broken_processes_wait_for_repair", process("corrupted_by = NULL", "status = 'error'")),
-    breaks("broken_processes_wait_for_repair", CALL_OF_A_BROKEN_ONE),
-    breaks(
-        "broken_processes_wait_for_repair",
-        process("corrupted_by = init_task_id", f"status = 'error' AND NOT ({ALONE})"),
-        "broken_processes_name_their_breaker",
-    ),
-    breaks(
-        "broken_processes_wait_for_repair",
-        "UPDATE progressor.processes p SET corrupted_by = s.task_id FROM progressor.schedule s"
-        " WHERE p.status = 'error' AND s.process_id = p.process_id AND s.task_type = 'timeout'",
-        "broken_processes_name_their_breaker",
-    ),
-    breaks(
-        "broken_processes_name_their_breaker",
-        process("corrupted_by = init_task_id", f"status = 'error' AND {ALONE}"),
-    ),
-    breaks(
-        "broken_processes_name_their_breaker",
-        process("corrupted_by = 0", f"status = 'error' AND {ALONE}"),
-    ),
-    breaks(
-        "what_waits_has_one_way_on",
-        "UPDATE progressor.schedule SET due_at = NULL WHERE task_type = 'call'",
-    ),
-    breaks(
-        "what_waits_has_one_way_on",
-        "UPDATE progressor.schedule SET status = 'blocked'"
-        " WHERE task_type = 'timeout' AND status = 'waiting'",
-    ),
-    breaks(
-        "what_waits_has_one_way_on",
-        "UPDATE progressor.schedule SET due_at = now() WHERE due_at IS NULL",
-    ),
-    breaks("what_waits_has_one_way_on", "UPDATE progressor.schedule SET status = 'waiting'"),
-    breaks("work_has_drawn_its_numbers", "ALTER SEQUENCE progressor.task_ids RESTART WITH 1"),
-    breaks("work_has_drawn_its_numbers", "ALTER SEQUENCE progressor.lease_tokens RESTART WITH 1"),
-    breaks(
-        "histories_end_where_the_process_says",
-        process("last_event_id = last_event_id + 1", f"p.process_id IN {LEASED}"),
-        "event_ids_run_without_gaps",
-    ),
-    breaks(
-        "histories_end_where_the_process_says",
-        "DELETE FROM progressor.events e USING progressor.running r"
-        " WHERE r.process_id = e.process_id",
-        "event_ids_run_without_gaps",
-        "tasks_own_the_events_they_name",
-    ),
-    breaks(
-        "unfinished_tasks_have_their_place",
-        "DELETE FROM progressor.schedule WHERE task_type = 'timeout'",
-    ),
-    breaks(
-        "unfinished_tasks_have_their_place",
-        "DELETE FROM progressor.running",
-        "what_waits_has_one_way_on",
-    ),
-    breaks(
-        "rows_have_their_process",
-        f"DELETE FROM progressor.processes p WHERE status = 'error' AND {ALONE}",  # noqa: S608
-    ),
-    breaks("rows_have_their_process", "DELETE FROM progressor.namespaces"),
-    breaks(
-        "event_ids_run_without_gaps",
-        process("last_event_id = last_event_id + 1", f"p.process_id NOT IN {LEASED}"),
-    ),
-    breaks(
-        "event_ids_run_without_gaps",
-        f"DELETE FROM progressor.events WHERE event_id = 1 AND process_id IN {LEASED}",  # noqa: S608
-        "tasks_own_the_events_they_name",
-    ),
-    breaks(
-        "event_ids_run_without_gaps",
-        "UPDATE progressor.events SET event_id = 3 WHERE event_id = 2",
-        "histories_end_where_the_process_says",
-    ),
-    breaks(
-        "tasks_own_the_events_they_name",
-        "UPDATE progressor.tasks SET event_count = event_count + 1 WHERE status = 'finished'",
-    ),
-    breaks(
-        "tasks_own_the_events_they_name",
-        "UPDATE progressor.tasks SET first_event_id = first_event_id + 1",
-    ),
-    breaks("tasks_own_the_events_they_name", "UPDATE progressor.events SET task_id = 0"),
-    breaks(
-        "tasks_own_the_events_they_name",
-        "UPDATE progressor.tasks SET status = 'error' WHERE event_count > 0",
-    ),
-    breaks("processes_leave_init_with_their_task", process("init_task_id = 0", "status = 'error'")),
-    breaks(
-        "processes_leave_init_with_their_task",
-        process("status = 'init'", f"status = 'running' AND p.process_id NOT IN {LEASED}"),
-    ),
-    breaks(
-        "keys_name_one_task",
-        "DROP INDEX progressor.tasks_by_idempotency_key;"
-        "UPDATE progressor.tasks SET idempotency_key = 'one' WHERE process_id IN"
-        " (SELECT process_id FROM progressor.tasks GROUP BY process_id HAVING count(*) = 2)",
-    ),
-    breaks(
-        "successes_were_tried",
-        "UPDATE progressor.tasks SET attempt_count = 0 WHERE status = 'finished'",
-    ),
-    breaks(
-        "successes_were_tried",
-        "UPDATE progressor.tasks SET started_at = NULL WHERE status = 'finished'",
-    ),
-)
 
 FILLING = Plan(process_count=4000, timer_count=1000, namespace="orders")
 WHOLE = {"processes", "tasks", "events"}
@@ -265,7 +69,9 @@ async def test_each_catches_its_violation_and_no_other(
 
 
 async def test_each_has_a_violation() -> None:
-    assert {each.law for each in VIOLATIONS} == {law.name for law in LAWS}
+    violated = {each.law for each in (*VIOLATIONS, *VIOLATIONS_OF_GATES)}
+
+    assert violated == {law.name for law in LAWS}
 
 
 async def test_an_offender_is_told_in_words(desk: Desk, eye: psycopg.Connection[Any]) -> None:

@@ -5,6 +5,7 @@ import enum
 import psycopg
 import pytest
 
+from progressor.domain.constraint import GatedState, GateHold
 from progressor.domain.process import ProcessStatus
 from progressor.domain.task import TaskStatus, TaskType
 from progressor.storage import rows
@@ -13,6 +14,8 @@ MIRRORS: dict[str, type[enum.StrEnum]] = {
     "process_status": ProcessStatus,
     "task_type": TaskType,
     "task_status": TaskStatus,
+    "gated_state": GatedState,
+    "gate_hold": GateHold,
 }
 
 

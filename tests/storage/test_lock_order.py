@@ -14,12 +14,14 @@ from psycopg.conninfo import make_conninfo
 
 from progressor import errors
 from progressor.domain.admission import Import
+from progressor.domain.constraint import Constraints, Order, Version
 from progressor.domain.intent import Complete, Lost, Outcome, RemoveProcess, SetTimer
 from progressor.domain.process import ProcessKey, ProcessStatus, process_key
 from progressor.domain.settlement import settle
 from progressor.domain.task import TaskType
 from progressor.storage import admissions, claims, settlements
 from progressor.storage.pools import Connection
+from progressor.storage.promoted import Again
 from tests.support.clock import ManualClock
 from tests.support.laws import broken_laws
 from tests.support.storage import (
@@ -38,6 +40,7 @@ from tests.support.storage import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+GATES = "abc"
 KEYS = [process_key(NAMESPACE.name, f"p{number}") for number in range(6)]
 ROUNDS = 12
 CONNECTIONS_EACH = 2
@@ -168,11 +171,58 @@ async def delete_old_tasks(party: Party) -> None:
         await party.desk.retention.delete_old_tasks(key.slot, "orders", age=-HOUR, limit=5)
 
 
-WRITERS: tuple[Callable[[Party], Awaitable[None]], ...] = (
+async def admit_gated(party: Party) -> None:
+    """Requests that want several gates each, in no order, and may have an order."""
+    constraints = [
+        Constraints(
+            gates=dict.fromkeys(party.random.sample(GATES, party.random.randint(1, 3)), 2),
+            order=party.random.choice([None, Order("o", Version((party.random.randrange(9),)))]),
+        )
+        for _ in KEYS
+    ]
+    entries = [
+        admissions.Entry(a_request(key, constraints=wanted), False, EXPIRES_AFTER)
+        for key, wanted in zip(party.some(), constraints, strict=False)
+    ]
+    await party.desk.admissions._write_gated_requests(party.connection, entries, False)
+
+
+async def cancel_task(party: Party) -> None:
+    cursor = await party.connection.execute(
+        "SELECT slot, namespace, process_id, task_id FROM progressor.gated"
+    )
+    for row in party.random.sample(found := await cursor.fetchall(), min(3, len(found))):
+        with contextlib.suppress(errors.RequestError):
+            await party.desk.processes.cancel(ProcessKey(*row[:3]), row[3])
+
+
+async def set_gate(party: Party) -> None:
+    gate, capacity = party.random.choice(GATES), party.random.randrange(4)
+    await party.desk.gates.set(NAMESPACE.name, gate, capacity=capacity, expected_revision=0)
+
+
+async def look_again(party: Party) -> None:
+    again = [Again(namespace=NAMESPACE.name, gate=gate) for gate in GATES]
+    again.append(Again(namespace=NAMESPACE.name, order_key="o"))
+    party.random.shuffle(again)
+    await party.desk.gates.look_again(NAMESPACE.name, again)
+    await party.desk.gates.promote_due([NAMESPACE.name])
+
+
+Writer = Callable[[Party], Awaitable[None]]
+
+WRITERS: tuple[Writer, ...] = (
     admit_starts, admit_requests, settle_tasks, claim_tasks, claim_due, remove_process,
     put_process, simple_repair, await_task, delete_finished, delete_old_tasks,
 )  # fmt: skip
-PAIRS = list(itertools.combinations_with_replacement(WRITERS, 2))
+GATED: tuple[Writer, ...] = (admit_gated, cancel_task, set_gate, look_again)
+# Of the others, those that leave gates.
+LEAVING: tuple[Writer, ...] = (settle_tasks, claim_due, remove_process)
+PAIRS = [
+    *itertools.combinations_with_replacement(WRITERS, 2),
+    *itertools.combinations_with_replacement(GATED, 2),
+    *itertools.product(GATED, LEAVING),
+]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -193,12 +243,13 @@ async def parties(database: str) -> AsyncIterator[list[Party]]:
 async def test_two_writers_never_lock_each_other_out(
     parties: list[Party],
     database: str,
-    one: Callable[[Party], Awaitable[None]],
-    other: Callable[[Party], Awaitable[None]],
+    one: Writer,
+    other: Writer,
 ) -> None:
     *writing, feeding = parties
+    feeding_gates = [admit_gated] * (2 if {one, other} & {*GATED} else 0)
 
-    async def write(party: Party, writer: Callable[[Party], Awaitable[None]]) -> None:
+    async def write(party: Party, writer: Writer) -> None:
         for _ in range(ROUNDS):
             await writer(party)
 
@@ -206,7 +257,7 @@ async def test_two_writers_never_lock_each_other_out(
         for number, party in enumerate(writing):
             group.create_task(write(party, (one, other)[number % 2]))
         # Something to write over; what is fed is taken by those who write.
-        for feed in (admit_starts, admit_requests, claim_due):
+        for feed in (admit_starts, admit_requests, *feeding_gates, claim_due):
             await feed(feeding)
 
     # A deadlock would have been an error of one of them.

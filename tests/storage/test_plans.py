@@ -202,7 +202,8 @@ async def read_processes(desk: Desk) -> object:
 
 async def read_first_waits(desk: Desk) -> object:
     numbers = [*WAITING_NUMBERS[::2], *RUNNING_NUMBERS[::2]]
-    return await desk.processes.first_waits("orders", [seeded_key(number) for number in numbers])
+    keys = [seeded_key(number) for number in numbers]
+    return await desk.processes.first_waits("orders", keys, gated=())
 
 
 async def read_history(desk: Desk) -> object:

@@ -3,6 +3,7 @@
 import asyncio
 import datetime as dt
 from collections.abc import Callable
+from typing import Any
 
 from progressor.sdk import Client
 from progressor.sdk.activity import (
@@ -69,8 +70,9 @@ def a_queue(
     timers: int = 0,
     retries: int = 0,
     behind: int = 0,
+    **constrained: Any,
 ) -> NamespaceQueue:
-    """Return an empty queue."""
+    """Return an empty queue; `constrained` are fields of those with constraints."""
     return NamespaceQueue(
         namespace=name,
         due_count=due,
@@ -80,6 +82,7 @@ def a_queue(
         retry_age=seconds(0) if retries else None,
         behind_count=behind,
         behind_age=seconds(0) if behind else None,
+        **constrained,
     )
 
 

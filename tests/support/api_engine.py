@@ -17,6 +17,7 @@ from grpc_status import rpc_status
 
 from progressor.api.server import ApiServer, Listening
 from progressor.clock import SystemClock
+from progressor.v1.gate_service_pb2_grpc import GateServiceStub
 from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceStub
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from progressor.v1.replica_service_pb2_grpc import ReplicaServiceStub
@@ -24,11 +25,13 @@ from tests.support.sessions import SessionStub
 
 if TYPE_CHECKING:
     # The generated module has them in its stub alone.
+    from progressor.v1.gate_service_pb2_grpc import GateServiceAsyncStub
     from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceAsyncStub
     from progressor.v1.process_service_pb2_grpc import ProcessServiceAsyncStub
     from progressor.v1.replica_service_pb2_grpc import ReplicaServiceAsyncStub
 from tests.support.memory_api import (
     MemoryActivities,
+    MemoryGates,
     MemoryIntake,
     MemoryLogLevels,
     MemoryNamespaces,
@@ -63,6 +66,11 @@ class Engine:
         return NamespaceServiceStub(self.channel)
 
     @property
+    def gate_service(self) -> "GateServiceAsyncStub":
+        """Return a stub."""
+        return GateServiceStub(self.channel)
+
+    @property
     def replica_service(self) -> "ReplicaServiceAsyncStub":
         """Return a stub."""
         return ReplicaServiceStub(self.channel)
@@ -85,6 +93,7 @@ def build(
         intake=intake,
         processes=processes,
         namespaces=namespaces,
+        gates=MemoryGates(),
         roster=roster,
         activities=MemoryActivities(),
         log_levels=log_levels,

@@ -15,9 +15,10 @@ Unknown     no word came: it was done, will be done, or never
 ==========  =====================================================================
 
 `merged` makes one operation of all that was asked and seen of one element: repetitions under the
-same idempotency key, and those who awaited it. Only a start that was rejected leaves no key behind:
-repetitions of one may each have been done. `linear.py` asks whether an order explains the
-operations; here `broken_promises` asks whether the database has them exactly once.
+same idempotency key, those who awaited it, and those who cancelled it. Only a start that was
+rejected leaves no key behind: repetitions of one may each have been done. `linear.py` asks whether
+an order explains the operations; here `broken_promises` asks whether the database has them exactly
+once.
 """
 
 import collections
@@ -42,6 +43,7 @@ class Kind(enum.StrEnum):
     PUT = "put"
     REMOVE = "remove"
     AWAIT = "await"
+    CANCEL = "cancel"
     LOOK = "look"
     TICK = "tick"  # a timer's step
     BIRTH = "birth"  # a start was admitted, and its init task not yet settled
@@ -121,12 +123,13 @@ Outcome = Done | Accepted | Refused | Unknown
 
 REJECTED, FAILED, REPAIR_FAILED = "REJECTED", "PROCESS_FAILED", "REPAIR_FAILED"
 NOT_FOUND, REMOVED = "PROCESS_NOT_FOUND", "PROCESS_REMOVED"
+CANCELLED, GATE_NOT_FOUND = "TASK_CANCELLED", "GATE_NOT_FOUND"
 
 GONE = frozenset({NOT_FOUND, REMOVED})
 """Said also to the repetition of a request that was done before the process went."""
 
-_BINDING = frozenset({REJECTED, REPAIR_FAILED})
-"""The processor's own word on a request: whoever asks again hears the same."""
+_BINDING = frozenset({REJECTED, REPAIR_FAILED, CANCELLED})
+"""The last word on a request: whoever asks again hears the same."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,24 +183,33 @@ def merged(operations: Iterable[Operation], *, settled_at: float = math.inf) -> 
 def contradictions(operations: Iterable[Operation]) -> Iterator[str]:
     """Yield what was answered in two ways, of all that was asked of one element."""
     answers: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
+    cancelled: set[tuple[str, str]] = set()
     for operation in operations:
-        answer = _binding_answer(operation.outcome)
+        answer = _binding_answer(operation)
         if operation.element and answer:
             answers[operation.process_id, operation.element].add(answer)
+        if operation.kind is Kind.CANCEL:
+            cancelled.add((operation.process_id, operation.element))
     for (process_id, element), found in answers.items():
         if len(found) > 1:
             yield f"{process_id}: {element} was answered in two ways: {sorted(found)}"
+        if CANCELLED in found and (process_id, element) not in cancelled:
+            yield f"{process_id}: {element} was cancelled, and nobody asked for that"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTask:
-    """A task as the database has it; ``element`` is its request's, ``set_by`` its timer's."""
+    """A task as the database has it; ``element`` is its request's, ``set_by`` its timer's.
+
+    ``is_gated``: it has constraints, and comes when these let it.
+    """
 
     task_id: int
     task_type: str
     status: str
     element: str = ""
     set_by: str = ""
+    is_gated: bool = False
 
     @property
     def is_import(self) -> bool:
@@ -349,8 +361,10 @@ def _register_follows(process: StoredProcess, elements: Sequence[str]) -> Iterat
 
 
 def _in_line(process: StoredProcess) -> Iterator[str]:
-    """Requests run in the order of their task ids; timers, in between."""
-    requests = {task.task_id for task in process.tasks if task.task_type != "timeout"}
+    """Requests run in the order of their task ids; timers and what has constraints, in between."""
+    requests = {
+        task.task_id for task in process.tasks if task.task_type != "timeout" and not task.is_gated
+    }
     line = [task_id for task_id, _ in process.events if task_id in requests]
     for first, second in itertools.pairwise(line):
         if second < first:
@@ -386,8 +400,8 @@ def _asked_before(
 
 
 def _one(asked: Sequence[Operation], settled_at: float) -> Operation:
-    requests = [it for it in asked if it.kind is not Kind.AWAIT]
-    assert requests, f"awaited, and never asked: {asked[0]}"
+    requests = [it for it in asked if it.kind not in {Kind.AWAIT, Kind.CANCEL}]
+    assert requests, f"awaited or cancelled, and never asked: {asked[0]}"
     outcome, answered_at = _heard(asked, requests, settled_at)
     return dataclasses.replace(
         requests[0],
@@ -413,18 +427,31 @@ def _heard(
     """Return what is known of a request, and since when."""
     in_order = sorted(asked, key=lambda it: it.answered_at)
     for operation in in_order:
-        if isinstance(operation.outcome, Done) or _binding_answer(operation.outcome):
+        if _binding_answer(operation) == CANCELLED:
+            return Refused(CANCELLED), operation.answered_at
+        if isinstance(operation.outcome, Done) or _binding_answer(operation):
             return operation.outcome, operation.answered_at
-    refusals = [it for it in in_order if isinstance(it.outcome, Refused)]
+    refusals = [
+        it for it in in_order if isinstance(it.outcome, Refused) and it.kind is not Kind.CANCEL
+    ]
     if any(isinstance(it.outcome, Accepted) for it in requests):
-        told = [it for it in refusals if it.kind is Kind.AWAIT and not _is_gone(it)]
-        if told:
-            return told[0].outcome, told[0].answered_at
-        return Accepted(), settled_at
+        return _heard_since(asked, refusals, settled_at)
     if refusals and all(isinstance(it.outcome, Refused) for it in requests):
         return refusals[0].outcome, refusals[0].answered_at
     # A repetition was refused: that does not say what became of the first.
     return Unknown("repeated" if refusals else ""), math.inf
+
+
+def _heard_since(
+    asked: Sequence[Operation], refusals: Sequence[Operation], settled_at: float
+) -> tuple[Outcome, float]:
+    """Return what is known of a request that was accepted."""
+    told = [it for it in refusals if it.kind is Kind.AWAIT and not _is_gone(it)]
+    if told:
+        return told[0].outcome, told[0].answered_at
+    if any(it.kind is Kind.CANCEL and isinstance(it.outcome, Unknown) for it in asked):
+        return Unknown("perhaps cancelled"), math.inf
+    return Accepted(), settled_at
 
 
 def _is_gone(operation: Operation) -> bool:
@@ -433,8 +460,10 @@ def _is_gone(operation: Operation) -> bool:
     }
 
 
-def _binding_answer(outcome: Outcome) -> str:
-    match outcome:
+def _binding_answer(operation: Operation) -> str:
+    if operation.kind is Kind.CANCEL:
+        return CANCELLED if isinstance(operation.outcome, Done) else ""
+    match operation.outcome:
         case Done(Appended() as result):
             return str(result)
         case Refused(reason) if reason in _BINDING:

@@ -1,10 +1,13 @@
 """The laws of storage over a test's database, and what of the past never changes."""
 
+import datetime as dt
+from collections.abc import Iterable
 from typing import Any, LiteralString
 
 import psycopg
+from psycopg import sql
 
-from progressor.storage.laws import LAWS
+from progressor.storage.laws import LAWS, Law
 
 _ENDED: LiteralString = """
     SELECT task_id, (status, finished_at, response, error_code, error_reason, event_count)::text
@@ -18,13 +21,34 @@ _KNOWN: LiteralString = "SELECT task_id::text, '' FROM progressor.tasks"
 _LIVING: LiteralString = "SELECT init_task_id FROM progressor.processes"
 
 
-def broken_laws(connection: psycopg.Connection[Any]) -> dict[str, list[Any]]:
+def broken_laws(
+    connection: psycopg.Connection[Any], *, at_rest: bool = False, now: dt.datetime | None = None
+) -> dict[str, list[Any]]:
     """Return the rows that break a law, by the law's name; empty: all hold.
 
-    Asks within the caller's transaction, if there is one.
+    ``at_rest``: also the laws that may be broken while a replica is at work. ``now``: what these
+    take for now, under a clock that a test moves. Asks within the caller's transaction, if there is
+    one; all at once and prepared, since tests ask after each deed.
     """
-    found = {law.name: connection.execute(law.query).fetchall() for law in LAWS}
-    return {law: offending for law, offending in found.items() if offending}
+    asked = _AT_REST if at_rest else _ALWAYS
+    found: dict[str, list[Any]] = {}
+    for law, *offending in connection.execute(asked, {"now": now}, prepare=True).fetchall():
+        found.setdefault(law, []).append(tuple(offending))
+    return found
+
+
+def _all_of(laws: Iterable[Law]) -> sql.Composed:
+    return sql.SQL(" UNION ALL ").join(
+        sql.SQL("SELECT {}, l.* FROM (\n{}\n) l").format(
+            sql.Literal(law.name),
+            sql.SQL(law.query.replace("now()", "coalesce(%(now)s::timestamptz, now())")),
+        )
+        for law in laws
+    )
+
+
+_AT_REST = _all_of(LAWS)
+_ALWAYS = _all_of(law for law in LAWS if not law.lasting)
 
 
 class Past:

@@ -22,7 +22,9 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from tests.support.history import (
+    CANCELLED,
     FAILED,
+    GATE_NOT_FOUND,
     GONE,
     NOT_FOUND,
     REJECTED,
@@ -326,7 +328,8 @@ _STATUSES_OF: Mapping[str, frozenset[str]] = {
     # A caller who waits for a start's turn hears it too, when that start is refused.
     REMOVED: frozenset({_ABSENT}),
     FAILED: frozenset({_ERROR}),
-    "TASK_CANCELLED": frozenset({_ABSENT, _INIT, _RUNNING, _ERROR, _FINISHED}),
+    CANCELLED: frozenset({_ABSENT, _INIT, _RUNNING, _ERROR, _FINISHED}),
+    GATE_NOT_FOUND: frozenset({_ABSENT, _INIT, _RUNNING, _ERROR, _FINISHED}),
     "OVERLOADED": frozenset({_ABSENT, _INIT, _RUNNING, _ERROR, _FINISHED}),
     "SHUTTING_DOWN": frozenset({_ABSENT, _INIT, _RUNNING, _ERROR, _FINISHED}),
 }

@@ -9,13 +9,23 @@ place, and whoever does not come out of a processor's journal has never been don
 import collections
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from tests.support.history import REJECTED, Appended, Asked, Done, Kind, Operation, Refused, Sight
+from tests.support.history import (
+    GATE_NOT_FOUND,
+    REJECTED,
+    Appended,
+    Asked,
+    Done,
+    Kind,
+    Operation,
+    Refused,
+    Sight,
+)
 
 ONLY = ""
 """The life of a process that has had one at most."""
 
 _UNASKED = frozenset({Kind.PUT, Kind.BIRTH, Kind.EXPIRY, Kind.REMOVE, Kind.SIMPLE_REPAIR})
-_NO_BEGINNING = frozenset({"PROCESS_ALREADY_EXISTS", "OVERLOADED", "SHUTTING_DOWN"})
+_NO_BEGINNING = frozenset({"PROCESS_ALREADY_EXISTS", "OVERLOADED", "SHUTTING_DOWN", GATE_NOT_FOUND})
 
 Place = tuple[str, int]
 """A life, and a place in its list, from 1."""

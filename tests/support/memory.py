@@ -26,7 +26,7 @@ from progressor.storage import admissions
 from progressor.storage import settlements as storage_settlements
 from progressor.storage.claims import Claimed, Room, Wanted
 from progressor.storage.pools import Connection, Pool
-from progressor.storage.processes import Put, SimpleRepair
+from progressor.storage.processes import CancelledByRequest, Put, SimpleRepair
 from progressor.storage.replicas import Zombie
 from progressor.storage.results import Word
 from progressor.storage.settlements import Cancelled, Due, Entry
@@ -266,14 +266,18 @@ class MemoryProcesses:
 
     def __init__(self) -> None:
         self.put_answer = Put(verdict=Verdict.ACCEPTED, task_id=1, due=None, told_at=START)
-        self.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, due=None)
+        self.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=None, due=None)
         self.removed: tuple[Cancelled, ...] = ()
+        self.cancelled = CancelledByRequest(task_id=7, removed=False, cancelled=())
 
     async def put(self, _process: Import) -> Put:
         return self.put_answer
 
     async def remove(self, _key: ProcessKey) -> tuple[Cancelled, ...]:
         return self.removed
+
+    async def cancel(self, _key: ProcessKey, _task: int | str) -> CancelledByRequest:
+        return self.cancelled
 
     async def simple_repair(self, _key: ProcessKey) -> SimpleRepair:
         return self.repair_answer

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from progressor import errors
@@ -11,11 +11,19 @@ from progressor.domain.activity import Activity
 from progressor.domain.admission import Import, Request
 from progressor.domain.answer import Answer, Receipt
 from progressor.domain.event import Event, HistoryRange
+from progressor.domain.gate import Gate, GateView
 from progressor.domain.namespace import Namespace
 from progressor.domain.process import Process, ProcessKey, ProcessStatus, process_key
 from progressor.domain.replica import ReplicaView
 from progressor.domain.task import TaskStatus, TaskType
-from progressor.domain.view import HistoryPage, ProcessQuery, ProcessView, TaskTrace
+from progressor.domain.view import (
+    HistoryPage,
+    Listed,
+    ProcessPage,
+    ProcessQuery,
+    ProcessView,
+    TaskTrace,
+)
 from progressor.domain.wait import Wait
 from progressor.telemetry.log_level import Level
 from tests.support.builders import make_activity, make_replica_facts, make_replica_view
@@ -78,6 +86,13 @@ class MemoryIntake:
         """Note the key."""
         self.requests.append(key)
 
+    async def cancel(self, key: ProcessKey, task: int | str) -> int:
+        """Cancel the task that is named, one with a key as task 6."""
+        self.requests.append(key)
+        if self.raises is not None:
+            raise self.raises
+        return task if isinstance(task, int) else 6
+
     async def _wait(self, args: bytes, seconds: float | None) -> None:
         self.asked.set()
         if self.raises is not None:
@@ -132,19 +147,18 @@ class MemoryProcesses:
         assert key.process_id == "1"
         return tuple(trace(task_id) for task_id in range(after + 1, min(after + limit, 5) + 1))
 
-    async def first_waits(
-        self, namespace: str, keys: Sequence[ProcessKey]
-    ) -> Mapping[ProcessKey, Wait]:
-        """Return what each was given."""
-        assert all(it.namespace == namespace for it in keys), "a page is of one namespace"
-        return {it: self.first[it.process_id] for it in keys if it.process_id in self.first}
-
-    async def list(self, query: ProcessQuery) -> tuple[Process, ...]:
-        """Return some of five processes."""
+    async def page(self, query: ProcessQuery) -> ProcessPage:
+        """Return some of five processes, each with what it was given to wait for."""
         found = [process(str(i), ProcessStatus.RUNNING) for i in range(5)]
         if query.before is not None:
             found = [p for p in found if p.key.process_id > query.before[1]]
-        return tuple(found[: query.page_size])
+        page = found[: query.page_size]
+        return ProcessPage(
+            listed=tuple(
+                Listed(process=it, first_wait=self.first.get(it.key.process_id)) for it in page
+            ),
+            next_before=page[-1] if len(found) > len(page) else None,
+        )
 
 
 class MemoryNamespaces:
@@ -193,6 +207,44 @@ class MemoryNamespaces:
         del self.stored[name]
 
 
+class MemoryGates:
+    """Gates of the namespace ``orders`` in a dict."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.stored: dict[str, Gate] = {}
+
+    async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Gate, ...]:
+        """Return some in order."""
+        assert namespace == "orders"
+        return tuple(self.stored[key] for key in sorted(self.stored) if key > after)[:limit]
+
+    async def get(self, namespace: str, gate: str) -> GateView:
+        """Return what is stored, with nobody at it."""
+        if gate not in self.stored:
+            raise errors.GateNotFoundError(namespace, gate)
+        return GateView(gate=self.stored[gate], holders=(), line=())
+
+    async def set(
+        self, namespace: str, gate: str, *, capacity: int, expected_revision: int
+    ) -> Gate:
+        """Store it and count the revision."""
+        revision = self.stored[gate].revision if gate in self.stored else 0
+        if expected_revision not in (0, revision):
+            if not revision:
+                raise errors.GateNotFoundError(namespace, gate)
+            raise errors.GateChangedError(gate, expected_revision, revision)
+        self.stored[gate] = make_gate(gate=gate, capacity=capacity, revision=revision + 1)
+        return self.stored[gate]
+
+    async def delete(self, namespace: str, gate: str) -> None:
+        """Forget it, unless it is busy."""
+        await self.get(namespace, gate)
+        if gate == "busy":
+            raise errors.GateInUseError(namespace, gate)
+        del self.stored[gate]
+
+
 class MemoryRoster:
     """Three replicas; the first one is silent."""
 
@@ -235,6 +287,19 @@ class MemoryLogLevels:
 def namespace(name: str) -> Namespace:
     return Namespace(
         name=name, processor_targets=("a:1",), payload_bytes_max=PAYLOAD_MAX, revision=1
+    )
+
+
+def make_gate(*, gate: str, capacity: int, revision: int) -> Gate:
+    return Gate(
+        namespace="orders",
+        gate=gate,
+        capacity=capacity,
+        held=0,
+        waiting_count=0,
+        revision=revision,
+        created_at=NOW,
+        updated_at=NOW,
     )
 
 

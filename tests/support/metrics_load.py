@@ -6,7 +6,7 @@ import dataclasses
 
 from google.rpc import code_pb2
 
-from progressor.sdk import NewEvent, NewTimer
+from progressor.sdk import Constraints, GateHold, NewEvent, NewTimer
 from progressor.v1.processor_service_pb2 import RemoveProcess
 from tests.support.processor import Answer, reject
 from tests.support.replica import (
@@ -27,6 +27,13 @@ HOUR = 3600.0
 
 Asked = collections.Counter[tuple[str, str]]
 """How many requests have ended, by operation and reason; an empty one: answered."""
+
+
+async def keep_a_gate(stage: Stage) -> None:
+    """Have a process that holds a gate as long as it is there: metrics tell of gates then."""
+    stage.processor.on_process("keeper", answering(), Answer())
+    constraints = Constraints(gates={"kept": 1}, hold=GateHold.PROCESS)
+    await stage.client.start("keeper", constraints=constraints)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

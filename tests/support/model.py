@@ -9,15 +9,16 @@ import datetime as dt
 from collections.abc import Iterator
 
 from progressor.domain.admission import Verdict, decide
+from progressor.domain.constraint import Constraints
 from progressor.domain.intent import Complete, KeepTimer, SetTimer, UnsetTimer
 from progressor.domain.process import ProcessStatus
 from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement
-from progressor.domain.task import TIMER_TYPES, TaskStatus, TaskType
+from progressor.domain.task import FINAL_STATUSES, TIMER_TYPES, TaskStatus, TaskType
 
 
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)
 class ModelTask:
-    """A task; ``due_at`` None: it is behind another."""
+    """A task; ``due_at`` None: it is behind another, or waits for its constraints."""
 
     task_id: int | None
     task_type: TaskType
@@ -28,16 +29,25 @@ class ModelTask:
     args: bytes = b""
     error_reason: str | None = None
     response: bytes | None = None
+    constraints: Constraints | None = None
 
     def end(self, status: TaskStatus, reason: str | None = None) -> None:
         """End, once."""
-        assert self.status not in {TaskStatus.FINISHED, TaskStatus.ERROR, TaskStatus.CANCELLED}
+        assert not self.has_ended
         self.status, self.error_reason, self.due_at = status, reason, None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has."""
+        return self.status in FINAL_STATUSES
 
 
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)
 class ModelProcess:
-    """A process: one task runs, calls stand in line, the timer stands apart."""
+    """A process: one task runs, calls stand in line, the timer stands by.
+
+    What waits for its constraints stands apart: in ``apart``, and in nothing else.
+    """
 
     status: ProcessStatus
     detail: str | None = None
@@ -47,13 +57,25 @@ class ModelProcess:
     running: ModelTask | None = None
     line: list[ModelTask] = dataclasses.field(default_factory=list)
     timer: ModelTask | None = None
+    apart: list[ModelTask] = dataclasses.field(default_factory=list)
     tasks: list[ModelTask] = dataclasses.field(default_factory=list)
 
     def waiting(self) -> Iterator[ModelTask]:
-        """Yield what is scheduled."""
+        """Yield what waits."""
         yield from self.line
         if self.timer is not None:
             yield self.timer
+        yield from self.apart
+
+    def take_timer(self) -> ModelTask | None:
+        """Take away the timer, wherever it waits."""
+        timer, self.timer = self.timer, None
+        for task in self.apart:
+            if task.task_type in TIMER_TYPES:
+                assert timer is None, "a process has two timers"
+                timer = task
+        self.apart = [task for task in self.apart if task is not timer]
+        return timer
 
     def add(self, task: ModelTask) -> ModelTask:
         """Record a task."""
@@ -78,13 +100,19 @@ class Model:
         self.processes: dict[str, ModelProcess] = {}
 
     def admit(
-        self, process_id: str, task_type: TaskType, args: bytes, key: str | None
+        self,
+        process_id: str,
+        task_type: TaskType,
+        args: bytes,
+        key: str | None,
+        constraints: Constraints | None = None,
     ) -> tuple[Verdict, ModelTask | None]:
         """Return what a request meets, and the task that it joins, if it does."""
         process = self.processes.get(process_id)
         known = process.known(key) if process is not None else None
         if known is not None:
-            same = (known.task_type, known.args) == (task_type, args)
+            request = (task_type, args, constraints)
+            same = (known.task_type, known.args, known.constraints) == request
             return (Verdict.DUPLICATE, known) if same else (Verdict.KEY_REUSED, None)
         return decide(task_type, None if process is None else process.status), None
 
@@ -94,6 +122,8 @@ class Model:
             self.processes[process_id] = ModelProcess(status=ProcessStatus.INIT)
         process = self.processes[process_id]
         is_free = process.running is None and not process.line
+        if process.status is ProcessStatus.INIT and task.task_type is not TaskType.INIT:
+            is_free = False
         process.add(task)
         if process.timer is not None:
             process.timer.status = TaskStatus.BLOCKED
@@ -173,10 +203,14 @@ class Model:
         if process.status is not ProcessStatus.ERROR or busy:
             return Verdict.PROCESS_IS_RUNNING
         if process.broken_by is not None and process.broken_by.task_type in TIMER_TYPES:
-            process.timer = self._timer(process, process.broken_by.task_type, now)
+            process.timer = self._again(process, process.broken_by, now)
         else:
             self._mend(process)
         return Verdict.ACCEPTED
+
+    def remove(self, process_id: str) -> ModelProcess | None:
+        """Forget a process, and return it."""
+        return self.processes.pop(process_id, None)
 
     def process_rows(self) -> list[tuple[object, ...]]:
         """Return what the tables should say of processes."""
@@ -230,20 +264,27 @@ class Model:
             return
         if was_broken:
             self._cancel(process, "PROCESS_IS_RUNNING")
-        if isinstance(intent.action, SetTimer | UnsetTimer) and process.timer is not None:
-            process.timer.end(TaskStatus.CANCELLED)
-            process.timer = None
+        if isinstance(intent.action, SetTimer | UnsetTimer):
+            replaced = process.take_timer()
+            if replaced is not None:
+                replaced.end(TaskStatus.CANCELLED)
         if isinstance(intent.action, SetTimer):
             assert intent.action.after is not None, "the model sets timers by durations"
-            wanted = TaskType.REMOVE if intent.action.remove else TaskType.TIMEOUT
-            process.timer = self._timer(process, wanted, now + intent.action.after)
+            process.timer = process.add(
+                ModelTask(
+                    task_id=None,
+                    task_type=TaskType.REMOVE if intent.action.remove else TaskType.TIMEOUT,
+                    due_at=now + intent.action.after,
+                    constraints=intent.action.constraints,
+                )
+            )
         elif (
             isinstance(intent.action, KeepTimer)
             and task.task_type is TaskType.REPAIR
             and broken_by is not None
             and broken_by.task_type in TIMER_TYPES
         ):
-            process.timer = self._timer(process, broken_by.task_type, now)
+            process.timer = self._again(process, broken_by, now)
 
     def _go_on(
         self,
@@ -283,12 +324,21 @@ class Model:
         process.status, process.detail, process.broken_by = ProcessStatus.RUNNING, None, None
 
     @staticmethod
-    def _timer(process: ModelProcess, task_type: TaskType, due_at: dt.datetime) -> ModelTask:
-        return process.add(ModelTask(task_id=None, task_type=task_type, due_at=due_at))
+    def _again(process: ModelProcess, timer: ModelTask, now: dt.datetime) -> ModelTask:
+        """Set a timer that has broken its process once more."""
+        return process.add(
+            ModelTask(
+                task_id=None,
+                task_type=timer.task_type,
+                due_at=now,
+                constraints=timer.constraints,
+            )
+        )
 
     @staticmethod
     def _cancel(process: ModelProcess, reason: str) -> None:
         for task in process.waiting():
             task.end(TaskStatus.CANCELLED, reason)
         process.line.clear()
+        process.apart.clear()
         process.timer = None

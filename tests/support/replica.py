@@ -61,6 +61,7 @@ SERVICES = (
     "",
     "progressor.v1.ProcessService",
     "progressor.v1.NamespaceService",
+    "progressor.v1.GateService",
     "progressor.v1.ReplicaService",
 )
 """Those that a health check can ask for; "" is all of them."""

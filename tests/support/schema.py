@@ -44,7 +44,12 @@ _TABLES: LiteralString = """
             (SELECT string_agg(format('    %I %s%s%s', a.attname,
                     format_type(a.atttypid, a.atttypmod),
                     CASE WHEN a.attnotnull THEN ' NOT NULL' ELSE '' END,
-                    coalesce(' DEFAULT ' || pg_get_expr(d.adbin, d.adrelid), '')),
+                    CASE
+                        WHEN d.adbin IS NULL THEN ''
+                        WHEN a.attgenerated = 's' THEN format(' GENERATED ALWAYS AS (%s) STORED',
+                            btrim(pg_get_expr(d.adbin, d.adrelid), E'\\n'))
+                        ELSE ' DEFAULT ' || pg_get_expr(d.adbin, d.adrelid)
+                    END),
                     E',\\n' ORDER BY a.attnum)
                 FROM pg_attribute a
                 LEFT JOIN pg_attrdef d ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum)

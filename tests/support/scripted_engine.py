@@ -17,7 +17,12 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_status import rpc_status
 
 from progressor.cli.main import main
-from progressor.v1 import namespace_service_pb2, process_service_pb2, replica_service_pb2
+from progressor.v1 import (
+    gate_service_pb2,
+    namespace_service_pb2,
+    process_service_pb2,
+    replica_service_pb2,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +68,13 @@ class ScriptedEngine:
         self.requests: list[Any] = []
         self.health = health.HealthServicer()
         self._server = grpc.server(ThreadPoolExecutor(4))
-        for file in (process_service_pb2, namespace_service_pb2, replica_service_pb2):
+        files = (
+            process_service_pb2,
+            namespace_service_pb2,
+            gate_service_pb2,
+            replica_service_pb2,
+        )
+        for file in files:
             for service in file.DESCRIPTOR.services_by_name.values():
                 self._server.add_generic_rpc_handlers((self._handlers(service),))
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)

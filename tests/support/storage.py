@@ -31,11 +31,13 @@ from progressor.storage import admissions, arrays, claims
 from progressor.storage.admissions import Admissions
 from progressor.storage.claims import Claimed, Claims, Room
 from progressor.storage.functions import Functions
+from progressor.storage.gates import Gates
 from progressor.storage.group_commit import OnBatch, tell_nobody
 from progressor.storage.histories import Histories
 from progressor.storage.namespaces import Namespaces, _config
 from progressor.storage.pools import Connection, Pool, open_pools
 from progressor.storage.processes import Processes
+from progressor.storage.promoted import PATIENCE, Promoted
 from progressor.storage.replicas import Replicas, Zombie
 from progressor.storage.results import Results
 from progressor.storage.retention import Retention
@@ -64,6 +66,7 @@ UNREACHABLE = Failed(code=14, reason="UNAVAILABLE", message="nobody there", retr
 
 TABLES = (
     "namespaces", "replicas", "processes", "tasks", "schedule", "running", "events", "replies",
+    "gated", "gates", "gate_holders", "gate_lines", "orders",
 )  # fmt: skip
 
 Dump = Mapping[str, Sequence[tuple[Any, ...]]]
@@ -137,6 +140,9 @@ class Desk:
     results: Results
     replicas: Replicas
     retention: Retention
+    gates: Gates
+    told: list[Promoted]
+    """What statements have told of gates, oldest first."""
 
     async def admit(self, request: Request, *, run: bool = True) -> Admission:
         """Admit a request, with a worker reserved or not."""
@@ -291,11 +297,13 @@ def desk(
     namespace: Namespace = NAMESPACE,
     commit: Commit | None = None,
     on_batch: OnBatch = tell_nobody,
+    patience: dt.timedelta = PATIENCE,
 ) -> Desk:
     """Return a replica's storage on a pool; its group commits do not run yet."""
     functions = Functions()
     gathered = commit or Commit(gather=NO_TIME)
     namespaces = Namespaces(pool=pool)
+    told: list[Promoted] = []
 
     def own_id() -> int:
         return replica_id
@@ -313,6 +321,8 @@ def desk(
             commit=gathered,
             statement_timeout=STATEMENT_TIMEOUT,
             on_batch=on_batch,
+            on_promoted=told.append,
+            patience=patience,
         ),
         settlements=Settlements(
             pool=pool,
@@ -323,6 +333,8 @@ def desk(
             step_grace=GRACE,
             statement_timeout=STATEMENT_TIMEOUT,
             on_batch=on_batch,
+            on_promoted=told.append,
+            patience=patience,
         ),
         claims=Claims(
             functions=functions,
@@ -347,11 +359,23 @@ def desk(
                 age_max=dt.timedelta(),
             ),
             statement_timeout=STATEMENT_TIMEOUT,
+            on_promoted=told.append,
+            patience=patience,
         ),
         namespaces=namespaces,
         results=Results(pool=pool, functions=functions, clock=clock, replica_id=own_id),
         replicas=Replicas(pool=pool, clock=clock),
         retention=Retention(pool=pool, functions=functions, clock=clock),
+        gates=Gates(
+            pool=pool,
+            functions=functions,
+            clock=clock,
+            replica_id=own_id,
+            statement_timeout=STATEMENT_TIMEOUT,
+            on_promoted=told.append,
+            patience=patience,
+        ),
+        told=told,
     )
 
 
@@ -364,6 +388,7 @@ async def running_desks(
     namespace: Namespace = NAMESPACE,
     commit: Commit | None = None,
     on_batch: OnBatch = tell_nobody,
+    patience: dt.timedelta = PATIENCE,
 ) -> AsyncIterator[tuple[Desk, ...]]:
     """Run the group commits of `count` replicas, ids 1 .. count, until the context is left."""
     pools = await open_pools(Database(dsn=conninfo, worker_connections_max=8), conninfo)
@@ -376,6 +401,7 @@ async def running_desks(
                 namespace=namespace,
                 commit=commit,
                 on_batch=on_batch,
+                patience=patience,
             )
             for number in range(1, count + 1)
         )

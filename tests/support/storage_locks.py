@@ -12,11 +12,16 @@ async def until_blocked(eye: psycopg.Connection[Any], count: int = 1) -> None:
     """Return once `count` sessions of the database wait for a lock."""
     async with asyncio.timeout(_PATIENCE_SECONDS):
         while True:
-            row = eye.execute(
-                "SELECT count(*) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-            ).fetchone()
-            assert row is not None, "count returns a row"
-            if row[0] >= count:
+            if blocked_count(eye) >= count:
                 return
             await asyncio.sleep(0.002)
+
+
+def blocked_count(eye: psycopg.Connection[Any]) -> int:
+    """Return how many sessions of the database wait for a lock."""
+    row = eye.execute(
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    ).fetchone()
+    assert row is not None, "count returns a row"
+    return int(row[0])

@@ -14,6 +14,8 @@ import progressor
 from progressor.sdk import (
     Activity,
     Client,
+    Constraints,
+    Order,
     ReplicaState,
     SyncClient,
     rates_between,
@@ -188,6 +190,49 @@ class TestWhatWaits:
             hang.released.set()
 
         assert queue_in(seen, stage.namespace).due_age is not None
+
+    async def test_is_counted_by_the_constraint_that_keeps_it(self, stage: Stage) -> None:
+        def is_told(activity: Activity) -> bool:
+            queue = queue_in(activity, stage.namespace)
+            return (queue.run_at_count, queue.order_count, queue.gate_count) == (1, 1, 2)
+
+        later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
+        hang = Hang()
+        stage.processor.on_process("first", hang, Answer())
+        stage.processor.on_process("second", Answer())
+        first = Constraints(gates={"mutex": 1}, order=Order("schema", "1"))
+        await stage.client.start("first", constraints=first, accept_only=True)
+        second = Constraints(gates=["mutex"], order=Order("schema", "2"))
+        await stage.client.start("second", constraints=second, accept_only=True)
+        for name in ("third", "fourth"):
+            line = Constraints(gates=["mutex"])
+            await stage.client.start(name, constraints=line, accept_only=True)
+        await stage.client.start("later", constraints=Constraints(run_at=later), accept_only=True)
+        queue = queue_in(await told(stage.client, is_told), stage.namespace)
+        hang.released.set()
+        await stage.client.remove("later")
+
+        assert (queue.due_count, queue.available_count) == (0, 0)
+        assert (queue.held_count, queue.full_gate_count) == (1, 1)
+        for age in (queue.order_age, queue.gate_age):
+            assert age is not None
+            assert age >= NO_TIME
+
+    async def test_is_available_where_its_constraints_are_passed_and_no_worker_is_free(
+        self, survivor: Replica
+    ) -> None:
+        async with open_stage(survivor, one_at_a_time=False, worker_count_max=1) as stage:
+            hang, _ = await stage.busy("p")
+            mutex = Constraints(gates={"mutex": 1})
+            await stage.client.start("q", constraints=mutex, accept_only=True)
+            seen = await told(
+                stage.client, lambda it: queue_in(it, stage.namespace).available_count == 1
+            )
+            hang.released.set()
+
+        queue = queue_in(seen, stage.namespace)
+        assert (queue.due_count, queue.due_age, queue.held_count) == (0, None, 1)
+        assert queue.available_age is not None
 
 
 class TestAReplicaThatLeaves:

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 from google.rpc import code_pb2
 
+from progressor.sdk import Constraints, GateHold
 from progressor.telemetry.instruments import Distribution, Family, Labels
 from progressor.telemetry.metrics import Metrics
 from progressor.telemetry.names import METRICS
@@ -31,11 +32,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CALLS = 20
 LONG_MS = 30_000.0
-WRITES = {"admit_starts", "admit_requests", "settle_tasks"}
+WRITES = {
+    "admit_starts", "admit_requests", "admit_gated_starts", "admit_gated_requests", "settle_tasks",
+}  # fmt: skip
 POOLS = {"front", "worker", "scan"}
 
 HEALTHY = (
-    "fenced", "abandoned", "zombies_collected", "scan_found", "scans_failed", "notifications_lost",
+    "fenced", "abandoned", "zombies_collected", "scan_found", "gates_scan_found", "scans_failed",
+    "notifications_lost",
 )  # fmt: skip
 """What nothing is counted of, unless something is wrong."""
 
@@ -115,6 +119,11 @@ async def load(stage: Stage) -> None:
     await stage.timed("fired", answering(b"fired"), after=0.05)
     await stage.settled("fired", 2)
     await stage.timed("later", after=3600)
+    stage.processor.on_process("holding", Answer())
+    kept = Constraints(gates={"mutex": 1}, hold=GateHold.PROCESS)
+    await stage.client.start("holding", constraints=kept)
+    await stage.running("in-line")
+    await stage.client.notify("in-line", constraints=Constraints(gates=["mutex"]))
 
 
 async def play(stage: Stage, first: Replica, second: Replica) -> Scene:
@@ -244,6 +253,17 @@ async def test_what_waits_is_counted_at_the_look_before(scene: Scene) -> None:
         assert second.value("queue_tasks", name, cause) == 0
         assert (name, cause) in second.labels("queue_oldest_age")
         assert second.value("queue_oldest_age", name, cause) == 0
+
+
+async def test_what_gates_keep_waiting_is_counted_too(scene: Scene) -> None:
+    name, second = scene.namespace, scene.second
+
+    assert second.value("queue_tasks", name, "gate") == 1
+    assert second.value("queue_oldest_age", name, "gate") >= 0
+    for cause in ("run_at", "order", "available"):
+        assert (name, cause) in second.labels("queue_tasks")
+        assert second.value("queue_tasks", name, cause) == 0
+    assert (second.value("gates_held", name), second.value("gates_full", name)) == (1, 1)
 
 
 async def test_storage_tells_of_its_batches_and_its_pools(scene: Scene) -> None:

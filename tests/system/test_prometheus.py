@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from progressor.telemetry.instruments import Kind, Metric
 from progressor.telemetry.names import METRICS
-from tests.support.metrics_load import ROUNDS, Load
+from tests.support.metrics_load import ROUNDS, Load, keep_a_gate
 from tests.support.prometheus_server import PROMETHEUS, Prometheus, running_prometheus
 from tests.support.promql import query
 from tests.support.replica import NOW_AND_THEN, open_stage, running_replica
@@ -28,8 +28,8 @@ DASHBOARD = Path(__file__).parents[2] / "docker/grafana/dashboards/progressor.js
 VARIABLES = {"$namespace": ".*", "$instance": ".*", "$__rate_interval": "30s"}
 
 SELDOM = {
-    "zombie_collection", "zombies_collected", "fenced", "abandoned", "scan_found", "scans_failed",
-    "notifications_lost", "spans",
+    "zombie_collection", "zombies_collected", "fenced", "abandoned", "scan_found",
+    "gates_scan_found", "scans_failed", "notifications_lost", "spans",
 }  # fmt: skip
 """What this load makes no series of, or none that is drawn."""
 
@@ -42,23 +42,24 @@ async def prometheus(
     async with (
         running_replica(database, settings) as first,
         open_stage(first, retry_policy=NOW_AND_THEN) as stage,
-        running_replica(database, settings) as second,
     ):
-        await second.points.wait("scanned", scan="queues")
-        places = [
-            it.engine.metrics_url.removeprefix("http://").removesuffix("/metrics")
-            for it in (first, second)
-        ]
-        folder = tmp_path_factory.mktemp("prometheus")
-        async with running_prometheus(folder, places) as server:
-            # A rate takes two values of a series.
-            for turn in range(1, 3):
-                await Load(stage, second, name=f"turn-{turn}").run()
-                await server.until(
-                    'sum(progressor_requests_total{operation="Remove"})',
-                    functools.partial(operator.eq, [turn * ROUNDS]),
-                )
-            yield server
+        await keep_a_gate(stage)
+        async with running_replica(database, settings) as second:
+            await second.points.wait("scanned", scan="queues")
+            places = [
+                it.engine.metrics_url.removeprefix("http://").removesuffix("/metrics")
+                for it in (first, second)
+            ]
+            folder = tmp_path_factory.mktemp("prometheus")
+            async with running_prometheus(folder, places) as server:
+                # A rate takes two values of a series.
+                for turn in range(1, 3):
+                    await Load(stage, second, name=f"turn-{turn}").run()
+                    await server.until(
+                        'sum(progressor_requests_total{operation="Remove"})',
+                        functools.partial(operator.eq, [turn * ROUNDS]),
+                    )
+                yield server
 
 
 async def test_it_reads_both_replicas(prometheus: Prometheus) -> None:

@@ -42,6 +42,7 @@ TOLD: list[errors.ProgressorError] = [
     errors.ProcessNotFoundError("orders", "1"),
     errors.EventNotFoundError("1", 7),
     errors.TaskNotFoundError("1", 7),
+    errors.GateNotFoundError("orders", "db-1"),
     errors.ProcessAlreadyExistsError("orders", "1"),
     errors.IdempotencyKeyReusedError("1", "k"),
     errors.ProcessFailedError("1", "why", 9),
@@ -119,8 +120,12 @@ async def test_an_error_in_a_session_is_the_error_of_a_unary_call(
 async def test_every_error_that_a_session_can_tell_was_told() -> None:
     internal = {kind for kind, code in CODES.items() if code is grpc.StatusCode.INTERNAL}
     abstract = {errors.RequestError, errors.NotFoundError, errors.StateError}
-    # Namespaces have no place in a session.
+    # Namespaces, gates and Cancel have no place in a session.
     elsewhere = {
+        errors.GateInUseError,
+        errors.GateChangedError,
+        errors.TaskIsRunningError,
+        errors.TaskHasEndedError,
         errors.NamespaceAlreadyExistsError,
         errors.NamespaceNotEmptyError,
         errors.NamespaceChangedError,

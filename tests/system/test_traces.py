@@ -12,7 +12,17 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import Tracer, format_span_id, format_trace_id
 
-from progressor.sdk import Client, NamespaceConfig, Processor, Retry, Step, SyncClient
+from progressor.sdk import (
+    Client,
+    Constraints,
+    NamespaceConfig,
+    Processor,
+    Retry,
+    Step,
+    SyncClient,
+)
+from progressor.telemetry import names
+from tests.support.activities import queue_in, told
 from tests.support.points import PATIENCE_SECONDS
 from tests.support.processor import ScriptedProcessor
 from tests.support.replica import (
@@ -247,6 +257,48 @@ async def test_a_step_that_was_lost_with_its_replica_is_collected_in_its_story(
     assert collected.attributes["progressor.cause"] == "silent"
     assert collected.attributes["progressor.settlement"] == "retry"
     assert [it.attributes["progressor.attempt"] for it in (collected, retried)] == [1, 2]
+
+
+async def test_a_step_says_what_its_task_waited_for_before(
+    own_database: str, receiver: TraceReceiver
+) -> None:
+    mutex = Constraints(gates={"stock": 1})
+    async with (
+        opened(receiver) as (shop, target),
+        running_replica(own_database, traced(receiver, "always", ratio=1.0)) as replica,
+        client_of(replica.address, target) as client,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
+        await client.start("holder")
+        await client.notify("holder", constraints=mutex)
+        await shop.holding.wait()
+        await client.start("p")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(client.call("p", constraints=mutex))
+            await told(client, lambda it: queue_in(it, NAMESPACE).gate_count == 1)
+            shop.released.set()
+
+    steps = receiver.named("progressor.step")
+    (call,) = [it for it in steps if it.attributes["progressor.task_type"] == "call"]
+    (claim,) = [it for it in receiver.named("progressor.claim") if it.parent_id == call.span_id]
+    (admitted,) = [
+        it for it in receiver.named("progressor.admit") if it.parent_id == call.parent_id
+    ]
+    spent = {key: it for key, it in call.attributes.items() if ".spent." in key}
+    assert [*spent] == [*names.SPENT]
+    assert spent.items() <= claim.attributes.items()
+    waited = [spent[name] for name in names.SPENT]
+    assert all(isinstance(part, int) for part in waited)
+    assert [waited[place] for place in (0, 1, 2, 5)] == [0, 0, 0, 0]
+    gates, available = waited[3], waited[4]
+    assert isinstance(gates, int)
+    assert isinstance(available, int)
+    assert gates > 0
+    assert (gates + available) * 1000 <= claim.ended_at - admitted.started_at
+    # Nobody else is told of what it does not have.
+    others = [it for it in steps if it.attributes["progressor.task_type"] == "init"]
+    assert len(others) == 2
+    assert not any(".spent." in key for it in others for key in it.attributes)
 
 
 async def test_without_a_caller_who_traces_the_ratio_decides_once_for_the_whole_story(

@@ -39,8 +39,10 @@ def test_everything_comes_to_the_sdk_as_it_is() -> None:
         7, heartbeat_at=START - seconds(1.5), crews={"orders": crew}, step_count=3, caller_count=2
     )
     queue = make_queue(
-        due=5, due_seconds=1.5, timers=4, retries=3, retry_seconds=0.5, behind=2, behind_seconds=9
-    )
+        due=5, due_seconds=1.5, timers=4, retries=3, retry_seconds=0.5, behind=2, behind_seconds=9,
+        run_at=10, order=11, order_seconds=1.25, gate=12, gate_seconds=2.25, available=13,
+        available_seconds=3.25, held=14, full_gates=15,
+    )  # fmt: skip
 
     assert told(
         make_activity(replica, queues=(queue,), age=seconds(0.25), left_out_count=6, exact_below=7)
@@ -83,6 +85,15 @@ def test_everything_comes_to_the_sdk_as_it_is() -> None:
                 retry_age=seconds(0.5),
                 behind_count=2,
                 behind_age=seconds(9),
+                run_at_count=10,
+                order_count=11,
+                order_age=seconds(1.25),
+                gate_count=12,
+                gate_age=seconds(2.25),
+                available_count=13,
+                available_age=seconds(3.25),
+                held_count=14,
+                full_gate_count=15,
             ),
         ),
         queues_age=seconds(0.25),
@@ -103,6 +114,13 @@ def test_what_a_release_before_does_not_tell_is_left_out_and_what_is_zero_is_tol
     assert (second.step_count, second.namespaces[0].tally) == (0, None)
     assert third.namespaces[0].tally == StepTally()
     assert third.namespaces[0].unreachable_for is None
+
+
+def test_an_age_of_nothing_is_left_out() -> None:
+    (queue,) = told(make_activity(queues=(make_queue(order_seconds=3.0),), age=seconds(0))).queues
+
+    ages = (queue.due_age, queue.retry_age, queue.behind_age, queue.order_age, queue.gate_age)
+    assert {*ages, queue.available_age} == {None}
 
 
 def test_queues_that_were_not_counted_are_told_from_empty_ones() -> None:

@@ -12,6 +12,7 @@ from progressor.domain.admission import Import, Request
 from progressor.domain.event import Direction, HistoryRange
 from progressor.domain.process import ProcessStatus, process_key
 from progressor.domain.task import TaskType
+from progressor.domain.wait import GatesFull, TimerNotDue
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2
 
@@ -213,9 +214,9 @@ def test_await_needs_one_of_its_two_names() -> None:
     by_key = pb.AwaitTaskRequest(namespace="a", process_id="b", idempotency_key="k")
     neither = pb.AwaitTaskRequest(namespace="a", process_id="b")
 
-    assert codec.await_from_wire(by_id).task == 7
-    assert codec.await_from_wire(by_key).task == "k"
-    assert fields_of(lambda: codec.await_from_wire(neither)) == ["task"]
+    assert codec.task_from_wire(by_id).task == 7
+    assert codec.task_from_wire(by_key).task == "k"
+    assert fields_of(lambda: codec.task_from_wire(neither)) == ["task"]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +226,7 @@ def test_await_needs_one_of_its_two_names() -> None:
 def test_await_refuses_a_name_that_no_task_has(fields: dict[str, object], path: str) -> None:
     message = pb.AwaitTaskRequest(namespace="a", process_id="b", **fields)  # type: ignore[arg-type]
 
-    assert fields_of(lambda: codec.await_from_wire(message)) == [path]
+    assert fields_of(lambda: codec.task_from_wire(message)) == [path]
 
 
 @pytest.mark.parametrize("size", [-1, 1001])
@@ -268,6 +269,7 @@ def test_a_list_carries_its_filters() -> None:
         pb.ListRequest(
             namespace="orders",
             statuses=[3, 3, 4],  # type: ignore[list-item]
+            causes=[11, 2, 11],  # type: ignore[list-item]
             created_from=timestamp_pb2.Timestamp(seconds=1),
             created_to=timestamp_pb2.Timestamp(seconds=2),
             metadata=metadata,
@@ -275,6 +277,7 @@ def test_a_list_carries_its_filters() -> None:
     )
 
     assert query.statuses == (ProcessStatus.ERROR, ProcessStatus.FINISHED)
+    assert query.causes == (GatesFull, TimerNotDue)
     assert query.created_from == dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
     assert query.created_to == dt.datetime(1970, 1, 1, 0, 0, 2, tzinfo=dt.UTC)
     assert query.metadata == {"vip": True}
@@ -308,6 +311,12 @@ def test_a_bad_list_is_named_field_by_field() -> None:
         "page_size",
         "page_token",
     ]
+
+
+def test_a_list_of_no_cause_is_named() -> None:
+    message = pb.ListRequest(namespace="a", causes=[11, 0, 99])  # type: ignore[list-item]
+
+    assert fields_of(lambda: codec.list_from_wire(message)) == ["causes[1]", "causes[2]"]
 
 
 def test_a_list_that_ends_before_it_begins_is_named() -> None:

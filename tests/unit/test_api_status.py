@@ -45,6 +45,23 @@ TOLD = [
         "ABORTED",
         {"namespace": "n", "expected": "1", "actual": "2"},
     ),
+    (errors.GateNotFoundError("n", "g"), "NOT_FOUND", {"namespace": "n", "gate": "g"}),
+    (errors.GateInUseError("n", "g"), "FAILED_PRECONDITION", {"namespace": "n", "gate": "g"}),
+    (
+        errors.GateChangedError("g", 1, 2),
+        "ABORTED",
+        {"gate": "g", "expected": "1", "actual": "2"},
+    ),
+    (
+        errors.TaskIsRunningError("p", 3),
+        "FAILED_PRECONDITION",
+        {"process_id": "p", "task_id": "3"},
+    ),
+    (
+        errors.TaskHasEndedError("p", 3),
+        "FAILED_PRECONDITION",
+        {"process_id": "p", "task_id": "3"},
+    ),
     (
         errors.IdempotencyKeyReusedError("p", "k"),
         "INVALID_ARGUMENT",

@@ -6,32 +6,79 @@ from typing import Any, get_args
 
 import pytest
 
-from progressor.api import answers
+from progressor import wire
+from progressor.api import answers, page_tokens
 from progressor.api.wait_codec import fill_wait
 from progressor.domain import why
-from progressor.domain.process import ProcessStatus
+from progressor.domain.constraint import Constraints, GateHold, Order, Version
+from progressor.domain.gate import GateHolder
+from progressor.domain.process import Process, ProcessStatus
 from progressor.domain.task import TaskError, TaskStatus, TaskType
-from progressor.domain.view import HistoryPage, ProcessView
+from progressor.domain.view import HistoryPage, Listed, ProcessPage, ProcessView
 from progressor.domain.wait import (
     BehindTask,
+    BehindVersion,
     Cause,
+    GatesFull,
+    GateWait,
     NoFreeWorker,
     NoReplica,
+    OrderWait,
     Overrun,
     PresumedDead,
     RetryNotDue,
+    RunAtNotDue,
     Running,
     TimerNotDue,
+    TimeSpent,
     Wait,
 )
 from progressor.sdk import WaitCause
+from progressor.sdk.constraints import spent_from_wire
 from progressor.sdk.waits import read_wait
 from progressor.v1 import types_pb2
 from tests.support.builders import make_process, seconds
 from tests.support.clock import START
+from tests.support.memory_api import trace
 
 LATER, MUCH_LATER, SOME_DAY = START + seconds(1), START + seconds(2), START + dt.timedelta(days=9)
-ALWAYS = frozenset({"task_id", "type", "status", "attempt", "last_error", "explanation"})
+ALWAYS = frozenset(
+    {"task_id", "type", "status", "attempt", "last_error", "explanation", "created_at"}
+)
+
+ORDER = OrderWait(
+    order=Order("o", Version.parse("1.10")), process_id="p", task_id=3,
+    version=Version.parse("1.9"), status=TaskStatus.AVAILABLE,
+)  # fmt: skip
+READ_ORDER = {
+    "order": {"key": "o", "version": "1.10"}, "process_id": "p", "task_id": 3, "version": "1.9",
+    "status": "available",
+}  # fmt: skip
+HOLDER = GateHolder(
+    process_id="q", task_id=4, held_at=START, hold=GateHold.PROCESS, is_reserved=True
+)
+GATE = GateWait(gate="g", capacity=1, held=2, holders=(HOLDER,), position=2, waiting_count=5)
+SHUT = GateWait(gate="shut", capacity=0, held=0, holders=(), position=0, waiting_count=9)
+READ_GATES = (
+    {
+        "gate": "g", "capacity": 1, "held": 2, "position": 2, "waiting_count": 5,
+        "holders": (
+            {
+                "process_id": "q", "task_id": 4, "held_at": START, "hold": "process",
+                "reserved": True,
+            },
+        ),
+    },
+    {
+        "gate": "shut", "capacity": 0, "held": 0, "position": None, "waiting_count": 9,
+        "holders": (),
+    },
+)  # fmt: skip
+EVERYTHING = Constraints(
+    run_at=LATER, order=ORDER.order, gates={"g": 1, "h": None, "zero": 0}, priority=1,
+    hold=GateHold.PROCESS,
+)  # fmt: skip
+PARTS = {"time": 1, "order": 2, "process": 3, "gates": 4, "available": 5, "running": 0.000_006}
 
 SHOWN: list[tuple[Cause, dict[str, Any]]] = [
     (
@@ -94,6 +141,9 @@ SHOWN: list[tuple[Cause, dict[str, Any]]] = [
         NoReplica(since=START, draining_count=1, silent_count=0),
         {"cause": WaitCause.NO_REPLICA, "since": START},
     ),
+    (RunAtNotDue(until=LATER), {"cause": WaitCause.RUN_AT, "until": LATER}),
+    (BehindVersion(order=ORDER), {"cause": WaitCause.ORDER, "order": READ_ORDER}),
+    (GatesFull(gates=(GATE, SHUT)), {"cause": WaitCause.GATE, "gates": READ_GATES}),
 ]  # fmt: skip
 
 
@@ -101,6 +151,7 @@ def a_wait(cause: Cause, **fields: Any) -> Wait:
     """Return a second attempt of a call."""
     defaults: dict[str, Any] = {
         "task_id": 7, "task_type": TaskType.CALL, "status": TaskStatus.WAITING, "attempt": 2,
+        "created_at": START,
     }  # fmt: skip
     return Wait(**defaults | fields, cause=cause)
 
@@ -113,7 +164,9 @@ def test_a_cause_has_its_fields_and_no_others(cause: Cause, expected: dict[str, 
     fill_wait(message, wait)
 
     read = dataclasses.asdict(read_wait(message))
-    assert {k: v for k, v in read.items() if k not in ALWAYS and v is not None} == expected
+    told = {k: v for k, v in read.items() if k not in ALWAYS and v not in (None, ())}
+    assert told == expected
+    assert read["created_at"] == START
     assert (read["task_id"], read["type"], read["attempt"]) == (7, "call", 2)
     assert (read["explanation"], read["last_error"]) == (why.explain(wait), None)
 
@@ -143,13 +196,80 @@ def test_get_tells_what_no_task_does() -> None:
     assert response.explanation == why.explain_process(process, ())
 
 
+def test_what_a_task_waits_for_besides_is_told_too_and_where_its_time_went() -> None:
+    behind = BehindTask(task_id=6, task_type=TaskType.NOTIFY, is_running=True, since=START)
+    spent = TimeSpent(**{part: seconds(count) for part, count in PARTS.items()})
+    besides = (BehindVersion(order=ORDER), behind, GatesFull(gates=(GATE, SHUT)))
+    message = types_pb2.Wait()
+
+    fill_wait(message, a_wait(RunAtNotDue(until=LATER), besides=besides, spent=spent))
+
+    read = dataclasses.asdict(read_wait(message))
+    assert (read["cause"], read["until"]) == (WaitCause.RUN_AT, LATER)
+    assert (read["order"], read["gates"]) == (READ_ORDER, READ_GATES)
+    assert (read["behind_task_id"], read["behind_runs"], read["behind_since"]) == (6, True, START)
+    assert read["spent"] == {part: seconds(count) for part, count in PARTS.items()}
+
+
+def test_a_get_of_many_waits_is_cut_to_what_a_client_can_receive() -> None:
+    holder = dataclasses.replace(HOLDER, process_id="x" * 256)
+    gate = dataclasses.replace(GATE, gate="g" * 256, holders=(holder,) * 10)
+    waits = (a_wait(GatesFull(gates=(gate,) * 8)),) * 100
+    view = ProcessView(process=make_process(), timer=None, waits=waits)
+
+    response = answers.get_to_wire(view, HistoryPage(events=(), next_after=None))
+
+    assert 1 < len(response.waits) < 100
+    assert response.ByteSize() < answers.WAITS_BYTES_MAX + 10_000
+
+
+@pytest.mark.parametrize("constraints", [None, Constraints(), EVERYTHING])
+def test_a_trace_has_the_constraints_as_they_were_asked_for(
+    constraints: Constraints | None,
+) -> None:
+    spent = TimeSpent(**{part: seconds(count) for part, count in PARTS.items()})
+    traced = dataclasses.replace(
+        trace(7), constraints=constraints, spent=None if constraints is None else spent
+    )
+
+    [task] = answers.trace_to_wire([traced], page_size=1).tasks
+
+    assert task.HasField("constraints") == task.HasField("spent") == (constraints is not None)
+    if constraints is not None:
+        assert wire.constraints_from_wire(task.constraints, "constraints") == constraints
+        assert dataclasses.asdict(spent_from_wire(task.spent)) == dataclasses.asdict(spent)
+
+
 def test_list_tells_what_the_first_task_of_a_process_waits_for() -> None:
     wait = a_wait(TimerNotDue(until=LATER))
     waiting, idle = make_process(), make_process()
 
-    page = answers.list_to_wire([waiting], {waiting.key: wait}, page_size=10)
-    without = answers.list_to_wire([idle], {}, page_size=10)
+    page = answers.list_to_wire(a_page(Listed(process=waiting, first_wait=wait)))
+    without = answers.list_to_wire(a_page(Listed(process=idle, first_wait=None)))
 
     assert page.processes[0].first_wait.cause == types_pb2.WAIT_CAUSE_TIMER
     assert page.processes[0].first_wait.explanation == why.explain(wait)
     assert not without.processes[0].HasField("first_wait")
+
+
+def test_a_list_goes_on_behind_the_last_process_that_was_looked_at() -> None:
+    last = make_process()
+
+    response = answers.list_to_wire(a_page(next_before=last))
+
+    assert response.next_page_token == page_tokens.token_of_process(last)
+    assert not answers.list_to_wire(a_page()).next_page_token
+
+
+def test_a_list_that_is_too_large_goes_on_behind_the_last_one_told() -> None:
+    large = make_process(detail="x" * (answers.PAGE_BYTES_MAX // 2), status=ProcessStatus.ERROR)
+    listed = [Listed(process=large, first_wait=None)] * 3
+
+    response = answers.list_to_wire(a_page(*listed, next_before=make_process()))
+
+    assert len(response.processes) == 1
+    assert response.next_page_token == page_tokens.token_of_process(large)
+
+
+def a_page(*listed: Listed, next_before: Process | None = None) -> ProcessPage:
+    return ProcessPage(listed=listed, next_before=next_before)

@@ -19,6 +19,7 @@ READERS_OF_THE_CLOCK = {
     "app.py": "composition root",
     "assembly.py": "the other half of the composition root",
     "cli/engines.py": "the command line's composition root",
+    "example/rollout.py": "what a user writes, who wants a night",
     "sdk/client.py": "default of an argument that a user may give",
     "sdk/sync_client.py": "default of an argument that a user may give",
 }

@@ -17,6 +17,7 @@ from progressor.cli.inputs import json_object, pairs
 from progressor.cli.output import Output, one_line, payload_text
 from progressor.cli.showcase import reachable
 from progressor.cli.timeline import timeline
+from progressor.sdk.constraints import TimeSpent
 from progressor.sdk.values import TaskStatus, TaskTrace, TaskType
 
 NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
@@ -184,6 +185,30 @@ def test_a_timeline_tells_how_long_a_task_took_or_why_not(task: TaskTrace, said:
     console = Console(file=io.StringIO(), width=120)
 
     console.print(timeline([task]))
+
+    assert isinstance(console.file, io.StringIO)
+    assert said in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"gates": 2.1, "running": 0.009}, "⧗ 2.10 s for its gates, 9 ms running"),
+        (
+            {"time": 60, "order": 1, "process": 2, "available": 3},
+            "⧗ 60.00 s for its instant, 1.00 s for its order, 2.00 s for its process, 3.00 s for a",
+        ),
+        ({"running": 0.0009}, "⧗ waited for nothing"),
+    ],
+)
+def test_a_timeline_tells_where_the_life_of_a_task_with_constraints_went(
+    parts: dict[str, float], said: str
+) -> None:
+    names = [field.name for field in dataclasses.fields(TimeSpent)]
+    spent = TimeSpent(**{name: dt.timedelta(seconds=parts.get(name, 0)) for name in names})
+    console = Console(file=io.StringIO(), width=160)
+
+    console.print(timeline([_task(status=TaskStatus.CANCELLED, finished_at=NOON, spent=spent)]))
 
     assert isinstance(console.file, io.StringIO)
     assert said in console.file.getvalue()

@@ -1,12 +1,23 @@
 """The cause of a wait in a few words, by the fields that the wire has."""
 
+import dataclasses
 import datetime as dt
 from typing import Any
 
 import pytest
 
 from progressor.cli.why import cause_text
-from progressor.sdk.values import TaskError, TaskStatus, TaskType, Wait, WaitCause
+from progressor.sdk.constraints import GateHold, Order
+from progressor.sdk.gates import GateHolder
+from progressor.sdk.values import (
+    GateWait,
+    OrderWait,
+    TaskError,
+    TaskStatus,
+    TaskType,
+    Wait,
+    WaitCause,
+)
 
 NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 LATER = NOON + dt.timedelta(seconds=1.5)
@@ -18,6 +29,15 @@ NOTHING: dict[str, Any] = {
     "busy_count": None, "worker_count": None, "processor_unreachable_since": None,
     "silent_since": None, "collected_at": None, "explanation": "",
 }  # fmt: skip
+
+
+ORDER = OrderWait(
+    order=Order("db/7", "1.10"), process_id="p", task_id=3, version="1.9",
+    status=TaskStatus.AVAILABLE,
+)  # fmt: skip
+HOLDER = GateHolder(process_id="q", task_id=4, held_at=NOON, hold=GateHold.TASK, reserved=False)
+FULL = GateWait(gate="g", capacity=2, held=2, holders=(HOLDER, HOLDER), position=2, waiting_count=5)
+SHUT = GateWait(gate="shut", capacity=0, held=0, holders=(), position=None, waiting_count=1)
 
 
 def a_wait(cause: WaitCause, **fields: Any) -> Wait:
@@ -80,6 +100,22 @@ WORDS: list[tuple[Wait, str]] = [
     (
         a_wait(WaitCause.OVERRUN, replica_id=3, since=NOON, collected_at=LATER),
         f"overrun in replica 3 since {AT}, collected at {AT_LATER}",
+    ),
+    (a_wait(WaitCause.RUN_AT, until=NOON), f"not before {AT}"),
+    (
+        a_wait(WaitCause.ORDER, order=ORDER),
+        "order db/7: 1.10 behind 1.9 (task 3 of p, available)",
+    ),
+    (
+        a_wait(WaitCause.GATE, gates=(FULL, SHUT)),
+        (
+            f"gate g (2 of 2 held first by q since {AT}), 2 of 5 in line, "
+            "gate shut (0 of 0 held)"
+        ),
+    ),
+    (
+        a_wait(WaitCause.GATE, gates=(dataclasses.replace(FULL, holders=(HOLDER,)),)),
+        f"gate g (2 of 2 held by q since {AT}), 2 of 5 in line",
     ),
 ]  # fmt: skip
 

@@ -227,3 +227,63 @@ def test_readings_that_brought_nothing_are_left_out() -> None:
     seen = operation("", Done(Sight("running", 0, ())), kind=Kind.LOOK)
 
     assert merged([seen, operation("", Unknown(), kind=Kind.LOOK)]) == [seen]
+
+
+def test_a_request_that_was_cancelled_was_not_done() -> None:
+    cancel = operation("a", Done(), kind=Kind.CANCEL, sent_at=3.0, answered_at=4.0)
+    asked = operation("a", Accepted(), sent_at=1.0, answered_at=2.0)
+
+    (whole,) = merged([asked, cancel])
+
+    assert whole.outcome == Refused("TASK_CANCELLED")
+    assert list(contradictions([asked, cancel])) == []
+
+
+def test_a_cancellation_that_was_lost_leaves_the_request_unknown() -> None:
+    cancel = operation("a", Unknown(), kind=Kind.CANCEL, sent_at=3.0)
+    asked = operation("a", Accepted(), sent_at=1.0, answered_at=2.0)
+
+    (whole,) = merged([asked, cancel])
+
+    assert isinstance(whole.outcome, Unknown)
+
+
+def test_a_cancellation_that_came_too_late_changes_nothing() -> None:
+    cancel = operation("a", Refused("TASK_HAS_ENDED"), kind=Kind.CANCEL, answered_at=4.0)
+    asked = operation("a", Refused("PROCESS_FAILED"), sent_at=1.0, answered_at=2.0)
+
+    (whole,) = merged([cancel, asked])
+
+    assert whole.outcome == Refused("PROCESS_FAILED")
+
+
+def test_what_was_cancelled_and_answered_too_is_told() -> None:
+    cancel = operation("a", Done(), kind=Kind.CANCEL)
+    answer = operation("a", Done(Appended(1, ())))
+
+    (told,) = contradictions([cancel, answer])
+
+    assert "answered in two ways" in told
+
+
+def test_a_cancellation_that_nobody_asked_for_is_told() -> None:
+    (told,) = contradictions([operation("a", Refused("TASK_CANCELLED"))])
+
+    assert told == "p: a was cancelled, and nobody asked for that"
+
+
+def test_what_has_constraints_comes_when_these_let_it() -> None:
+    late = stored("b", "a")
+    tasks = tuple(
+        dataclasses.replace(it, task_id=3 - it.task_id, is_gated=it.element == "b")
+        for it in late.tasks
+    )
+    events = ((2, "b"), (1, "a"))
+    whole = dataclasses.replace(late, tasks=tasks, events=events)
+    bare = tuple(dataclasses.replace(it, is_gated=False) for it in tasks)
+
+    def found(process: StoredProcess) -> int:
+        return sum("behind those of" in told for told in broken(process))
+
+    assert found(whole) == 0
+    assert found(dataclasses.replace(whole, tasks=bare)) == 1

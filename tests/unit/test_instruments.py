@@ -1,5 +1,7 @@
 """Instruments: what is recorded is what is read, within the bounds of their labels."""
 
+import dataclasses
+
 import pytest
 
 from progressor.domain.task import TaskType
@@ -108,6 +110,17 @@ def test_what_exceeds_the_label_sets_of_a_gauge_is_left_out() -> None:
     gauge.read_from(lambda: (((str(number),), 1.0) for number in range(100_000)))
 
     assert len(counted(gauge)) == LABEL_SETS_MAX
+
+
+def test_a_metric_may_have_a_bound_of_its_own() -> None:
+    wide = dataclasses.replace(metric(Kind.GAUGE, "id"), sets_max=LABEL_SETS_MAX + 7)
+    gauge, counter = Gauge(wide), Counter(dataclasses.replace(wide, kind=Kind.COUNTER))
+    gauge.read_from(lambda: (((str(number),), 1.0) for number in range(100_000)))
+    for number in range(LABEL_SETS_MAX + 9):
+        counter.add(1, (str(number),))
+
+    assert len(counted(gauge)) == LABEL_SETS_MAX + 7
+    assert counter.value((OVERFLOW,)) == 2
 
 
 def test_a_member_of_an_enum_is_the_label_of_its_word() -> None:

@@ -1,6 +1,7 @@
 """What is counted of scans: claims, lateness, what was missed, and what waits."""
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 
 from progressor.domain.activity import QUEUES_MAX, Queue
@@ -103,6 +104,49 @@ async def test_what_the_last_look_found_is_what_the_metrics_tell() -> None:
         ("orders", "no_free_worker"): 1.5,
         ("orders", "behind_task"): 3.5,
     }
+
+
+@in_virtual_time
+async def test_of_constraints_is_told_where_there_have_been_some() -> None:
+    metrics = Metrics()
+    other = dataclasses.replace(QUEUE, namespace="invoices")
+    waiting = dataclasses.replace(
+        QUEUE, run_at=9, order=8, order_seconds=8.5, gate=7, gate_seconds=7.5, available=6,
+        available_seconds=6.5, held=5, full_gates=4,
+    )  # fmt: skip
+    queues = CountedQueues(waiting, other)
+    scan = QueueScan(queues=queues, namespaces=MemoryNamespaces(), metrics=metrics)
+
+    await scan.scan()
+    tasks, ages = counted(metrics.queue_tasks), counted(metrics.queue_oldest_age)
+    held, full = counted(metrics.gates_held), counted(metrics.gates_full)
+    queues.found = (QUEUE, other)
+    await scan.scan()
+
+    causes = ("run_at", "order", "gate", "available")
+    assert [tasks["orders", cause] for cause in causes] == [9, 8, 7, 6]
+    assert (ages["orders", "order"], ages["orders", "gate"]) == (8.5, 7.5)
+    assert ages["orders", "available"] == 6.5
+    assert (held, full) == ({("orders",): 5}, {("orders",): 4})
+    assert [cause for name, cause in tasks if name == "invoices"] == [
+        "timer", "retry", "no_free_worker", "behind_task",
+    ]  # fmt: skip
+    # A series that has begun ends at zero.
+    assert counted(metrics.queue_tasks)["orders", "gate"] == 0
+    assert counted(metrics.gates_full) == {("orders",): 0}
+
+
+@in_virtual_time
+async def test_all_namespaces_that_are_looked_at_are_told_of_with_every_cause() -> None:
+    metrics = Metrics()
+    found = [
+        dataclasses.replace(QUEUE, namespace=f"n{number}", gate=1) for number in range(QUEUES_MAX)
+    ]
+    scan = QueueScan(queues=CountedQueues(*found), namespaces=MemoryNamespaces(), metrics=metrics)
+
+    await scan.scan()
+
+    assert len(counted(metrics.queue_tasks)) == 8 * QUEUES_MAX
 
 
 @in_virtual_time

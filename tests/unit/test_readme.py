@@ -184,7 +184,7 @@ def test_every_reason_has_the_code_and_the_class_of_the_code() -> None:
 @pytest.mark.parametrize(
     ("words", "of_the_code", "told"),
     [
-        ("1 to 256 bytes", validation.ID_BYTES_MAX, 256),
+        ("1 to 256 bytes", wire.ID_BYTES_MAX, 256),
         (
             "2 MiB, by namespace",
             Namespace(name="n", processor_targets=()).payload_bytes_max,
@@ -219,7 +219,9 @@ def test_every_metric_to_watch_is_one() -> None:
     assert told == {
         f"{it.name}_total" if it.kind is Kind.COUNTER else it.name for it in names.METRICS.values()
     }
-    assert f"no more than {LABEL_SETS_MAX:,} sets of labels" in " ".join(readme().split())
+    words = " ".join(readme().split())
+    assert f"no more than {LABEL_SETS_MAX:,} sets of labels" in words
+    assert f"one of queues {names.METRICS['queue_tasks'].sets_max:,}" in words
     assert f"`{OVERFLOW}`" in section("Metrics")
 
 
@@ -279,7 +281,15 @@ def blocks() -> list[Block]:
 
 
 def test_every_block_has_a_language_that_is_known_here() -> None:
-    assert {it.language for it in blocks()} == {"python", "console", "sh", "text", "toml", "yaml"}
+    known = {"python", "py", "console", "sh", "text", "toml", "yaml"}
+    assert {it.language for it in blocks()} == known
+
+
+def test_a_piece_of_a_program_is_python_with_all_it_names() -> None:
+    """``py`` is a piece, ``python`` a program that is run and prints what is shown."""
+    for block in blocks():
+        if block.language == "py":
+            exec(compile(block.text, "README.md", "exec"), {})  # noqa: S102  our own text
 
 
 def test_the_processor_is_the_one_that_the_sdk_shows() -> None:

@@ -17,6 +17,7 @@ from google.rpc import (
 from grpc_status import rpc_status
 
 from progressor.v1 import (
+    gate_service_pb2_grpc,
     namespace_service_pb2_grpc,
     process_service_pb2_grpc,
     replica_service_pb2_grpc,
@@ -91,10 +92,10 @@ class ScriptedEngine:
         return entry
 
     Start = Call = Notify = Repair = SimpleRepair = Get = Put = Remove = answer
-    Trace = List = AwaitTask = answer
+    Trace = List = AwaitTask = Cancel = answer
     CreateNamespace = UpdateNamespace = GetNamespace = answer
     ListNamespaces = DeleteNamespace = ListReplicas = SetLogLevel = answer
-    GetActivity = answer
+    GetActivity = ListGates = GetGate = SetGate = DeleteGate = answer
 
 
 @contextlib.asynccontextmanager
@@ -105,6 +106,7 @@ async def scripted_engine(*script: Any) -> AsyncIterator[ScriptedEngine]:
     server = grpc.aio.server()
     process_service_pb2_grpc.add_ProcessServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
     namespace_service_pb2_grpc.add_NamespaceServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
+    gate_service_pb2_grpc.add_GateServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
     replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
     engine.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()

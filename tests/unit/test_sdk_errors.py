@@ -86,6 +86,31 @@ MAPPING: list[tuple[grpc.Status, type[errors.ProgressorError], dict[str, Any]]] 
         {"namespace": "orders", "expected": 3, "actual": 4},
     ),
     (
+        refusal(Code.NOT_FOUND, "GATE_NOT_FOUND", namespace="orders", gate="db-1"),
+        errors.GateNotFoundError,
+        {"namespace": "orders", "gate": "db-1"},
+    ),
+    (
+        refusal(Code.FAILED_PRECONDITION, "GATE_IN_USE", namespace="orders", gate="db-1"),
+        errors.GateInUseError,
+        {"namespace": "orders", "gate": "db-1"},
+    ),
+    (
+        refusal(Code.ABORTED, "GATE_CHANGED", gate="db-1", expected="3", actual="4"),
+        errors.GateChangedError,
+        {"gate": "db-1", "expected": 3, "actual": 4},
+    ),
+    (
+        refusal(Code.FAILED_PRECONDITION, "TASK_IS_RUNNING", process_id="p", task_id="7"),
+        errors.TaskIsRunningError,
+        {"process_id": "p", "task_id": 7},
+    ),
+    (
+        refusal(Code.FAILED_PRECONDITION, "TASK_HAS_ENDED", process_id="p", task_id="7"),
+        errors.TaskHasEndedError,
+        {"process_id": "p", "task_id": 7},
+    ),
+    (
         refusal(
             Code.INVALID_ARGUMENT, "IDEMPOTENCY_KEY_REUSED", process_id="p", idempotency_key="k"
         ),

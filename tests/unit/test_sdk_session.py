@@ -43,7 +43,7 @@ class BareEngine:
         return OK
 
     Start = Notify = Repair = SimpleRepair = Get = Put = Remove = Call
-    Trace = List = AwaitTask = Call
+    Trace = List = AwaitTask = Cancel = Call
 
     async def first(self, requests: Any) -> pb.SessionCall:
         """Return the first call of a session."""

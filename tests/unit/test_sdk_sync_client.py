@@ -122,4 +122,4 @@ def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
         }
 
     assert face(Client) == face(SyncClient)
-    assert len(face(Client)) == 19
+    assert len(face(Client)) == 24

@@ -19,8 +19,7 @@ from progressor.sdk import (
     WaitCause,
 )
 from progressor.sdk.requests import timer_to_wire
-from progressor.sdk.values import WireEnum
-from progressor.sdk.wire import duration_from_wire, duration_to_wire
+from progressor.sdk.wire import WireEnum, duration_from_wire, duration_to_wire
 from progressor.v1 import types_pb2 as types
 
 

@@ -41,14 +41,17 @@ def shown(
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-def crowd(namespaces: int, replicas: int = 2) -> Overview:
-    """Return an overview of so many namespaces and replicas, all of them at work."""
+def crowd(namespaces: int, replicas: int = 2, *, lines: int = 0) -> Overview:
+    """Return an overview of so many namespaces and replicas at work, each with so long a line."""
     names = [f"namespace-{number:03}" for number in range(namespaces)]
     crews = [a_namespace(name, busy=3, workers=1000) for name in names]
     return overview_of(
         an_activity(
             *(a_replica(number, *crews) for number in range(replicas)),
-            queues=tuple(a_queue(name, due=1, oldest=1.0) for name in names),
+            queues=tuple(
+                a_queue(name, due=1, oldest=1.0, gate_count=lines, held_count=lines)
+                for name in names
+            ),
         ),
         dict.fromkeys(range(replicas), dict.fromkeys(names, RATE)),
     )
@@ -88,6 +91,37 @@ def test_a_screen_tells_all_there_is() -> None:
         ["slowest processor", "mean ms", "asked/s", "failed/s", "unreachable"],
         ["orders", "250.0", "2.0", "0.2"],
     ]  # fmt: skip
+
+
+def test_what_has_constraints_is_told_beside_where_there_is_any() -> None:
+    queue = a_queue(
+        "orders", due=12, oldest=3.25, run_at_count=5, order_count=4, gate_count=21,
+        gate_age=seconds(180), full_gate_count=2, available_count=3, available_age=seconds(7.5),
+        held_count=6,
+    )  # fmt: skip
+
+    lines = [re.split(r"\s{2,}", line) for line in shown(one(queue=queue))]
+
+    assert lines[2] == ["due 12, the oldest for 7.5 s", "timers 0", "retries 0", "behind 0"]
+    assert lines[3] == [
+        "run at 5", "order 4", "gate 21, the oldest for 180 s, at 2 full", "available 3", "held 6",
+    ]  # fmt: skip
+    assert lines[5:7] == [
+        [
+            "namespace", "steps/s", "failed/s", "busy", "due", "oldest", "timers", "retries",
+            "behind", "run at", "order", "gate", "available", "mean ms", "unreachable",
+        ],
+        [
+            "orders", "1,234", "0.2", "2 of 1,000", "12", "7.5 s", "0", "0", "0", "5", "4", "21",
+            "3", "250.0",
+        ],
+    ]  # fmt: skip
+
+
+def test_a_gate_that_is_held_is_told_though_nobody_waits() -> None:
+    lines = shown(one(queue=a_queue("orders", held_count=1)))
+
+    assert lines[3] == "run at 0   order 0   gate 0   available 0   held 1"
 
 
 def test_what_is_not_known_is_not_shown_as_nothing() -> None:
@@ -177,13 +211,14 @@ def test_a_narrow_screen_has_fewer_columns() -> None:
 
 
 @given(
-    st.integers(1, 30), st.integers(1, 5), st.integers(1, 240), st.integers(1, 60), st.booleans()
-)
+    st.integers(1, 30), st.integers(1, 5), st.integers(1, 240), st.integers(1, 60), st.booleans(),
+    st.sampled_from((0, 12_345)),
+)  # fmt: skip
 def test_a_screen_is_never_exceeded_and_no_number_in_it_is_cut(
-    namespaces: int, replicas: int, width: int, height: int, is_away: bool
+    namespaces: int, replicas: int, width: int, height: int, is_away: bool, lines_long: int
 ) -> None:
     away = Away(since=START, lasting=seconds(1), reason="GONE", message="gone")
-    overview = crowd(namespaces, replicas)
+    overview = crowd(namespaces, replicas, lines=lines_long)
     lines = shown(overview, width=width, height=height, away=away if is_away else None)
 
     assert len(lines) <= height

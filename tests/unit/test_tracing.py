@@ -9,6 +9,7 @@ from opentelemetry.semconv._incubating.attributes import messaging_attributes, r
 from opentelemetry.semconv.attributes import db_attributes, error_attributes, server_attributes
 
 from progressor.domain.admission import Admission, Verdict
+from progressor.domain.constraint import GatedState
 from progressor.domain.intent import Failed, Outcome, Rejected, Released
 from progressor.domain.settlement import Finish, Retry
 from progressor.domain.task import Claim, TaskType
@@ -356,6 +357,38 @@ def test_a_claim_is_told_as_the_beginning_of_its_step() -> None:
     assert attributes_of(claimed).items() >= {
         "db.system.name": "postgresql", "progressor.task_id": 7, "progressor.attempt": 2,
     }.items()  # fmt: skip
+
+
+def test_a_step_of_a_task_with_constraints_says_what_its_life_was_spent_on() -> None:
+    spans = Spans()
+    claim = Claim(START, START, START + seconds(0.5))
+    task = make_task(spent=(1, 2, 3, 4, 5, 6), claim=claim, trace_context=TRACED)
+    other = make_task(claim=claim, trace_context=TRACED)
+
+    with spans.tracing.step(task), spans.tracing.step(other):
+        pass
+
+    spent = {
+        "progressor.spent.time_us": 1,
+        "progressor.spent.order_us": 2,
+        "progressor.spent.process_us": 3,
+        "progressor.spent.gates_us": 4,
+        "progressor.spent.available_us": 5,
+        "progressor.spent.running_us": 6,
+    }
+    for name in ("progressor.claim", "progressor.step"):
+        told = [
+            {key: it for key, it in attributes_of(span).items() if ".spent." in key}
+            for span in spans.ended()
+            if span.name == name
+        ]
+        assert sorted(told, key=len) == [{}, spent]
+
+
+def test_the_ledger_is_told_by_the_names_of_the_states() -> None:
+    states = [name.removeprefix("progressor.spent.").removesuffix("_us") for name in names.SPENT]
+
+    assert states == [*GatedState, "running"]
 
 
 def test_an_admission_says_what_became_of_the_request() -> None:

@@ -8,7 +8,7 @@ from progressor import errors
 from progressor.domain.admission import Admission, Verdict
 from progressor.domain.answer import Receipt
 from progressor.domain.task import TaskResult, TaskStatus
-from progressor.storage.processes import Put, SimpleRepair
+from progressor.storage.processes import CancelledByRequest, Put, SimpleRepair
 from tests.support.builders import (
     make_cancelled,
     make_due,
@@ -71,9 +71,20 @@ async def test_a_simple_repair_without_a_timer_runs_nothing() -> None:
 
 
 @in_virtual_time
+async def test_a_timer_with_constraints_of_a_simple_repair_is_not_due_here() -> None:
+    bench = Bench()
+    bench.processes.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=9, due=None)
+
+    assert await bench.intake.simple_repair(KEY) == 9
+    assert bench.agenda.wait_seconds() is None
+
+
+@in_virtual_time
 async def test_the_timer_of_a_simple_repair_is_due_at_once() -> None:
     bench = Bench()
-    bench.processes.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, due=make_due(9))
+    bench.processes.repair_answer = SimpleRepair(
+        verdict=Verdict.ACCEPTED, task_id=9, due=make_due(9)
+    )
 
     task_id = await bench.intake.simple_repair(KEY)
 
@@ -84,7 +95,9 @@ async def test_the_timer_of_a_simple_repair_is_due_at_once() -> None:
 @in_virtual_time
 async def test_a_simple_repair_is_refused_like_any_request() -> None:
     bench = Bench()
-    bench.processes.repair_answer = SimpleRepair(verdict=Verdict.PROCESS_IS_RUNNING, due=None)
+    bench.processes.repair_answer = SimpleRepair(
+        verdict=Verdict.PROCESS_IS_RUNNING, task_id=None, due=None
+    )
 
     with pytest.raises(errors.ProcessIsRunningError):
         await bench.intake.simple_repair(KEY)
@@ -141,9 +154,29 @@ async def test_those_who_wait_for_a_removed_process_are_told() -> None:
 
 
 @in_virtual_time
+@pytest.mark.parametrize(
+    ("removed", "kind"),
+    [(False, errors.TaskCancelledError), (True, errors.ProcessRemovedError)],
+)
+async def test_those_who_wait_for_a_cancelled_task_are_told(
+    *, removed: bool, kind: type[errors.RequestError]
+) -> None:
+    bench = Bench()
+    answer = await begun(bench.intake.await_task(KEY, 7, timeout=None))
+    bench.results.awaited = 7
+    bench.processes.cancelled = CancelledByRequest(
+        task_id=7, removed=removed, cancelled=(make_cancelled(7),)
+    )
+
+    assert await bench.intake.cancel(KEY, "its key") == 7
+    with pytest.raises(kind):
+        await answer
+
+
+@in_virtual_time
 async def test_a_verdict_that_is_no_refusal_is_not_told_as_one() -> None:
     bench = Bench()
-    bench.processes.repair_answer = SimpleRepair(verdict=Verdict.GONE, due=None)
+    bench.processes.repair_answer = SimpleRepair(verdict=Verdict.GONE, task_id=None, due=None)
 
     with pytest.raises(AssertionError, match="gone is no refusal"):
         await bench.intake.simple_repair(KEY)

@@ -1,0 +1,478 @@
+"""What tasks with constraints wait for, as the tables tell, and where their time went."""
+
+import dataclasses
+import datetime as dt
+import random
+from typing import Any
+
+import pytest
+
+from progressor.domain.constraint import Constraints, GateHold, Order, Version
+from progressor.domain.intent import SetTimer
+from progressor.domain.process import ProcessKey
+from progressor.domain.task import RunningTask, TaskStatus, TaskType
+from progressor.domain.view import ProcessQuery
+from progressor.domain.wait import (
+    BehindTask,
+    BehindVersion,
+    Cause,
+    GatesFull,
+    GateWait,
+    NoFreeWorker,
+    RetryNotDue,
+    RunAtNotDue,
+    Running,
+    TimerNotDue,
+    TimeSpent,
+    Wait,
+)
+from progressor.storage import listings
+from progressor.storage.promoted import PATIENCE
+from tests.support.clock import ManualClock
+from tests.support.constrained import on
+from tests.support.storage import UNREACHABLE, Desk, a_request, fresh_key, success
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SECOND = dt.timedelta(seconds=1)
+HOUR = dt.timedelta(hours=1)
+INIT, CALL = TaskType.INIT, TaskType.CALL
+
+
+def version(text: str, *gates: str, key: str = "o") -> Constraints:
+    """Return constraints on an order, and on gates."""
+    return on(*gates, order=Order(key, Version.parse(text)))
+
+
+async def admitted(
+    desk: Desk, constraints: Constraints, *, key: ProcessKey | None = None, call: bool = False
+) -> tuple[ProcessKey, int]:
+    """Admit a start, or a call on a process that is there; return the process and the task."""
+    key = key or fresh_key()
+    request = a_request(key, CALL if call else INIT, constraints=constraints)
+    admission = await desk.admit(request)
+    assert admission.task_id is not None, admission
+    return key, admission.task_id
+
+
+async def held(
+    desk: Desk, *gates: str, capacity: int | None = 1, **fields: Any
+) -> tuple[ProcessKey, RunningTask]:
+    """Start a process that holds gates, and runs."""
+    key, task_id = await admitted(desk, on(*gates, capacity=capacity, **fields))
+    [claimed] = await desk.claim(key, task_id)
+    return key, claimed.task
+
+
+async def wait_of(desk: Desk, key: ProcessKey, task_id: int | None = None) -> Wait:
+    """Return what a task waits for, the only one unless said; List says the same of the first."""
+    await desk.beat()
+    waits = (await desk.processes.get(key)).waits
+    firsts = await desk.processes.first_waits(key.namespace, [key])
+    assert firsts == {key: waits[0]}
+    [found] = [it for it in waits if task_id in {None, it.task_id}]
+    return found
+
+
+def gates_of(wait: Wait) -> dict[str, GateWait]:
+    """Return the full gates that a wait names."""
+    [found] = [it for it in wait.causes if isinstance(it, GatesFull)]
+    return {it.gate: it for it in found.gates}
+
+
+def kinds(wait: Wait) -> list[type[Cause]]:
+    """Return of which kinds the causes of a wait are."""
+    return [type(it) for it in wait.causes]
+
+
+class TestACauseAlone:
+    async def test_is_an_instant_until_it_has_come(self, desk: Desk, clock: ManualClock) -> None:
+        at = clock.now() + HOUR
+        key, _ = await admitted(desk, Constraints(run_at=at))
+        early = await wait_of(desk, key)
+        clock.advance(HOUR)
+        await desk.gates.promote_due(["orders"])
+
+        late = await wait_of(desk, key)
+
+        assert (early.cause, early.besides) == (RunAtNotDue(until=at), ())
+        assert early.status is TaskStatus.WAITING
+        assert isinstance(late.cause, NoFreeWorker)
+        assert (late.status, late.cause.since) == (TaskStatus.AVAILABLE, at)
+
+    async def test_is_the_smallest_version_before_it_and_of_these_the_oldest(
+        self, desk: Desk
+    ) -> None:
+        first, oldest = await admitted(desk, version("1.9"))
+        await admitted(desk, version("1.9.0"))
+        await admitted(desk, version("1.10"))
+        key, _ = await admitted(desk, version("2"))
+        available = await wait_of(desk, key)
+        [claimed] = await desk.claim(first, oldest)
+        running = await wait_of(desk, key)
+        await desk.settled(claimed.task, UNREACHABLE)
+        retried = await wait_of(desk, key)
+
+        told = [it.cause.order for it in (available, running, retried)]  # type: ignore[union-attr]
+
+        assert {(it.process_id, it.task_id) for it in told} == {(first.process_id, oldest)}
+        assert {(it.order, str(it.version)) for it in told} == {
+            (Order("o", Version.parse("2")), "1.9")
+        }
+        assert [it.status for it in told] == ["available", "running", "waiting"]
+
+    async def test_is_a_full_gate_with_who_holds_it_and_the_place_in_line(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        since = clock.now()
+        one, first = await held(desk, "g", capacity=2)
+        clock.advance(SECOND)
+        two, second = await held(desk, "g", hold=GateHold.PROCESS)
+        keys = [(await admitted(desk, on("g")))[0] for _ in range(3)]
+        waits = [await wait_of(desk, key) for key in keys]
+        await desk.settled(first, continues=False)
+
+        passed = await wait_of(desk, keys[0])
+
+        [gates] = {tuple(gates_of(it)["g"].holders) for it in waits}
+        assert [(it.process_id, it.task_id, it.held_at) for it in gates] == [
+            (one.process_id, first.task_id, since),
+            (two.process_id, second.task_id, since + SECOND),
+        ]
+        assert [it.hold for it in gates] == [GateHold.TASK, GateHold.PROCESS]
+        places = [gates_of(it)["g"] for it in waits]
+        assert [(it.position, it.waiting_count) for it in places] == [(1, 3), (2, 3), (3, 3)]
+        assert {(it.held, it.capacity) for it in places} == {(2, 2)}
+        assert all(it.besides == () for it in waits)
+        assert (passed.status, kinds(passed)) == (TaskStatus.AVAILABLE, [NoFreeWorker])
+
+    async def test_is_a_gate_that_lets_nobody_pass(self, desk: Desk) -> None:
+        key, _ = await admitted(desk, on("shut", capacity=0))
+        waiting = await wait_of(desk, key)
+        await desk.gates.set("orders", "shut", capacity=1, expected_revision=0)
+
+        passed = await wait_of(desk, key)
+
+        assert gates_of(waiting) == {
+            "shut": GateWait(
+                gate="shut", capacity=0, held=0, holders=(), position=1, waiting_count=1
+            )
+        }
+        assert passed.status is TaskStatus.AVAILABLE
+
+    async def test_is_a_task_of_its_own_process(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.started(key)
+        running = await desk.run_task(a_request(key))
+        _, task_id = await admitted(desk, on("g"), key=key, call=True)
+        waiting = await wait_of(desk, key, task_id)
+        await desk.settled(running, continues=False)
+
+        passed = await wait_of(desk, key, task_id)
+
+        assert isinstance(waiting.cause, BehindTask)
+        assert (waiting.cause.task_id, waiting.cause.is_running) == (running.task_id, True)
+        assert (waiting.besides, waiting.status) == ((), TaskStatus.WAITING)
+        assert passed.status is TaskStatus.AVAILABLE
+
+    async def test_is_its_retry_and_meanwhile_others_have_its_gates(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        key, task = await held(desk, "g")
+        other, _ = await admitted(desk, on("g"))
+        await desk.settled(task, UNREACHABLE)
+        waiting = await wait_of(desk, key)
+        passed = await wait_of(desk, other)
+
+        policy = desk.namespace.policy_for(INIT)
+        assert waiting.cause == RetryNotDue(
+            until=clock.now() + SECOND, attempts_max=policy.attempts_max
+        )
+        assert (waiting.attempt, waiting.last_error is not None) == (2, True)
+        assert {name: it.position for name, it in gates_of(waiting).items()} == {"g": 0}
+        assert passed.status is TaskStatus.AVAILABLE
+
+
+class TestSeveralCauses:
+    async def test_are_all_told_and_removing_one_leaves_the_others(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        at = clock.now() + HOUR
+        _, holder = await held(desk, "g")
+        smaller, smaller_id = await admitted(desk, version("1"))
+        key = fresh_key()
+        await desk.started(key)
+        running = await desk.run_task(a_request(key))
+        wanted = dataclasses.replace(version("2", "g"), run_at=at)
+        _, task_id = await admitted(desk, wanted, key=key, call=True)
+        told = [await wait_of(desk, key, task_id)]
+        clock.advance(HOUR)
+        await desk.gates.promote_due(["orders"])
+        told.append(await wait_of(desk, key, task_id))
+        [claimed] = await desk.claim(smaller, smaller_id)
+        await desk.settled(claimed.task, continues=False)
+        told.append(await wait_of(desk, key, task_id))
+        await desk.settled(running, continues=False)
+        told.append(await wait_of(desk, key, task_id))
+        await desk.settled(holder, continues=False)
+        last = await wait_of(desk, key, task_id)
+
+        everything = [RunAtNotDue, BehindVersion, BehindTask, GatesFull]
+        assert [kinds(it) for it in told] == [everything[at:] for at in range(4)]
+        assert [gates_of(it)["g"].position for it in told] == [0, 0, 0, 1]
+        assert (last.status, kinds(last)) == (TaskStatus.AVAILABLE, [NoFreeWorker])
+
+    async def test_are_all_gates_that_are_full_but_only_one_has_a_line(self, desk: Desk) -> None:
+        await held(desk, "a")
+        await held(desk, "c")
+        key, _ = await admitted(desk, on("a", "b", "c"))
+
+        gates = gates_of(await wait_of(desk, key))
+
+        assert {name: it.position for name, it in gates.items()} == {"a": 1, "c": 0}
+        assert [it.waiting_count for it in gates.values()] == [1, 0]
+
+    async def test_are_none_that_the_own_process_holds(self, desk: Desk) -> None:
+        await held(desk, "b")
+        key, task = await held(desk, "a", hold=GateHold.PROCESS)
+        await desk.settled(task)
+        _, task_id = await admitted(desk, on("a", "b"), key=key, call=True)
+
+        assert list(gates_of(await wait_of(desk, key, task_id))) == ["b"]
+
+
+class TestTheOrder:
+    async def test_is_that_in_which_they_run(self, desk: Desk) -> None:
+        await held(desk, "g")
+        key = fresh_key()
+        await desk.started(key, success(SetTimer(after=HOUR)))
+        running = await desk.run_task(a_request(key))
+        low = await admitted(desk, on("g", priority=5), key=key, call=True)
+        high = await admitted(desk, on("g", priority=1), key=key, call=True)
+        plain = await desk.admit(a_request(key))
+        waits = (await desk.processes.get(key)).waits
+
+        tasks = [it.task_id for it in waits]
+        assert tasks[:4] == [running.task_id, plain.task_id, high[1], low[1]]
+        assert [it.task_type for it in waits[4:]] == [TaskType.TIMEOUT]
+        behind = [
+            next(it for it in each.causes if isinstance(it, BehindTask)) for each in waits[1:]
+        ]
+        # What was asked for later waits behind those with constraints once they pass.
+        assert [it.task_id for it in behind] == [
+            running.task_id, running.task_id, running.task_id, plain.task_id,
+        ]  # fmt: skip
+
+    async def test_begins_with_an_init_task_though_that_waits_for_gates(self, desk: Desk) -> None:
+        await held(desk, "g")
+        key, init = await admitted(desk, on("g"))
+        call = await desk.admit(a_request(key))
+        first, second = (await desk.processes.get(key)).waits
+
+        assert (first.task_id, kinds(first)) == (init, [GatesFull])
+        assert second.task_id == call.task_id
+        assert isinstance(second.cause, BehindTask)
+        assert (second.cause.task_id, second.cause.is_running) == (init, False)
+
+    async def test_of_a_line_is_by_age_beyond_the_patience_and_by_priority_before(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        await held(desk, "g")
+        names = {}
+        for name, gates, priority, pause in (
+            ("oldest", ("g",), 4, SECOND),
+            ("older", ("f", "g"), 5, PATIENCE),
+            ("low", ("g",), 4, SECOND),
+            ("high", ("f", "g"), 2, SECOND),
+            ("same", ("g",), 2, SECOND),
+        ):
+            key, _ = await admitted(desk, on(*gates, priority=priority))
+            names[name] = key
+            clock.advance(pause)
+
+        places = {name: gates_of(await wait_of(desk, key))["g"] for name, key in names.items()}
+
+        assert sorted(places, key=lambda it: places[it].position) == [
+            "oldest", "older", "high", "same", "low",
+        ]  # fmt: skip
+        assert {it.waiting_count for it in places.values()} == {5}
+
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_of_a_line_is_the_one_in_which_they_pass(
+        self, desk: Desk, clock: ManualClock, seed: int
+    ) -> None:
+        chosen = random.Random(seed)
+        _, holder = await held(desk, "g")
+        waiting = {}
+        for _ in range(12):
+            extra = chosen.sample(("f", "h"), chosen.randrange(3))
+            constraints = on("g", *extra, priority=chosen.randrange(1, 6))
+            key, task_id = await admitted(desk, constraints)
+            waiting[task_id] = key
+            clock.advance(chosen.choice((SECOND, PATIENCE / 6)))
+        while waiting:
+            places = {
+                task_id: gates_of(await wait_of(desk, key))["g"].position
+                for task_id, key in waiting.items()
+            }
+            assert sorted(places.values()) == list(range(1, len(waiting) + 1))
+            clock.advance(SECOND)
+            await desk.settled(holder, continues=False)
+            [task_id] = [
+                it for it, key in waiting.items()
+                if (await wait_of(desk, key)).status is TaskStatus.AVAILABLE
+            ]  # fmt: skip
+            assert places[task_id] == 1
+            [claimed] = await desk.claim(waiting.pop(task_id), task_id)
+            holder = claimed.task
+
+
+class TestWhatIsAvailable:
+    async def test_waits_behind_a_step_in_hand_where_it_has_waited_for_long(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        _, holder = await held(desk, "g")
+        key = fresh_key()
+        await desk.started(key)
+        _, task_id = await admitted(desk, on("g"), key=key, call=True)
+        clock.advance(PATIENCE)
+        running = await desk.run_task(a_request(key))
+        await desk.settled(holder, continues=False)
+
+        wait = await wait_of(desk, key, task_id)
+
+        assert wait.status is TaskStatus.AVAILABLE
+        assert isinstance(wait.cause, BehindTask)
+        assert (wait.cause.task_id, wait.cause.is_running) == (running.task_id, True)
+        assert await desk.task_status(key, task_id) is TaskStatus.AVAILABLE
+
+    async def test_runs_once_it_is_claimed(self, desk: Desk) -> None:
+        key, task = await held(desk, "g")
+
+        wait = await wait_of(desk, key)
+
+        assert (wait.status, kinds(wait)) == (TaskStatus.RUNNING, [Running])
+        assert await desk.task_status(key, task.task_id) is TaskStatus.RUNNING
+
+
+class TestATimer:
+    async def test_is_told_while_it_waits_for_its_constraints(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        _, holder = await held(desk, "g")
+        key = fresh_key()
+        await desk.started(key, success(SetTimer(after=HOUR, constraints=on("g"))))
+        early, timer = await wait_of(desk, key), (await desk.processes.get(key)).timer
+        running = await desk.run_task(a_request(key))
+        clock.advance(HOUR)
+        await desk.gates.promote_due(["orders"])
+        view = await desk.processes.get(key)
+        aside = await wait_of(desk, key, early.task_id)
+        traced = await desk.task_status(key, early.task_id)
+        await desk.settled(running, continues=False)
+        due = await wait_of(desk, key)
+        await desk.settled(holder, continues=False)
+        passed = await wait_of(desk, key)
+
+        assert timer is not None
+        assert (timer.task_id, timer.status) == (early.task_id, TaskStatus.WAITING)
+        assert kinds(early) == [TimerNotDue, GatesFull]
+        assert view.timer is not None
+        assert (view.timer.status, traced) == (TaskStatus.BLOCKED, TaskStatus.BLOCKED)
+        assert (kinds(aside), aside.status) == ([BehindTask, GatesFull], TaskStatus.BLOCKED)
+        assert kinds(due) == [GatesFull]
+        assert (passed.status, kinds(passed)) == (TaskStatus.AVAILABLE, [NoFreeWorker])
+        assert passed.cause.since == clock.now()  # type: ignore[union-attr]  # not its own instant
+
+
+class TestAList:
+    async def test_has_only_those_whose_first_task_waits_so(self, desk: Desk) -> None:
+        runs, _ = await held(desk, "g")
+        gated, _ = await admitted(desk, on("g"))
+        await desk.started(fresh_key())
+        timed, _ = await desk.timed()
+
+        async def found(*causes: type[Cause]) -> set[ProcessKey]:
+            page = await desk.processes.page(ProcessQuery(namespace="orders", causes=causes))
+            assert page.next_before is None
+            assert all(it.first_wait is not None for it in page.listed)
+            return {it.process.key for it in page.listed}
+
+        assert await found(GatesFull) == {gated}
+        assert await found(TimerNotDue, GatesFull) == {timed, gated}
+        assert await found(Running) == {runs}
+        assert await found(RunAtNotDue) == set()
+
+    async def test_goes_on_behind_what_was_looked_at(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(listings, "LOOKED_AT_MAX", 7)
+        monkeypatch.setattr(listings, "CHUNK_MAX", 3)
+        await held(desk, "g")
+        wanted = []
+        for number in range(25):
+            if number % 12 == 0:
+                wanted.append((await admitted(desk, on("g")))[0])
+            else:
+                await desk.started(fresh_key())
+        pages, query = [], ProcessQuery(namespace="orders", page_size=2, causes=(GatesFull,))
+        while True:
+            page = await desk.processes.page(query)
+            pages.append([it.process.key for it in page.listed])
+            if page.next_before is None:
+                break
+            last = page.next_before
+            query = dataclasses.replace(query, before=(last.created_at, last.key.process_id))
+
+        assert sorted(it.process_id for page in pages for it in page) == sorted(
+            it.process_id for it in wanted
+        )
+        assert [] in pages
+        assert len(pages) == 4
+
+    @pytest.mark.parametrize("count", [2, 3, 4])
+    async def test_without_causes_is_as_long_as_asked_for(self, desk: Desk, count: int) -> None:
+        keys = [(await desk.start(fresh_key())).key for _ in range(3)]
+
+        page = await desk.processes.page(ProcessQuery(namespace="orders", page_size=count))
+
+        assert len(page.listed) == min(count, 3)
+        assert (page.next_before is None) == (count >= 3)
+        assert {it.process.key for it in page.listed} <= set(keys)
+
+
+class TestATrace:
+    async def test_has_the_constraints_and_where_the_time_went(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        wanted = version("1.2", "g", "h")
+        _, holder = await held(desk, "g")
+        key, task_id = await admitted(desk, wanted)
+        clock.advance(2 * SECOND)
+        await desk.settled(holder, continues=False)
+        clock.advance(3 * SECOND)
+        [claimed] = await desk.claim(key, task_id)
+        clock.advance(5 * SECOND)
+        [before] = await desk.processes.trace(key, after=0, limit=10)
+        await desk.settled(claimed.task)
+        [traced] = await desk.processes.trace(key, after=0, limit=10)
+
+        nothing = dt.timedelta()
+        assert (before.constraints, before.spent) == (wanted, None)
+        assert traced.constraints == wanted
+        assert traced.spent == TimeSpent(
+            time=nothing,
+            order=nothing,
+            process=nothing,
+            gates=2 * SECOND,
+            available=3 * SECOND,
+            running=5 * SECOND,
+        )
+
+    async def test_has_neither_of_a_task_without(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.started(key)
+
+        [traced] = await desk.processes.trace(key, after=0, limit=10)
+
+        assert (traced.constraints, traced.spent) == (None, None)

@@ -1,0 +1,280 @@
+"""Replicas that die, or freeze past their leases, in the middle of what they do about gates."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.support.faults import stalled_after, stalled_before
+from tests.support.faults_ground import asked_twice
+from tests.support.gates import Gated, constraints, open_gated
+from tests.support.gates_watch import watched_gates
+from tests.support.processor import Answer, Hang
+from tests.support.proxy import Proxy, running_proxy
+from tests.support.replica import Replica, answering, response, running_process, running_replica
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+GATE, CAPACITY = "gate", 2
+WAITING = 6
+SETTLE, CLAIM = '"settle_tasks"(', '"claim_tasks"('
+HERE, THERE, ELSEWHERE = 0, 1, 2
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def survivor(database: str) -> AsyncIterator[Replica]:
+    """Return a replica that stays, and scans."""
+    async with running_replica(database) as replica:
+        yield replica
+
+
+@pytest.fixture(autouse=True)
+def _never_more(database: str) -> Iterator[None]:
+    with watched_gates(database):
+        yield
+
+
+async def in_line(gated: Gated, count: int = WAITING) -> list[tuple[str, int]]:
+    """Have processes wait for the gate, asked for at every replica in turn."""
+    names = [f"w{number}" for number in range(count)]
+    await gated.running(*names)
+    return [(name, await gated.call(name, constraints(GATE, capacity=CAPACITY))) for name in names]
+
+
+async def judge(gated: Gated, *tasks: tuple[str, int]) -> None:
+    """Assert that all tasks are done, and that nobody was let in beside."""
+    await gated.finished(*tasks)
+    await gated.at_rest()
+    assert gated.settled_at_once() <= CAPACITY
+    assert asked_twice(gated.stage) == []
+
+
+class TestKilled:
+    async def test_between_a_promotion_at_the_door_and_its_claim(
+        self, survivor: Replica, database: str, proxy: Proxy, tmp_path: Path
+    ) -> None:
+        async with (
+            running_process(proxy.conninfo, tmp_path) as victim,
+            open_gated(database, survivor, victim.address, one_at_a_time=False) as gated,
+        ):
+            await gated.running("p")
+            claiming = proxy.arm(stalled_before(CLAIM))
+            task = await gated.at(THERE).call("p", constraints(GATE, capacity=CAPACITY))
+            await claiming.struck()
+            state, holders = gated.state("p"), gated.holders()
+            victim.kill()
+            await victim.left()
+            proxy.restore()
+            await judge(gated, ("p", task))
+
+        assert (state, holders) == (["available"], {GATE: 1})
+
+    async def test_between_a_promotion_by_a_settlement_and_its_claim(
+        self, survivor: Replica, database: str, proxy: Proxy, tmp_path: Path
+    ) -> None:
+        async with (
+            running_process(proxy.conninfo, tmp_path) as victim,
+            open_gated(database, survivor, victim.address, one_at_a_time=False) as gated,
+        ):
+            hangs = await gated.held("p0", "p1")
+            tasks = [
+                (name, await gated.at(THERE).call(name, constraints(GATE, capacity=CAPACITY)))
+                for name in ("p0", "p1")
+            ]
+            for name, _ in tasks:
+                await gated.has_begun(name)
+            tasks += await in_line(gated)
+            claiming = proxy.arm(stalled_before(CLAIM))
+            for hang in hangs:
+                hang.released.set()
+            await claiming.struck()
+            victim.kill()
+            await victim.left()
+            proxy.restore()
+            await judge(gated, *tasks)
+
+    async def test_when_its_settlement_has_let_others_in_and_nobody_has_heard_of_it(
+        self, survivor: Replica, database: str, proxy: Proxy, tmp_path: Path
+    ) -> None:
+        async with (
+            running_process(proxy.conninfo, tmp_path) as victim,
+            open_gated(database, survivor, victim.address, one_at_a_time=False) as gated,
+        ):
+            hang, other = await gated.held("p0", "p1")
+            tasks = [
+                (name, await gated.at(THERE).call(name, constraints(GATE, capacity=CAPACITY)))
+                for name in ("p0", "p1")
+            ]
+            for name, _ in tasks:
+                await gated.has_begun(name)
+            tasks += await in_line(gated.at(HERE))
+            settling = proxy.arm(stalled_after(SETTLE))
+            hang.released.set()
+            await settling.struck()
+            victim.kill()
+            await victim.left()
+            proxy.restore()
+            await judge(gated, *tasks)
+            other.released.set()
+
+    async def test_when_its_settlement_is_on_the_way(
+        self, survivor: Replica, database: str, proxy: Proxy, tmp_path: Path
+    ) -> None:
+        async with (
+            running_process(proxy.conninfo, tmp_path) as victim,
+            open_gated(database, survivor, victim.address, one_at_a_time=False) as gated,
+        ):
+            hang, other = await gated.held("p0", "p1")
+            tasks = [
+                (name, await gated.at(THERE).call(name, constraints(GATE, capacity=CAPACITY)))
+                for name in ("p0", "p1")
+            ]
+            for name, _ in tasks:
+                await gated.has_begun(name)
+            tasks += await in_line(gated)
+            settling = proxy.arm(stalled_before(SETTLE))
+            hang.released.set()
+            await settling.struck()
+            victim.kill()
+            await victim.left()
+            # It arrives while its lease is being lost, or after: either is right, and both at once
+            # would not be.
+            proxy.restore()
+            await judge(gated, *tasks)
+            other.released.set()
+
+    async def test_while_its_steps_hold_all_places(
+        self, survivor: Replica, database: str, tmp_path: Path
+    ) -> None:
+        async with (
+            running_process(database, tmp_path) as victim,
+            open_gated(database, survivor, victim.address, one_at_a_time=False) as gated,
+        ):
+            await gated.held("p0", "p1")
+            tasks = [
+                (name, await gated.at(THERE).call(name, constraints(GATE, capacity=CAPACITY)))
+                for name in ("p0", "p1")
+            ]
+            for name, _ in tasks:
+                await gated.has_begun(name)
+            tasks += await in_line(gated)
+            states, begun = gated.states(), len(gated.begun())
+            victim.kill()
+            await victim.left()
+            await judge(gated, *tasks)
+
+        assert states == {"available": CAPACITY, "gates": WAITING}
+        assert begun == CAPACITY
+        assert [len(gated.begun(name)) for name, _ in tasks] == [2, 2, *[1] * WAITING]
+
+
+class TestFrozen:
+    async def test_two_whose_steps_hold_all_places_are_fenced_when_they_come_back(
+        self, survivor: Replica, database: str, tmp_path: Path
+    ) -> None:
+        late = Hang(response=response(b"late", response=b"late"))
+        in_time = Hang(response=response(b"in time", response=b"in time"))
+        async with (
+            running_process(database, directory(tmp_path, "there")) as there,
+            running_process(database, directory(tmp_path, "elsewhere")) as elsewhere,
+            open_gated(
+                database, survivor, there.address, elsewhere.address, one_at_a_time=False
+            ) as gated,
+        ):
+            tasks = await carried_by_two(gated, late, in_time)
+            tasks += await in_line(gated.at(HERE))
+            there.freeze()
+            elsewhere.freeze()
+            late.released.set()
+            for name, _ in tasks[:CAPACITY]:
+                await gated.has_begun(name, 2)
+            there.thaw()
+            elsewhere.thaw()
+            # They are back, and hear what their processor has said meanwhile.
+            passed = [await answered_at(gated, number) for number in (THERE, ELSEWHERE)]
+            holders = gated.holders()
+            in_time.released.set()
+            await judge(gated, *tasks)
+            answers = await answers_of(gated, tasks[:CAPACITY])
+
+        assert passed == [b"other"] * 2
+        assert holders == {GATE: CAPACITY}
+        assert answers == [b"in time"] * CAPACITY
+
+    async def test_two_whose_releases_arrive_late_release_nothing_a_second_time(
+        self, survivor: Replica, database: str, tmp_path: Path
+    ) -> None:
+        late = Hang(response=response(b"late", response=b"late"))
+        in_time = Hang(response=response(b"in time", response=b"in time"))
+        with running_proxy(database) as one, running_proxy(database) as two:
+            async with (
+                running_process(one.conninfo, directory(tmp_path, "there")) as there,
+                running_process(two.conninfo, directory(tmp_path, "elsewhere")) as elsewhere,
+                open_gated(
+                    database, survivor, there.address, elsewhere.address, one_at_a_time=False
+                ) as gated,
+            ):
+                tasks = await carried_by_two(gated, late, in_time)
+                tasks += await in_line(gated.at(HERE))
+                on_the_way = [proxy.arm(stalled_before(SETTLE)) for proxy in (one, two)]
+                late.released.set()
+                for each in on_the_way:
+                    await each.struck()
+                there.freeze()
+                elsewhere.freeze()
+                for name, _ in tasks[:CAPACITY]:
+                    await gated.has_begun(name, 2)
+                before = gated.holders(), gated.states()
+                one.restore()
+                two.restore()
+                there.thaw()
+                elsewhere.thaw()
+                there.terminate()
+                elsewhere.terminate()
+                await there.left()
+                await elsewhere.left()
+                after = gated.holders(), gated.states()
+                in_time.released.set()
+                await judge(gated.at(HERE), *tasks)
+                answers = await answers_of(gated, tasks[:CAPACITY])
+
+        assert before == after == ({GATE: CAPACITY}, {"available": CAPACITY, "gates": WAITING})
+        assert answers == [b"in time"] * CAPACITY
+
+
+def directory(parent: Path, name: str) -> Path:
+    """Return a new directory, for the socket of a replica."""
+    made = parent / name
+    made.mkdir()
+    return made
+
+
+async def carried_by_two(gated: Gated, late: Hang, in_time: Hang) -> list[tuple[str, int]]:
+    """Have each of the two replicas there carry a step that holds a place of the gate."""
+    tasks = []
+    for number, name in ((THERE, "p0"), (ELSEWHERE, "p1")):
+        await gated.running(name, steps=[late, in_time, Answer()])
+        made = constraints(GATE, capacity=CAPACITY)
+        tasks.append((name, await gated.at(number).call(name, made)))
+        await gated.has_begun(name)
+    return tasks
+
+
+async def answered_at(gated: Gated, number: int) -> bytes:
+    """Call a new process at one replica, which is awake then."""
+    name = f"o{number}"
+    gated.stage.processor.on_process(name, answering(), Answer())
+    await gated.at(HERE).finished((name, await gated.at(HERE).start(name)))
+    return await gated.at(number).answered(name, args=b"other")
+
+
+async def answers_of(gated: Gated, tasks: list[tuple[str, int]]) -> list[bytes]:
+    """Return the responses of tasks."""
+    async with asyncio.TaskGroup() as group:
+        asked = [
+            group.create_task(gated.stage.client.await_task(name, task_id=task_id))
+            for name, task_id in tasks
+        ]
+    return [it.result().response for it in asked]

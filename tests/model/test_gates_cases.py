@@ -1,0 +1,258 @@
+"""Courses of events that have once broken the model of gates."""
+
+import datetime as dt
+from collections.abc import Iterator
+
+import pytest
+
+from progressor.domain.constraint import Constraints, GateHold, Order, Version
+from progressor.domain.intent import Outcome, Released, SetTimer
+from progressor.domain.task import TaskType
+from tests.support.gates_liveness import gates_empty
+from tests.support.gates_model import PATIENCE
+from tests.support.modelled_gates import ModelledGates
+from tests.support.modelled_storage import Held
+from tests.support.storage import BROKEN, success
+from tests.support.storage_machine import machinery
+
+SECOND = dt.timedelta(seconds=1)
+
+
+class Scene:
+    """Deeds on storage and its model, after each of which both are compared."""
+
+    def __init__(self, storage: ModelledGates) -> None:
+        self.storage = storage
+
+    def start(self, *process_ids: str) -> None:
+        """Start processes that then wait for calls."""
+        for process_id in process_ids:
+            self._request(TaskType.INIT, process_id, None)
+            self.settle(process_id)
+
+    def call(self, process_id: str, *gates: str, run: bool = True, **fields: object) -> None:
+        """Call a process, through gates of one place unless they are there."""
+        constraints = Constraints(gates=dict.fromkeys(gates, 1), **fields) if gates else None  # type: ignore[arg-type]
+        self._request(TaskType.CALL, process_id, constraints, run=run)
+
+    def repair(self, process_id: str) -> None:
+        """Ask for a repair."""
+        self._request(TaskType.REPAIR, process_id, None)
+
+    def _request(
+        self,
+        task_type: TaskType,
+        process_id: str,
+        constraints: Constraints | None,
+        *,
+        run: bool = True,
+    ) -> None:
+        self.storage.request(
+            task_type, process_id, 0, run=run, key=None, args=b"", constraints=constraints
+        )
+        self.judge()
+
+    def claim(self) -> None:
+        """Claim all that is due."""
+        self.storage.claim(wait=True, limit=100)
+        self.judge()
+
+    def settle(self, process_id: str, outcome: Outcome | None = None) -> None:
+        """Settle what a process has in hand."""
+        self.storage.settle(
+            self.held(process_id), success() if outcome is None else outcome, continues=True
+        )
+        self.judge()
+
+    def held(self, process_id: str) -> Held:
+        """Return what a process has in hand."""
+        [held] = [
+            each for each in self.storage.held.values() if each.task.key.process_id == process_id
+        ]
+        return held
+
+    def runs(self) -> set[str]:
+        """Return the processes that have something in hand, once all that is due is claimed."""
+        self.claim()
+        return {each.task.key.process_id for each in self.storage.held.values()}
+
+    def judge(self) -> None:
+        """Compare, and ask for the laws."""
+        self.storage.tables_are_as_the_model_says()
+        self.storage.laws_hold()
+
+
+@pytest.fixture
+def scene(own_database: str) -> Iterator[Scene]:
+    with machinery(own_database) as opened:
+        yield Scene(ModelledGates(opened))
+
+
+def test_a_process_passes_the_gate_that_it_holds_itself(scene: Scene) -> None:
+    scene.start("a", "b")
+    scene.call("a", "x", hold=GateHold.PROCESS)
+    scene.claim()
+    scene.settle("a")
+    scene.call("b", "x")
+
+    scene.call("a", "x")
+
+    assert scene.runs() == {"a"}
+
+
+def test_a_line_that_is_new_does_not_overtake_those_that_wait_for_the_gate(scene: Scene) -> None:
+    scene.start("a", "b")
+    scene.call("a", "x")
+    scene.claim()
+    scene.call("a", "x", priority=5)
+    scene.call("b", "x", "y", priority=1)
+
+    scene.settle("a")
+
+    assert scene.runs() == {"b"}
+
+
+def test_a_process_with_many_calls_does_not_keep_others_from_its_gate(scene: Scene) -> None:
+    scene.start("a", "b")
+    scene.call("a", "x")
+    scene.claim()
+    scene.call("b", "x", "y")
+    scene.storage.let_time_pass(PATIENCE)
+    scene.call("a", "x", priority=1)
+    scene.call("a", "x", priority=1)
+
+    scene.settle("a")
+
+    assert scene.runs() == {"b"}
+
+
+def test_who_comes_first_passes_first_where_several_gates_are_left_at_once(scene: Scene) -> None:
+    scene.start("a", "b", "c")
+    scene.call("a", "x", "y")
+    scene.claim()
+    scene.call("b", "x", "y", priority=3)
+    scene.call("c", "y", priority=1)
+
+    scene.settle("a")
+
+    assert scene.runs() == {"c"}
+
+
+def test_who_comes_first_passes_first_of_a_line_that_is_new_and_one_that_waits(
+    scene: Scene,
+) -> None:
+    scene.start("a", "b")
+    scene.call("a", "x")
+    scene.claim()
+    scene.call("b", "x", "y")
+    scene.call("a", "y")
+
+    scene.settle("a")
+
+    assert scene.runs() == {"b"}
+
+
+def test_who_is_behind_one_that_a_smaller_version_keeps_comes_to_the_line_in_its_stead(
+    scene: Scene,
+) -> None:
+    scene.start("a", "b", "c")
+    scene.call("a", "x")
+    scene.claim()
+    scene.call("b", "x", order=Order("o", Version((2,))))
+    scene.call("c", "x", priority=5)
+    scene.call("b", "x", order=Order("o", Version((1,))))
+
+    scene.settle("a")
+
+    assert scene.runs() == {"b"}
+
+
+def test_who_comes_first_passes_first_of_those_whose_instants_come_at_once(scene: Scene) -> None:
+    scene.start("a", "b", "c", "d")
+    later = scene.storage.clock.now() + SECOND
+    scene.call("a", "x", priority=5, run_at=later)
+    scene.call("d", "x", "y", priority=5, run_at=later)
+    scene.call("b", "x", "z", priority=1, run_at=later)
+    scene.call("c", "x", "y", "z", priority=5, run_at=later)
+
+    scene.storage.let_time_pass(SECOND)
+
+    assert scene.runs() == {"b"}
+
+
+def test_a_repair_cancels_the_timer_that_waits_for_its_gates(scene: Scene) -> None:
+    broken_by_a_timer(scene)
+    scene.call("b", "x")
+    scene.claim()
+    scene.storage.simple_repair("a", 0)
+    scene.judge()
+    scene.repair("a")
+
+    scene.settle("a")
+
+    scene.settle("b")
+    gates_empty(scene.storage)
+
+
+def test_a_timer_run_again_keeps_its_gates_in_a_broken_process(scene: Scene) -> None:
+    broken_by_a_timer(scene)
+    scene.storage.simple_repair("a", 0)
+    scene.claim()
+
+    scene.settle("a", Released())
+
+    scene.call("b", "x")
+    assert scene.runs() == {"a"}
+
+
+def test_who_joins_a_line_by_age_holds_its_gates_after_the_step_before_it(scene: Scene) -> None:
+    scene.start("a", "b", "c")
+    scene.storage.set_gate("x", 3)
+    scene.call("a", "x")
+    scene.call("b", "x")
+    scene.call("c", "x")
+    scene.claim()
+    scene.storage.set_gate("x", 0)
+    scene.call("a", "x")
+    scene.storage.set_gate("x", 2)
+    scene.storage.let_time_pass(PATIENCE)
+    scene.settle("b")
+
+    scene.settle("a")
+
+    assert scene.runs() == {"a", "c"}
+
+
+def test_what_stands_behind_a_task_that_gives_way_is_looked_at(scene: Scene) -> None:
+    scene.start("a")
+    scene.call("a", "x")
+    scene.call("a", "y")
+
+    scene.storage.set_gate("x", 0)
+
+    scene.judge()
+    assert scene.runs() == {"a"}
+
+
+def test_a_task_gives_its_gates_back_where_an_older_one_of_its_process_comes_first(
+    scene: Scene,
+) -> None:
+    scene.start("a", "b", "c")
+    scene.call("b", "x")
+    scene.claim()
+    scene.call("a", "x")
+    scene.call("a", "y")
+    scene.settle("b")
+    scene.call("c", "y")
+
+    assert scene.runs() == {"a", "c"}
+
+
+def broken_by_a_timer(scene: Scene) -> None:
+    """Break process a by a timer with a gate; start b."""
+    scene.start("b")
+    scene.storage.request(TaskType.INIT, "a", 0, run=True, key=None, args=b"")
+    timer = SetTimer(after=dt.timedelta(), constraints=Constraints(gates={"x": 1}))
+    scene.settle("a", success(timer))
+    scene.claim()
+    scene.settle("a", BROKEN)

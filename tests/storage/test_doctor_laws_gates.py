@@ -1,0 +1,118 @@
+"""The laws of gates are seen to be broken; those that may be for a moment, only if it lasts."""
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor.storage import laws
+from progressor.storage.findings import State
+from tests.support.clock import ManualClock
+from tests.support.doctor import execute, find
+from tests.support.doctor_rows import replica
+from tests.support.gated_population import populate_gates
+from tests.support.laws import broken_laws
+from tests.support.storage import Desk, create_namespace, empty, running_desks
+from tests.support.violations import Violation
+from tests.support.violations_gates import VIOLATIONS_OF_GATES
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+LINE_OF_NOBODY = (
+    "INSERT INTO progressor.gate_lines VALUES ('orders', '{a}', '{a}', NULL, 3, 1, now(), 1)"
+)
+
+
+@pytest.fixture(scope="module")
+def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def desk(database: str) -> AsyncIterator[Desk]:
+    create_namespace(database)
+    async with running_desks(database, clock=ManualClock()) as (desk,):
+        yield desk
+
+
+@pytest.mark.parametrize(
+    "violation", VIOLATIONS_OF_GATES, ids=lambda it: f"{it.law}: {it.statement}"
+)
+async def test_each_catches_its_violation_and_no_other(
+    desk: Desk, eye: psycopg.Connection[Any], violation: Violation
+) -> None:
+    empty(eye)
+    await populate_gates(desk)
+
+    with eye.transaction(force_rollback=True):
+        eye.execute(violation.statement.encode())
+        broken = broken_laws(eye, at_rest=True, now=desk.clock.now())
+
+    assert broken.keys() == {violation.law} | violation.besides
+    assert {(namespace, bool(detail)) for namespace, _, detail in broken[violation.law]} == {
+        ("orders", True)
+    }
+    assert broken_laws(eye, at_rest=True, now=desk.clock.now()) == {}
+
+
+async def test_what_is_broken_for_a_moment_breaks_no_law(
+    own_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(own_database, LINE_OF_NOBODY)
+    pauses = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        execute(own_database, "DELETE FROM progressor.gate_lines")
+
+    monkeypatch.setattr(time, "sleep", pause)
+    found = find(own_database, "lines_wait_for_full_gates")
+
+    assert found.state is State.OK
+    assert pauses == [laws.PAUSE_SECONDS]
+
+
+async def test_what_is_broken_by_others_each_time_breaks_no_law(
+    own_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(own_database, LINE_OF_NOBODY)
+
+    def pause(_: float) -> None:
+        execute(own_database, "UPDATE progressor.gate_lines SET head_task_id = head_task_id + 1")
+
+    monkeypatch.setattr(time, "sleep", pause)
+
+    assert find(own_database, "lines_wait_for_full_gates").state is State.OK
+
+
+async def test_what_stays_broken_breaks_the_law_where_a_replica_serves(
+    own_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(own_database, LINE_OF_NOBODY, replica())
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+
+    found = find(own_database, "lines_wait_for_full_gates")
+
+    assert found.state is State.FAILED
+    assert found.words == "1 row against the law: a line waits for a gate that is full"
+    assert found.offenders == ("orders: line {a} waits for nothing; next is task 1",)
+    assert "gates not looked at yet" in found.advice
+    assert len(pauses) == laws.LOOKS
+
+
+async def test_what_stays_broken_waits_for_a_replica_where_none_serves(
+    own_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(own_database, LINE_OF_NOBODY)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+
+    found = find(own_database, "lines_wait_for_full_gates")
+
+    assert found.state is State.NOT_DONE
+    assert found.words.startswith("1 row to be seen to by a replica, and none is serving")
+    assert found.advice == "Start a replica, and ask again."

@@ -1,0 +1,151 @@
+"""However many wait on one process, or for the same gate, a statement reads no more for it."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor.domain.constraint import Constraints
+from progressor.domain.process import ProcessKey, process_key
+from progressor.domain.task import RunningTask
+from progressor.storage import admissions
+from progressor.storage.migrations import migrate
+from progressor.storage.pools import Connection
+from progressor.storage.settlements import Written
+from tests.support.clock import START, ManualClock
+from tests.support.gated_seed import TABLES
+from tests.support.laws import broken_laws
+from tests.support.postgres import Cluster
+from tests.support.storage import (
+    EXPIRES_AFTER,
+    NAMESPACE,
+    Desk,
+    a_request,
+    connect,
+    create_namespace,
+    running_desks,
+)
+from tests.support.storage_reads import reads_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+FEW, MANY = 30, 300
+NOW = START + dt.timedelta(seconds=1)
+SLACK = 12
+"""Rows of a table that are left to chance: versions that are dead, one more level of an index."""
+
+CROWDED = process_key(NAMESPACE.name, "crowded")
+HOLDER = process_key(NAMESPACE.name, "holder")
+MUTEX = Constraints(gates={"a": 1})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Crowd:
+    """A process with a step in hand on which many wait, and another that holds their gate."""
+
+    connection: Connection
+    step: RunningTask
+    holder: RunningTask
+    last_id: int
+
+
+async def the_step_ends(crowd: Crowd, desk: Desk) -> None:
+    await _settle(crowd, desk, crowd.step)
+    assert [key for key, _ in _due(desk)] == [CROWDED]
+
+
+async def the_gate_is_left(crowd: Crowd, desk: Desk) -> None:
+    await _settle(crowd, desk, crowd.holder)
+    assert _due(desk) == []
+
+
+async def one_after_the_other_passes(crowd: Crowd, desk: Desk) -> None:
+    await _settle(crowd, desk, crowd.step)
+    await _settle(crowd, desk, crowd.holder)
+    for _ in range(3):
+        [*_, due] = _due(desk)
+        desk.told.clear()
+        [claimed] = await desk.claim(*due)
+        await _settle(crowd, desk, claimed.task)
+
+
+async def one_more_comes(crowd: Crowd, desk: Desk) -> None:
+    entry = admissions.Entry(a_request(CROWDED, constraints=MUTEX), False, EXPIRES_AFTER)
+    await desk.admissions._write_gated_requests(crowd.connection, [entry], False)
+
+
+async def one_of_them_is_cancelled(crowd: Crowd, desk: Desk) -> None:
+    await desk.processes.cancel(CROWDED, crowd.last_id)
+
+
+WORK: tuple[Callable[[Crowd, Desk], Awaitable[None]], ...] = (
+    the_step_ends,
+    the_gate_is_left,
+    one_after_the_other_passes,
+    one_more_comes,
+    one_of_them_is_cancelled,
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def crowds(cluster: Cluster) -> AsyncIterator[Mapping[int, Crowd]]:
+    found = {}
+    for count in (FEW, MANY):
+        conninfo = cluster.create_database()
+        migrate(conninfo)
+        create_namespace(conninfo)
+        async with running_desks(conninfo, clock=ManualClock(START)) as (desk,):
+            found[count] = await _crowd(desk, await connect(conninfo), count)
+        with psycopg.connect(conninfo, autocommit=True) as eye:
+            assert broken_laws(eye, at_rest=False, now=START) == {}
+    yield found
+    for crowd in found.values():
+        await crowd.connection.close()
+
+
+async def _crowd(desk: Desk, connection: Connection, count: int) -> Crowd:
+    """Have three kinds wait: for the gate, for an instant each, and for nothing but the process."""
+    await desk.started(HOLDER)
+    await desk.admit(a_request(HOLDER, constraints=MUTEX), run=False)
+    [due] = _due(desk)
+    [holder] = await desk.claim(*due)
+    await desk.started(CROWDED)
+    step = await desk.run_task(a_request(CROWDED))
+    asked = []
+    for number in range(count):
+        later = START + dt.timedelta(hours=1, seconds=number)
+        asked.append(await desk.admit(a_request(CROWDED, constraints=MUTEX), run=False))
+        await desk.admit(a_request(CROWDED, constraints=Constraints(run_at=later)), run=False)
+        await desk.admit(a_request(CROWDED), run=False)
+    assert asked[-1].task_id is not None
+    return Crowd(connection, step, holder.task, asked[-1].task_id)
+
+
+async def _settle(crowd: Crowd, desk: Desk, task: RunningTask) -> None:
+    [settled] = await desk.settlements._write(crowd.connection, [desk.entry(task)], False)
+    assert isinstance(settled, Written)
+
+
+def _due(desk: Desk) -> list[tuple[ProcessKey, int]]:
+    return [due for promoted in desk.told for due in promoted.due]
+
+
+@pytest.mark.parametrize("work", WORK, ids=[work.__name__ for work in WORK])
+async def test_it_reads_no_more_for_a_crowd(
+    crowds: Mapping[int, Crowd], work: Callable[[Crowd, Desk], Awaitable[None]]
+) -> None:
+    read = {}
+    for count, crowd in crowds.items():
+
+        async def done(desk: Desk, crowd: Crowd = crowd) -> None:
+            await work(crowd, desk)
+
+        read[count] = await reads_of(crowd.connection, ManualClock(NOW), done)
+
+    for table in TABLES:
+        few, many = read[FEW][table], read[MANY][table]
+        assert (table, few.sequential, many.sequential) == (table, 0, 0)
+        assert many.by_index <= few.by_index + SLACK, (table, few.by_index, many.by_index)

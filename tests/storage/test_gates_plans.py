@@ -1,0 +1,182 @@
+"""No promotion reads a whole table, and none reads more where ten times as many wait."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor.domain.constraint import Constraints
+from progressor.domain.settlement import settle
+from progressor.domain.task import TaskType
+from progressor.storage import admissions, settlements
+from progressor.storage.migrations import migrate
+from progressor.storage.pools import Connection
+from progressor.storage.promoted import BATCH_MAX, PATIENCE, Again
+from tests.support.clock import START, ManualClock
+from tests.support.gated_seed import (
+    GATES_COUNT,
+    LATER_COUNT,
+    TABLES,
+    gate,
+    holder_key,
+    idle_key,
+    seed_gates,
+    waiting_key,
+    waiting_task,
+)
+from tests.support.laws import broken_laws
+from tests.support.postgres import Cluster
+from tests.support.storage import (
+    EXPIRES_AFTER,
+    NAMESPACE,
+    Desk,
+    a_request,
+    connect,
+    success,
+)
+from tests.support.storage_reads import reads_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+FEW, MANY = 1_000, 10_000
+BATCH = 16
+ROOM = 5
+"""Fewer than wait for one gate alone, where few wait: as many are promoted where many do."""
+
+PER_TASK = 40
+"""Rows that one statement may read per table for each task that it settles, admits or promotes."""
+
+SOON = START + dt.timedelta(seconds=BATCH)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Attempted:
+    """What settling needs to know of a seeded task."""
+
+    task_type: TaskType
+    attempt: int
+    first_started_at: dt.datetime
+
+
+async def leave_gates(desk: Desk) -> None:
+    """Settle tasks that hold gates: whoever is next in each is promoted."""
+    entries = [
+        settlements.Entry(
+            key=holder_key(number),
+            task_id=1_000_000_000 + number,
+            task_type=TaskType.CALL,
+            attempt=1,
+            token=number,
+            settlement=settle(
+                Attempted(TaskType.CALL, 1, START),
+                success(),
+                namespace=NAMESPACE,
+                now=START,
+                spread=0.0,
+            ),
+            process=None,
+            continues=True,
+            expires_after=EXPIRES_AFTER,
+        )
+        for number in range(1, GATES_COUNT, GATES_COUNT // BATCH)
+    ]
+    await desk.settlements._write(_connection(desk), entries, False)
+    assert sum(len(promoted.due) for promoted in desk.told) >= BATCH
+
+
+async def come_into_lines(desk: Desk) -> None:
+    entries = [
+        admissions.Entry(
+            a_request(idle_key(number), constraints=Constraints(gates={gate(number): 1})),
+            False,
+            EXPIRES_AFTER,
+        )
+        for number in range(1, BATCH + 1)
+    ]
+    await desk.admissions._write_gated_requests(_connection(desk), entries, False)
+
+
+async def look_again(desk: Desk) -> None:
+    await _connection(desk).execute(
+        "UPDATE progressor.gates SET capacity = 2 WHERE gate < %s", [gate(BATCH + 1)]
+    )
+    again = [Again(namespace=NAMESPACE.name, gate=gate(number)) for number in range(1, BATCH + 1)]
+    promoted = await desk.gates.look_again(NAMESPACE.name, again)
+    assert len(promoted.due) >= BATCH // 2
+
+
+async def see_instants_come(desk: Desk) -> None:
+    await desk.gates.promote_due([NAMESPACE.name])
+
+
+async def raise_a_capacity(desk: Desk) -> None:
+    # Without the answer of `set`: for that it counts who waits, as far as it counts.
+    gates = desk.gates
+    limits = (PATIENCE.total_seconds(), BATCH_MAX)
+    first, *told = await gates._rows(
+        gates._set_gate, START, 1, *limits, NAMESPACE.name, gate(1), 1 + ROOM, 0
+    )
+    assert (first[0], len(told)) == ("changed", ROOM)
+
+
+async def cancel(desk: Desk) -> None:
+    for number in range(FEW // 2, FEW // 2 + BATCH):
+        await desk.processes.cancel(waiting_key(number), waiting_task(number))
+
+
+async def find_what_is_idle(desk: Desk) -> None:
+    assert await desk.gates.find_idle([NAMESPACE.name]) == ()
+
+
+WORK: tuple[tuple[Callable[[Desk], Awaitable[None]], int], ...] = (
+    (leave_gates, PER_TASK * BATCH),
+    (come_into_lines, PER_TASK * BATCH),
+    (look_again, PER_TASK * BATCH),
+    (see_instants_come, PER_TASK * BATCH),
+    (raise_a_capacity, PER_TASK * BATCH),
+    (cancel, PER_TASK * BATCH),
+    # From order to order, and each task that waits for its instant has one of its own.
+    (find_what_is_idle, 5 * LATER_COUNT),
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def crowds(cluster: Cluster) -> AsyncIterator[Mapping[int, Connection]]:
+    """Return connections to two databases: in one few wait, in the other many."""
+    found = {}
+    for count in (FEW, MANY):
+        conninfo = cluster.create_database()
+        migrate(conninfo)
+        seed_gates(conninfo, waiting=count)
+        with psycopg.connect(conninfo, autocommit=True) as eye:
+            broken = broken_laws(eye, at_rest=True, now=START)
+        # The seed writes no init tasks: nothing of this looks at them.
+        assert broken.keys() <= {"processes_leave_init_with_their_task"}
+        found[count] = await connect(conninfo)
+    yield found
+    for connection in found.values():
+        await connection.close()
+
+
+@pytest.mark.parametrize(("work", "rows_max"), WORK, ids=[work.__name__ for work, _ in WORK])
+async def test_it_reads_by_index_what_it_decides_about(
+    crowds: Mapping[int, Connection], work: Callable[[Desk], Awaitable[None]], rows_max: int
+) -> None:
+    clock = ManualClock(SOON if work is see_instants_come else START)
+    read = {count: await reads_of(crowd, clock, work) for count, crowd in crowds.items()}
+
+    for table in TABLES:
+        few, many = read[FEW][table], read[MANY][table]
+        assert (table, few.sequential, many.sequential) == (table, 0, 0)
+        assert (table, many.by_index) <= (table, rows_max)
+        # One more level of an index is no row; what is left is chance.
+        assert many.by_index <= 1.3 * few.by_index + BATCH, table
+
+
+def _connection(desk: Desk) -> Connection:
+    connection: Any = desk.pool
+    return connection.lent  # type: ignore[no-any-return]  # the pool of one that the test lends

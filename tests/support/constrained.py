@@ -1,0 +1,19 @@
+"""Constraints, and where the time of a task with some went."""
+
+import dataclasses
+import datetime as dt
+from typing import Any
+
+from progressor.domain.constraint import Constraints
+from progressor.domain.wait import TimeSpent
+
+
+def on(*gates: str, capacity: int | None = 1, **fields: Any) -> Constraints:
+    """Return constraints on gates of a capacity."""
+    return Constraints(gates=dict.fromkeys(gates, capacity), **fields)
+
+
+def whole(spent: TimeSpent) -> dt.timedelta:
+    """Return all parts together."""
+    parts = (getattr(spent, field.name) for field in dataclasses.fields(spent))
+    return sum(parts, dt.timedelta())

@@ -1,0 +1,387 @@
+"""Storage with constraints as three replicas use it, one deed after the other.
+
+What is claimed is claimed because a statement has told of it, as the agenda and the promotions of a
+replica do it: so that what is told to nobody is never done, and the last look finds it.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+from collections.abc import Coroutine, Iterable, Iterator
+from typing import Any, LiteralString, TypeVar
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from progressor import errors
+from progressor.domain.admission import Request
+from progressor.domain.intent import Outcome, Rejected, RemoveProcess, SetTimer, Succeeded
+from progressor.domain.process import ProcessKey, process_key
+from progressor.domain.task import TIMER_TYPES, RunningTask, TaskType
+from progressor.storage.promoted import PATIENCE, Again
+from progressor.storage.settlements import Written
+from tests.support.clock import ManualClock
+from tests.support.laws import broken_laws
+from tests.support.storage import (
+    BROKEN,
+    NAMESPACE,
+    Desk,
+    create_namespace,
+    empty,
+    running_desks,
+    success,
+)
+
+T = TypeVar("T")
+
+DESKS_COUNT = 3
+PLENTY = 1000
+"""Places in a gate that nobody waits for."""
+
+LONG = dt.timedelta(seconds=100)
+"""Longer than the patience, any timer and any retry."""
+
+_ROUNDS_MAX = 100
+
+_VERSIONS: LiteralString = """
+    SELECT task_id, order_key, order_version, state::text
+    FROM progressor.gated
+    WHERE order_key IS NOT NULL"""
+_CANCELLABLE: LiteralString = """
+    SELECT t.process_id, t.task_id
+    FROM progressor.tasks t
+    WHERE t.status = 'waiting'
+    ORDER BY t.task_id"""
+_KEPT_STARTS: LiteralString = """
+    SELECT process_id, task_id FROM progressor.gated WHERE task_type = 'init' AND state = 'order'"""
+_OVERFULL: LiteralString = """
+    SELECT h.*
+    FROM progressor.gates g
+    JOIN progressor.gate_holders h USING (namespace, gate)
+    JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
+    WHERE g.held > g.capacity AND h.hold = 'task'"""
+_LEFT: LiteralString = """
+    SELECT 'gated', t::text FROM progressor.gated t
+    UNION ALL
+    SELECT 'schedule', t::text FROM progressor.schedule t
+    UNION ALL
+    SELECT 'running', t::text FROM progressor.running t"""
+_NAMED: LiteralString = """
+    SELECT order_key FROM progressor.gated WHERE process_id = %(process_id)s
+    UNION
+    SELECT unnest(gates) FROM progressor.gated WHERE process_id = %(process_id)s
+    UNION
+    SELECT gate FROM progressor.gate_holders WHERE process_id = %(process_id)s"""
+_LOCK: LiteralString = """
+    SELECT FROM progressor.processes
+    WHERE (namespace, process_id) = (%s, %s)
+    FOR NO KEY UPDATE"""
+_LOCK_GATE: LiteralString = """
+    SELECT FROM progressor.gates WHERE (namespace, gate) = (%s, %s) FOR NO KEY UPDATE"""
+_LOCK_ORDER: LiteralString = """
+    SELECT FROM progressor.orders WHERE (namespace, order_key) = (%s, %s) FOR NO KEY UPDATE"""
+
+
+def key_of(process_id: str) -> ProcessKey:
+    """Return the key of a process of the namespace."""
+    return process_key(NAMESPACE.name, process_id)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Beside:
+    """What somebody else has locked meanwhile; gates and orders have different keys."""
+
+    process_id: str
+    order: str | None
+    gate: str | None
+
+
+class Opened:
+    """Three replicas, their clock, and two connections: one that looks, one that locks."""
+
+    def __init__(
+        self,
+        runner: asyncio.Runner,
+        eye: psycopg.Connection[Any],
+        hand: psycopg.Connection[Any],
+        desks: tuple[Desk, ...],
+        clock: ManualClock,
+    ) -> None:
+        """Take what `opened` has opened."""
+        self.runner = runner
+        self.eye = eye
+        self.hand = hand
+        self.desks = desks
+        self.clock = clock
+
+
+@contextlib.contextmanager
+def opened(conninfo: str, *, patience: dt.timedelta = PATIENCE) -> Iterator[Opened]:
+    """Open three replicas on a database with the schema."""
+    # What a crash would lose, no test of this kind looks for.
+    quick = make_conninfo(conninfo, options="-c synchronous_commit=off")
+    create_namespace(quick)
+    clock = ManualClock()
+    with (
+        asyncio.Runner() as runner,
+        psycopg.connect(quick, autocommit=True) as eye,
+        psycopg.connect(quick, autocommit=True) as hand,
+    ):
+        stack = contextlib.AsyncExitStack()
+        running = running_desks(quick, count=DESKS_COUNT, clock=clock, patience=patience)
+        desks = runner.run(stack.enter_async_context(running))
+        try:
+            yield Opened(runner, eye, hand, desks, clock)
+        finally:
+            runner.run(stack.aclose())
+
+
+class GatedStorage:
+    """What has been told and not yet seen to, what runs, and what must hold after each deed."""
+
+    def __init__(self, opened: Opened) -> None:
+        """Begin with empty tables."""
+        self.clock = opened.clock
+        self.desks = opened.desks
+        self.eye = opened.eye
+        self._hand = opened.hand
+        self._runner = opened.runner
+        self.held: dict[int, tuple[RunningTask, int]] = {}
+        """By token: what runs, and at which desk; or ran, if its process was removed meanwhile."""
+        self.due: dict[int, tuple[ProcessKey, dt.datetime]] = {}
+        self.again: dict[Again, None] = {}
+        self.looked_at = self.clock.now()
+        """Up to when instants have been looked at."""
+        self._versions: dict[int, tuple[str, list[int], str]] = {}
+        for desk in self.desks:
+            desk.told.clear()
+        empty(self.eye)
+        for desk in self.desks:
+            self.run(desk.beat())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to its end."""
+        return self._runner.run(work)
+
+    # Deeds.
+
+    def request(self, request: Request, desk: int, *, run: bool) -> None:
+        """Admit a request; it may be refused."""
+        self.run(self.admit(request, desk, run=run))
+        self.hear()
+
+    async def admit(self, request: Request, desk: int, *, run: bool) -> int | None:
+        """Admit a request; return the id of its task, None: it was refused."""
+        admission = await self.desks[desk].admit(request, run=run)
+        if admission.running is not None:
+            self._hold(admission.running, desk)
+        elif admission.due_now:
+            assert admission.task_id is not None, "what is due has an id"
+            self._note(request.key, admission.task_id, self.clock.now())
+        return admission.task_id
+
+    def settle(self, which: int, outcome: Outcome) -> None:
+        """Settle one of those that run, if any does."""
+        if self.held:
+            self.run(self.settle_one(which, outcome))
+            self.hear()
+
+    async def settle_one(self, which: int, outcome: Outcome) -> None:
+        """Settle one of those that run."""
+        task, desk = self.held.pop(self._token(which))
+        if task.task_type is TaskType.REMOVE:
+            outcome = success(RemoveProcess())
+        elif isinstance(outcome, Rejected) and task.task_type in TIMER_TYPES:
+            outcome = BROKEN
+        written = await self.desks[desk].settle(task, outcome)
+        if isinstance(written, Written):
+            if written.next is not None:
+                self._hold(written.next, desk)
+            if written.due is not None:
+                self._note(task.key, written.due.task_id, written.due.due_at)
+
+    def settle_beside(self, which: int, outcome: Outcome, beside: Beside) -> None:
+        """Settle one of those that run, while others have rows locked that are not its own.
+
+        For its own it would wait.
+        """
+        if not self.held:
+            return
+        task, _ = self.held[self._token(which)]
+        own = task.key.process_id
+        if own == beside.process_id:
+            return
+        # A timer may come to be of any order and want any gate.
+        may_set = task.task_type is TaskType.REPAIR or _sets_timer(outcome)
+        taken = {row[0] for row in self.eye.execute(_NAMED, {"process_id": own}).fetchall()}
+        with self._hand.transaction():
+            self._hand.execute(_LOCK, (NAMESPACE.name, beside.process_id))
+            if not may_set and beside.order not in taken:
+                self._hand.execute(_LOCK_ORDER, (NAMESPACE.name, beside.order))
+            if not may_set and beside.gate not in taken:
+                self._hand.execute(_LOCK_GATE, (NAMESPACE.name, beside.gate))
+            self.settle(which, outcome)
+
+    def cancel(self, which: int, desk: int) -> None:
+        """Cancel one of the tasks that wait, if any does."""
+        waiting = self.eye.execute(_CANCELLABLE).fetchall()
+        if waiting:
+            process_id, task_id = waiting[which % len(waiting)]
+            self.run(self.desks[desk].processes.cancel(key_of(process_id), task_id))
+        self.hear()
+
+    def remove(self, process_id: str, desk: int) -> None:
+        """Remove a process, if it is there; a step in flight finds its lease gone."""
+        with contextlib.suppress(errors.ProcessNotFoundError):
+            self.run(self.desks[desk].processes.remove(key_of(process_id)))
+        self.hear()
+
+    def forget_finished(self, process_id: str, desk: int) -> None:
+        """Remove a process that has finished, so that its id may be used again."""
+        finished = "SELECT FROM progressor.processes WHERE process_id = %s AND status = 'finished'"
+        if self.eye.execute(finished, (process_id,)).fetchall():
+            self.remove(process_id, desk)
+
+    def simple_repair(self, process_id: str, desk: int) -> None:
+        """Bring a broken process back, if it is one."""
+        repaired = self.run(self.desks[desk].processes.simple_repair(key_of(process_id)))
+        if repaired.due is not None:
+            self._note(repaired.due.key, repaired.due.task_id, repaired.due.due_at)
+        self.hear()
+
+    def set_gate(self, gate: str, capacity: int, desk: int) -> None:
+        """Set the capacity of a gate, which may not be there yet."""
+        gates = self.desks[desk].gates
+        self.run(gates.set(NAMESPACE.name, gate, capacity=capacity, expected_revision=0))
+        self.hear()
+        # Nobody else is at work: who holds it and does not run has given way.
+        overfull = self.eye.execute(_OVERFULL).fetchall()
+        assert overfull == [], overfull
+
+    def delete_gate(self, gate: str, desk: int) -> None:
+        """Delete a gate, if it is there and nobody names it."""
+        with contextlib.suppress(errors.GateNotFoundError, errors.GateInUseError):
+            self.run(self.desks[desk].gates.delete(NAMESPACE.name, gate))
+
+    def claim_told(self, desk: int) -> None:
+        """Claim what this and the other replicas have been told of, and what has become due."""
+        self.run(self.claim_noted(desk))
+
+    async def claim_noted(self, desk: int) -> None:
+        """As `claim_told`."""
+        now = self.clock.now()
+        for task_id in [task_id for task_id, (_, due_at) in self.due.items() if due_at <= now]:
+            noted = self.due.pop(task_id, None)
+            if noted is not None:
+                for claimed in await self.desks[desk].claim(noted[0], task_id):
+                    self._hold(claimed.task, desk)
+
+    def claim_due(self, limit: int, desk: int) -> None:
+        """Claim as the scan does: whatever is due."""
+        for claimed in self.run(self.desks[desk].claim_due(limit=limit)):
+            self._hold(claimed.task, desk)
+
+    def let_time_pass(self, pause: dt.timedelta) -> None:
+        """Let time pass; nobody looks yet who waits for it."""
+        self.clock.advance(pause)
+
+    def promote_due(self, desk: int) -> None:
+        """Look at tasks whose instant has come."""
+        at = self.clock.now()
+        promoted = self.run(self.desks[desk].gates.promote_due([NAMESPACE.name]))
+        self._take([promoted])
+        if all(later.seconds for later in promoted.later):
+            self.looked_at = at
+
+    def look_again(self, desk: int) -> None:
+        """Look at all that was told as to be looked at again."""
+        again, self.again = tuple(self.again), {}
+        if again:
+            self._take([self.run(self.desks[desk].gates.look_again(NAMESPACE.name, again))])
+
+    # What was told.
+
+    def hear(self) -> None:
+        """Take what statements have told."""
+        for desk in self.desks:
+            told, desk.told[:] = list(desk.told), []
+            self._take(told)
+
+    def _take(self, told: Iterable[Any]) -> None:
+        for promoted in told:
+            for key, task_id in promoted.due:
+                self._note(key, task_id, self.clock.now())
+            self.again.update(dict.fromkeys(promoted.again))
+
+    def _note(self, key: ProcessKey, task_id: int, due_at: dt.datetime) -> None:
+        known = self.due.get(task_id)
+        if known is None or due_at < known[1]:
+            self.due[task_id] = (key, due_at)
+
+    def _hold(self, task: RunningTask, desk: int) -> None:
+        self.held[task.token] = (task, desk)
+
+    def _token(self, which: int) -> int:
+        return sorted(self.held)[which % len(self.held)]
+
+    # What must hold.
+
+    def judge(self) -> None:
+        """Check the laws: all of them, once nobody has anything more to look at."""
+        is_quiet = not self.again and self.looked_at == self.clock.now()
+        broken = broken_laws(self.eye, at_rest=is_quiet, now=self.clock.now())
+        assert broken == {}, broken
+        if is_quiet:
+            assert self.run(self.desks[0].gates.find_idle([NAMESPACE.name])) == ()
+        self._judge_versions()
+
+    def _judge_versions(self) -> None:
+        """Check that nothing has passed a smaller version that was there before the deed."""
+        was = self._versions
+        rows = self.eye.execute(_VERSIONS).fetchall()
+        self._versions = {row[0]: (row[1], row[2], row[3]) for row in rows}
+        for task_id, (key, version, state) in self._versions.items():
+            if state != "available" or (task_id in was and was[task_id][2] == "available"):
+                continue
+            passed = [
+                other_id
+                for other_id, (other_key, other, _) in self._versions.items()
+                if other_key == key and other < version and other_id in was
+            ]
+            assert passed == [], f"task {task_id} of {key} {version} has passed {passed}"
+
+    def _solve_contradictions(self) -> bool:
+        """Cancel starts whose order keeps them; return whether there were any.
+
+        Nothing of a process runs before its start. So a start may wait for the smaller version of
+        a call that stands behind it, or behind another such start: whoever asked for that must
+        cancel one of them. Otherwise nobody can wait in a circle.
+        """
+        starts = self.eye.execute(_KEPT_STARTS).fetchall()
+        for process_id, task_id in starts:
+            self.run(self.desks[0].processes.cancel(key_of(process_id), task_id))
+        self.hear()
+        return bool(starts)
+
+    def everything_ends_by_what_is_told(self) -> None:
+        """Give every gate room, let time pass, and see that all that waits is done."""
+        for (gate,) in self.eye.execute("SELECT gate FROM progressor.gates").fetchall():
+            self.set_gate(gate, PLENTY, 0)
+        for _ in range(_ROUNDS_MAX):
+            self.clock.advance(LONG)
+            self.promote_due(0)
+            while self.again:
+                self.look_again(0)
+            self.claim_told(0)
+            self.judge()
+            if not self.held and not self._solve_contradictions():
+                break
+            for _ in list(self.held):
+                self.settle(0, success())
+        left = self.eye.execute(_LEFT).fetchall()
+        assert left == [], f"{left}, held {self.held}, due {self.due}"
+
+
+def _sets_timer(outcome: Outcome) -> bool:
+    return isinstance(outcome, Succeeded) and isinstance(outcome.intent.action, SetTimer)

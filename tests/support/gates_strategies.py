@@ -1,0 +1,35 @@
+"""What the model test of gates draws from: few gates and orders, so that many meet at them."""
+
+import datetime as dt
+
+from hypothesis import strategies as st
+
+from progressor.domain.constraint import Constraints, GateHold, Order, Version
+from progressor.domain.intent import KeepTimer, SetTimer
+from tests.support.gates_model import PATIENCE
+from tests.support.storage import success
+from tests.support.storage_strategies import AFTER, ENDING, LASTING
+
+IDS = st.sampled_from(["a", "b", "c", "d"])
+STARTS = st.sampled_from(["a", "b", "e", "f"])
+GATES = st.sampled_from(["x", "y", "z"])
+CAPACITIES = st.sampled_from([1, 1, 2])
+SET_CAPACITIES = st.sampled_from([0, 1, 1, 2, 3])
+ORDERS = st.builds(
+    Order, st.just("o"), st.sampled_from(["1", "1.9", "1.10", "2"]).map(Version.parse)
+)
+CONSTRAINTS = st.builds(
+    Constraints,
+    order=st.one_of(st.none(), st.none(), ORDERS),
+    gates=st.dictionaries(GATES, st.none() | CAPACITIES, max_size=3),
+    priority=st.sampled_from([3, 3, 1, 5]),
+    hold=st.sampled_from([GateHold.TASK] * 7 + [GateHold.PROCESS]),
+)
+CALLS = st.lists(st.tuples(IDS, CONSTRAINTS), min_size=1, max_size=4)
+SOON = st.sampled_from([dt.timedelta(), dt.timedelta(seconds=2)])
+PAUSES = st.sampled_from([dt.timedelta(seconds=1), dt.timedelta(seconds=6), PATIENCE])
+TIMERS = st.builds(SetTimer, after=AFTER, constraints=CONSTRAINTS)
+SUCCESSES = st.builds(
+    success,
+    st.one_of(*[st.just(KeepTimer())] * 6, TIMERS, TIMERS, LASTING, ENDING),
+)

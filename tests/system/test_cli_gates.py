@@ -1,0 +1,215 @@
+"""Gates, constraints and cancel on the command line."""
+
+import datetime as dt
+
+import grpc
+import pytest
+
+from progressor.v1 import gate_service_pb2 as gates
+from progressor.v1 import process_service_pb2 as pb
+from progressor.v1 import types_pb2 as types
+from tests.support.scripted_engine import Cli, Refusal, ScriptedEngine
+
+NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+
+
+def a_gate(key: str = "db-1", waiting: int = 2) -> gates.Gate:
+    message = gates.Gate(
+        namespace="orders", gate=key, capacity=1, held=1, waiting_count=waiting, revision=4
+    )
+    message.created_at.FromDatetime(NOON)
+    message.updated_at.FromDatetime(NOON)
+    return message
+
+
+def a_view() -> gates.GetGateResponse:
+    view = gates.GetGateResponse(gate=a_gate())
+    holder = view.holders.add(process_id="p", task_id=11, hold=types.GATE_HOLD_TASK)
+    holder.held_at.FromDatetime(NOON)
+    for process_id, task_id in (("q", 12), ("r\x1b[2J", 13)):
+        waiter = view.line.add(
+            process_id=process_id, task_id=task_id, priority=3, gates=["db-1", "db-2"]
+        )
+        waiter.since.FromDatetime(NOON)
+    return view
+
+
+@pytest.mark.parametrize("command", ["start", "call", "notify"])
+def test_a_request_takes_all_constraints(command: str, engine: ScriptedEngine, cli: Cli) -> None:
+    ended = cli(
+        *(command, "p", "--gate", "db-1=1", "--gate", "rollout", "--order", "db-1=1.10"),
+        *("--run-at", "2026-03-01T12:00:00Z", "--priority", "1", "--hold", "process"),
+    )
+
+    expected = types.Constraints(
+        order=types.Order(key="db-1", version="1.10"),
+        gates=[types.GateUse(gate="db-1", capacity=1), types.GateUse(gate="rollout")],
+        priority=1,
+        hold=types.GATE_HOLD_PROCESS,
+    )
+    expected.run_at.FromDatetime(NOON)
+    assert ended.code == 0
+    assert engine.requests[0].constraints == expected
+
+
+@pytest.mark.parametrize("command", ["start", "call", "notify"])
+def test_a_request_without_has_none(command: str, engine: ScriptedEngine, cli: Cli) -> None:
+    cli(command, "p")
+
+    assert not engine.requests[0].HasField("constraints")
+
+
+@pytest.mark.parametrize(
+    ("text", "gate", "capacity"),
+    [("a", "a", None), ("a=0", "a", 0), ("a=b=2", "a=b", 2), ("a=b=", "a=b", None)],
+)
+def test_a_gate_is_a_key_and_perhaps_a_capacity(
+    text: str, gate: str, capacity: int | None, engine: ScriptedEngine, cli: Cli
+) -> None:
+    cli("call", "p", "--gate", text)
+
+    [use] = engine.requests[0].constraints.gates
+    assert use == types.GateUse(gate=gate, capacity=capacity)
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--gate", ""),
+        ("--gate", "=1"),
+        ("--gate", "a=x"),
+        ("--gate", "a=-1"),
+        ("--gate", "a=9999999999"),
+        ("--order", "a"),
+        ("--order", "a="),
+        ("--order", "=1"),
+        ("--run-at", "tomorrow"),
+    ],
+)
+def test_what_cannot_be_read_is_named_and_not_sent(
+    option: str, text: str, engine: ScriptedEngine, cli: Cli
+) -> None:
+    ended = cli("call", "p", f"{option}={text}")
+
+    assert ended.code == 2
+    assert option in ended.err
+    assert engine.requests == []
+
+
+def test_a_gate_that_is_given_twice_is_refused(engine: ScriptedEngine, cli: Cli) -> None:
+    ended = cli("call", "p", "--gate", "a=1", "--gate", "a")
+
+    assert (ended.code, engine.requests) == (2, [])
+    assert "'a' is given twice" in ended.err
+
+
+def test_cancel_names_a_task_by_its_id(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["Cancel"] = pb.CancelResponse(task_id=7)
+
+    ended = cli("cancel", "orders", "p", "--task", "7")
+
+    assert ended.out == "task 7 of p is cancelled\n"
+    assert engine.requests == [pb.CancelRequest(namespace="orders", process_id="p", task_id=7)]
+
+
+def test_cancel_names_a_task_by_its_key(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["Cancel"] = pb.CancelResponse(task_id=7)
+
+    ended = cli("cancel", "orders", "p", "--key", "k", "--json")
+
+    assert ended.document == {"task_id": 7}
+    assert engine.requests[0].idempotency_key == "k"
+
+
+@pytest.mark.parametrize("options", [(), ("--task", "1", "--key", "k")])
+def test_cancel_takes_either_an_id_or_a_key(
+    options: tuple[str, ...], engine: ScriptedEngine, cli: Cli
+) -> None:
+    assert cli("cancel", "orders", "p", *options).code == 2
+    assert engine.requests == []
+
+
+def test_a_task_that_runs_cannot_be_cancelled(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["Cancel"] = Refusal(
+        code=grpc.StatusCode.FAILED_PRECONDITION,
+        reason="TASK_IS_RUNNING",
+        metadata={"process_id": "p", "task_id": "7"},
+    )
+
+    ended = cli("cancel", "orders", "p", "--task", "7")
+
+    assert ended.code == 4
+    assert "task 7 of process 'p' is running" in ended.err
+
+
+def test_gates_are_listed(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["ListGates"] = gates.ListGatesResponse(
+        gates=[a_gate(), a_gate("db-2", waiting=1000)]
+    )
+
+    people = cli("gate", "list", "orders").out
+    document = cli("gate", "list", "orders", "--json").document
+
+    assert engine.requests[0].namespace == "orders"
+    assert "1 of 1" in people
+    assert "1,000 or more" in people
+    assert [it["gate"] for it in document["gates"]] == ["db-1", "db-2"]
+
+
+def test_a_gate_shows_who_holds_it_and_who_comes_next(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["GetGate"] = a_view()
+
+    ended = cli("gate", "get", "orders", "db-1")
+
+    assert engine.requests == [gates.GetGateRequest(namespace="orders", gate="db-1")]
+    lines = [line.split() for line in ended.out.splitlines()]
+    assert ["capacity", "1"] in lines
+    assert ["p", "11", "2026-03-01", "12:00:00.000Z", "the", "task"] in lines
+    since = ["2026-03-01", "12:00:00.000Z"]
+    assert ["1", "q", "12", "3", *since, "db-1,", "db-2"] in lines
+    assert ["2", "r", "[2J", "13", "3", *since, "db-1,", "db-2"] in lines
+
+
+def test_a_gate_is_a_document_too(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["GetGate"] = a_view()
+
+    document = cli("gate", "get", "orders", "db-1", "--json").document
+
+    assert document["gate"]["capacity"] == 1
+    assert document["holders"][0]["hold"] == "task"
+    assert [it["process_id"] for it in document["line"]] == ["q", "r\x1b[2J"]
+
+
+def test_a_capacity_is_set_at_a_revision(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["SetGate"] = gates.SetGateResponse(gate=a_gate())
+
+    ended = cli("gate", "set", "orders", "db-1", "--capacity", "0", "--revision", "3")
+
+    assert ended.code == 0
+    assert engine.requests == [
+        gates.SetGateRequest(namespace="orders", gate="db-1", capacity=0, expected_revision=3)
+    ]
+    assert engine.requests[0].HasField("capacity")
+
+
+def test_a_capacity_must_be_given(engine: ScriptedEngine, cli: Cli) -> None:
+    assert cli("gate", "set", "orders", "db-1").code == 2
+    assert engine.requests == []
+
+
+def test_a_gate_is_deleted(engine: ScriptedEngine, cli: Cli) -> None:
+    assert cli("gate", "delete", "orders", "db-1").out == "gate db-1 is deleted\n"
+    assert engine.requests == [gates.DeleteGateRequest(namespace="orders", gate="db-1")]
+
+
+def test_a_gate_that_is_not_there_is_not_found(engine: ScriptedEngine, cli: Cli) -> None:
+    engine.answers["GetGate"] = Refusal(
+        code=grpc.StatusCode.NOT_FOUND,
+        reason="GATE_NOT_FOUND",
+        metadata={"namespace": "orders", "gate": "db-1"},
+    )
+
+    ended = cli("gate", "get", "orders", "db-1")
+
+    assert ended.code == 3
+    assert "gate 'db-1' does not exist in namespace 'orders'" in ended.err

@@ -1,0 +1,473 @@
+"""Gates over the API: constraints, Cancel and GateService on the real engine.
+
+The first calls hold what the second ones wait for, and are released by the test. What waits says so
+itself, in what Get tells of its task, or by standing in a gate's line.
+"""
+
+import asyncio
+import contextlib
+import datetime as dt
+import logging
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from progressor import errors
+from progressor.sdk import (
+    BYTES,
+    Constraints,
+    GateHold,
+    GateView,
+    ProcessStatus,
+    SyncClient,
+    TaskStatus,
+)
+from progressor.v1 import gate_service_pb2, types_pb2
+from progressor.v1.gate_service_pb2_grpc import GateServiceStub
+from tests.support.processor import Hang
+from tests.support.replica import (
+    QUIET,
+    Replica,
+    Stage,
+    answering,
+    open_stage,
+    refusal,
+    running_replica,
+    timer,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Code = grpc.StatusCode
+MUTEX = Constraints(gates={"mutex": 1})
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replica(database: str) -> AsyncIterator[Replica]:
+    async with running_replica(database, QUIET) as replica:
+        yield replica
+        assert replica.points.count("scan_found") == 0
+
+
+@pytest_asyncio.fixture(loop_scope="module", params=["session", "unary"])
+async def stage(replica: Replica, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+    """Return a stage, whose client's requests go in a session, or by single calls."""
+    async with open_stage(replica, session=request.param == "session") as stage:
+        yield stage
+
+
+@contextlib.asynccontextmanager
+async def held(
+    stage: Stage, process_id: str = "holder", constraints: Constraints = MUTEX
+) -> AsyncIterator[Hang]:
+    """Have a call in hand that holds its gates until it is released, at the latest at the end."""
+    hang = Hang()
+    await stage.running(process_id, hang)
+    await stage.client.call(process_id, constraints=constraints, accept_only=True)
+    await stage.asked(process_id, 2)
+    try:
+        yield hang
+    finally:
+        hang.released.set()
+        await stage.settled(process_id, 2)
+
+
+async def line_of(stage: Stage, gate: str = "mutex") -> list[str]:
+    """Return the processes that stand in the line of a gate, in order."""
+    return [it.process_id for it in (await stage.client.get_gate(gate)).line]
+
+
+async def status_of(stage: Stage, process_id: str, task_id: int) -> TaskStatus:
+    """Return where a task is."""
+    tasks = (await stage.client.trace(process_id)).tasks
+    return next(it.status for it in tasks if it.task_id == task_id)
+
+
+class TestConstraints:
+    async def test_who_holds_a_gate_keeps_others_waiting(self, stage: Stage) -> None:
+        await stage.running("p")
+        async with held(stage):
+            accepted = await stage.client.notify("p", b"1", constraints=MUTEX)
+            line, asked = await line_of(stage), len(stage.asked_for("p"))
+        await stage.asked("p", 2)
+
+        assert (line, asked) == (["p"], 1)
+        assert stage.asked_for("p")[1].task.task_id == accepted.task_id
+
+    async def test_a_start_waits_too(self, stage: Stage) -> None:
+        async with held(stage):
+            await stage.client.start("p", constraints=MUTEX, accept_only=True)
+            line, asked = await line_of(stage), stage.asked_for("p")
+        await stage.asked("p")
+
+        assert (line, asked) == (["p"], [])
+
+    async def test_a_caller_gets_the_answer_once_its_task_has_run(self, stage: Stage) -> None:
+        await stage.running("p")
+        async with held(stage) as hang:
+            waiting = asyncio.ensure_future(stage.client.call("p", b"1", constraints=MUTEX))
+            await stage.points.wait("admitted", 2, key=stage.key("p"))
+            hang.released.set()
+            answer = await waiting
+
+        assert answer.response == b"1"
+
+    async def test_a_smaller_version_goes_first(self, stage: Stage) -> None:
+        await stage.running("p")
+        smaller, larger = (Constraints(order=("db", version)) for version in ("1.9", "1.10"))
+        async with held(stage, constraints=smaller):
+            accepted = await stage.client.notify("p", constraints=larger)
+            status = await status_of(stage, "p", accepted.task_id)
+            asked = len(stage.asked_for("p"))
+        await stage.asked("p", 2)
+
+        assert (status, asked) == (TaskStatus.WAITING, 1)
+
+    async def test_an_instant_that_lies_ahead_is_waited_for(self, stage: Stage) -> None:
+        run_at = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=0.2)
+        await stage.client.start("p", constraints=Constraints(run_at=run_at))
+
+        [task] = (await stage.client.trace("p")).tasks
+        assert task.started_at is not None
+        assert task.started_at >= run_at
+
+    async def test_who_has_the_higher_priority_stands_before_an_older_one(
+        self, stage: Stage
+    ) -> None:
+        async with held(stage):
+            for process_id, priority in (("old", 3), ("urgent", 1), ("later", 5), ("young", 3)):
+                constraints = Constraints(gates=["mutex"], priority=priority)
+                await stage.client.start(process_id, constraints=constraints, accept_only=True)
+            line = await line_of(stage)
+        await stage.asked("later")
+
+        assert line == ["urgent", "old", "young", "later"]
+
+    async def test_a_gate_held_by_a_process_is_left_with_its_end(self, stage: Stage) -> None:
+        kept = Constraints(gates={"mutex": 1}, hold="process")
+        await stage.client.start("holder", constraints=kept)
+        view = await stage.client.get_gate("mutex")
+        await stage.client.start("p", constraints=MUTEX, accept_only=True)
+        line = await line_of(stage)
+        await stage.client.remove("holder")
+        await stage.asked("p")
+
+        [holder] = view.holders
+        assert (holder.process_id, holder.hold) == ("holder", GateHold.PROCESS)
+        assert line == ["p"]
+
+    async def test_a_timer_takes_constraints(self, stage: Stage) -> None:
+        constraints = types_pb2.Constraints(gates=[types_pb2.GateUse(gate="mutex")])
+        stage.processor.on_process(
+            "p", answering(set_timer=timer(args=b"tick", constraints=constraints)), answering()
+        )
+        async with held(stage):
+            await stage.client.start("p")
+            line, asked = await line_of(stage), len(stage.asked_for("p"))
+        await stage.asked("p", 2)
+
+        assert (line, asked) == (["p"], 1)
+        assert stage.asked_for("p")[1].task.args == b"tick"
+
+    async def test_a_processor_that_answers_with_bad_constraints_fails_its_step(
+        self, stage: Stage
+    ) -> None:
+        bad = types_pb2.Constraints(priority=9)
+        stage.processor.on_process("p", answering(set_timer=timer(constraints=bad)))
+
+        status = await refusal(stage.client.start("p"))
+
+        assert status.reason == "PROCESS_FAILED"
+        assert "set_timer.constraints.priority" in status.detail
+
+    @pytest.mark.parametrize("rpc", ["start", "call", "notify"])
+    async def test_all_that_is_wrong_is_named_and_nothing_is_accepted(
+        self, stage: Stage, rpc: str
+    ) -> None:
+        await stage.running("q")
+        bad = Constraints(gates={"": 1, "g": -1}, order=("k", "x"), priority=6)
+
+        with pytest.raises(errors.InvalidRequestError) as caught:
+            await getattr(stage.client, rpc)("q", constraints=bad)
+
+        assert [it.field for it in caught.value.violations] == [
+            "constraints.order.version",
+            "constraints.gates[0].gate",
+            "constraints.gates[1].capacity",
+            "constraints.priority",
+        ]
+        assert len((await stage.client.trace("q")).tasks) == 1
+
+    async def test_a_gate_that_is_not_there_needs_a_capacity(self, stage: Stage) -> None:
+        await stage.running("p")
+
+        with pytest.raises(errors.GateNotFoundError) as caught:
+            await stage.client.call("p", constraints=Constraints(gates=["nowhere"]))
+        status = await refusal(stage.client.start("q", constraints=Constraints(gates=["nowhere"])))
+
+        assert (caught.value.namespace, caught.value.gate) == (stage.namespace, "nowhere")
+        assert (status.code, status.gate) == (Code.NOT_FOUND, "nowhere")
+        assert len((await stage.client.trace("p")).tasks) == 1
+        with pytest.raises(errors.ProcessNotFoundError):
+            await stage.client.get("q")
+
+    async def test_a_capacity_counts_for_a_new_gate_only(self, stage: Stage) -> None:
+        await stage.client.start("p", constraints=Constraints(gates={"g": 2}))
+        await stage.client.start("q", constraints=Constraints(gates={"g": 9}))
+
+        assert (await stage.client.get_gate("g")).gate.capacity == 2
+
+    async def test_a_key_stands_for_its_constraints_too(self, stage: Stage) -> None:
+        both = Constraints(gates={"a": 1, "b": 1})
+        turned = Constraints(gates={"b": 1, "a": 1})
+        first = await stage.client.start("p", idempotency_key="k", constraints=both)
+        again = await stage.client.start("p", idempotency_key="k", constraints=turned)
+
+        with pytest.raises(errors.IdempotencyKeyReusedError):
+            await stage.client.start("p", idempotency_key="k", constraints=MUTEX)
+        with pytest.raises(errors.IdempotencyKeyReusedError):
+            await stage.client.start("p", idempotency_key="k")
+        assert (again.task_id, again.deduplicated) == (first.task_id, True)
+
+
+class TestCancel:
+    @pytest.mark.parametrize("by", ["task_id", "idempotency_key"])
+    async def test_whoever_waits_is_told(self, stage: Stage, by: str) -> None:
+        await stage.running("p")
+        async with held(stage):
+            waiting = asyncio.ensure_future(
+                refusal(stage.client.call("p", idempotency_key="k", constraints=MUTEX))
+            )
+            [admitted] = (await stage.points.wait("admitted", 2, key=stage.key("p")))[1:]
+            task_id = admitted["task_id"]
+            named = {"task_id": task_id, "idempotency_key": "k"}
+            cancelled = await stage.client.cancel("p", **{by: named[by]})
+            told = await waiting
+            line = await line_of(stage)
+
+        assert cancelled == task_id
+        assert (told.code, told.reason) == (Code.ABORTED, "TASK_CANCELLED")
+        assert await status_of(stage, "p", task_id) is TaskStatus.CANCELLED
+        assert line == []
+        assert (await stage.client.call("p", b"1")).response == b"1"
+
+    async def test_with_an_init_task_its_process_goes(self, stage: Stage) -> None:
+        async with held(stage):
+            waiting = asyncio.ensure_future(refusal(stage.client.start("p", constraints=MUTEX)))
+            [admitted] = await stage.points.wait("admitted", 1, key=stage.key("p"))
+            await stage.client.cancel("p", task_id=admitted["task_id"])
+            told = await waiting
+
+        assert (told.code, told.reason) == (Code.ABORTED, "PROCESS_REMOVED")
+        with pytest.raises(errors.ProcessNotFoundError):
+            await stage.client.get("p")
+
+    async def test_a_call_that_waits_behind_another_can_be_cancelled(self, stage: Stage) -> None:
+        hang, _ = await stage.busy("p")
+        accepted = await stage.client.call("p", b"2", accept_only=True)
+        await stage.client.cancel("p", task_id=accepted.task_id)
+        hang.released.set()
+        await stage.settled("p", 2)
+
+        assert (await stage.client.call("p", b"3")).response == b"3"
+        assert [it.task.args for it in stage.asked_for("p")] == [b"", b"busy", b"3"]
+
+    async def test_what_runs_is_not_cancelled(self, stage: Stage) -> None:
+        hang, task_id = await stage.busy("p")
+
+        with pytest.raises(errors.TaskIsRunningError) as caught:
+            await stage.client.cancel("p", task_id=task_id)
+        hang.released.set()
+        answer = await stage.client.await_task("p", task_id=task_id)
+
+        assert (caught.value.process_id, caught.value.task_id) == ("p", task_id)
+        assert answer.response == b"busy"
+
+    async def test_what_has_ended_is_not_cancelled(self, stage: Stage) -> None:
+        await stage.running("p")
+        answer = await stage.client.call("p", b"1")
+
+        status = await refusal(stage.client.cancel("p", task_id=answer.task_id))
+
+        assert (status.code, status.reason) == (Code.FAILED_PRECONDITION, "TASK_HAS_ENDED")
+
+    async def test_what_is_not_there_is_not_cancelled(self, stage: Stage) -> None:
+        await stage.running("p")
+
+        with pytest.raises(errors.TaskNotFoundError):
+            await stage.client.cancel("p", idempotency_key="nobody's")
+        with pytest.raises(errors.ProcessNotFoundError):
+            await stage.client.cancel("q", task_id=1)
+        with pytest.raises(errors.NamespaceNotFoundError):
+            await stage.client.cancel("p", task_id=1, namespace="nowhere")
+        with pytest.raises(errors.InvalidRequestError, match="task_id"):
+            await stage.client.cancel("p", task_id=0)
+
+    async def test_it_is_told_in_the_log(
+        self, stage: Stage, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with held(stage):
+            accepted = await stage.client.start("p", constraints=MUTEX, accept_only=True)
+            with caplog.at_level(logging.INFO):
+                await stage.client.cancel("p", task_id=accepted.task_id)
+
+        [line] = [it for it in caplog.records if it.getMessage() == "task cancelled"]
+        fields = {name: vars(line)[name] for name in ("namespace", "process_id", "task_id")}
+        assert fields == {
+            "namespace": stage.namespace,
+            "process_id": "p",
+            "task_id": accepted.task_id,
+        }
+
+
+class TestGateService:
+    async def test_a_gate_shows_who_holds_it_and_who_waits(self, stage: Stage) -> None:
+        wide = Constraints(gates={"mutex": 1, "wide": 5}, priority=2)
+        async with held(stage):
+            await stage.client.start("p", constraints=wide, accept_only=True)
+            view: GateView = await stage.client.get_gate("mutex")
+        await stage.asked("p")
+
+        [holder], [waiter] = view.holders, view.line
+        gate = view.gate
+        assert (gate.namespace, gate.gate, gate.capacity) == (stage.namespace, "mutex", 1)
+        assert (gate.held, gate.waiting_count, gate.revision) == (1, 1, 1)
+        assert (holder.process_id, holder.hold, holder.reserved) == (
+            "holder",
+            GateHold.TASK,
+            False,
+        )
+        assert (waiter.process_id, waiter.priority, waiter.aged) == ("p", 2, False)
+        assert set(waiter.gates) == {"mutex", "wide"}
+        assert gate.created_at <= holder.held_at <= waiter.since
+
+    async def test_more_capacity_lets_who_waits_through(self, stage: Stage) -> None:
+        async with held(stage):
+            await stage.client.start("p", constraints=MUTEX, accept_only=True)
+            gate = await stage.client.set_gate("mutex", 2)
+            await stage.asked("p")
+
+        assert (gate.capacity, gate.revision) == (2, 2)
+
+    async def test_no_capacity_lets_nobody_through(self, stage: Stage) -> None:
+        await stage.client.set_gate("closed", 0)
+        closed = Constraints(gates=["closed"])
+        await stage.client.start("p", constraints=closed, accept_only=True)
+        view = await stage.client.get_gate("closed")
+        await stage.client.set_gate("closed", 1)
+        await stage.asked("p")
+
+        assert (view.gate.held, [it.process_id for it in view.line]) == (0, ["p"])
+
+    async def test_a_capacity_is_set_at_the_revision_that_is_expected(self, stage: Stage) -> None:
+        made = await stage.client.set_gate("g", 1)
+        changed = await stage.client.set_gate("g", 2, expected_revision=made.revision)
+
+        with pytest.raises(errors.GateChangedError) as caught:
+            await stage.client.set_gate("g", 3, expected_revision=made.revision)
+        with pytest.raises(errors.GateNotFoundError):
+            await stage.client.set_gate("nowhere", 1, expected_revision=1)
+
+        assert (made.revision, changed.revision) == (1, 2)
+        assert (caught.value.gate, caught.value.expected, caught.value.actual) == ("g", 1, 2)
+        assert (await stage.client.get_gate("g")).gate.capacity == 2
+
+    async def test_a_capacity_must_be_given(self, stage: Stage) -> None:
+        async with grpc.aio.insecure_channel(stage.replica.address) as channel:
+            request = gate_service_pb2.SetGateRequest(namespace=stage.namespace, gate="g")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await GateServiceStub(channel).SetGate(request)
+
+        assert caught.value.code() is Code.INVALID_ARGUMENT
+        assert caught.value.details() == "capacity: must be given"
+
+    async def test_a_gate_in_use_is_not_deleted(self, stage: Stage) -> None:
+        async with held(stage):
+            status = await refusal(stage.client.delete_gate("mutex"))
+        await stage.client.delete_gate("mutex")
+
+        assert (status.code, status.reason) == (Code.FAILED_PRECONDITION, "GATE_IN_USE")
+        with pytest.raises(errors.GateNotFoundError):
+            await stage.client.get_gate("mutex")
+        with pytest.raises(errors.GateNotFoundError):
+            await stage.client.delete_gate("mutex")
+
+    async def test_gates_are_listed_page_by_page_in_the_order_of_their_keys(
+        self, stage: Stage
+    ) -> None:
+        keys = ["é", "b", "a/2", "a", "\U0001f9ea"]
+        for key in keys:
+            await stage.client.set_gate(key, 1)
+
+        found = [it.gate async for it in stage.client.list_gates(page_size=2)]
+
+        assert found == sorted(keys, key=str.encode)
+
+    async def test_gates_are_in_a_namespace_that_exists(self, stage: Stage) -> None:
+        client = stage.client
+        requests = (
+            client.get_gate("g", namespace="nowhere"),
+            client.set_gate("g", 1, namespace="nowhere"),
+            client.delete_gate("g", namespace="nowhere"),
+            anext(aiter(client.list_gates(namespace="nowhere"))),
+        )
+
+        reasons = [(await refusal(request)).reason for request in requests]
+
+        assert reasons == ["NAMESPACE_NOT_FOUND"] * 4
+
+    async def test_gates_go_with_their_namespace(self, replica: Replica, stage: Stage) -> None:
+        config = await stage.client.get_namespace(stage.namespace)
+        async with replica.namespace("short-lived", config.processor_targets[0]) as client:
+            await client.set_gate("g", 1)
+            await client.delete_namespace("short-lived")
+        async with replica.namespace("short-lived", config.processor_targets[0]) as client:
+            found = [it async for it in client.list_gates()]
+            await client.delete_namespace("short-lived")
+
+        assert found == []
+
+    async def test_changes_are_told_in_the_log(
+        self, stage: Stage, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.INFO):
+            await stage.client.set_gate("g", 3)
+            await stage.client.delete_gate("g")
+
+        told = [
+            (it.getMessage(), vars(it)["namespace"], vars(it)["gate"])
+            for it in caplog.records
+            if it.getMessage().startswith("gate ")
+        ]
+        assert told == [("gate set", stage.namespace, "g"), ("gate deleted", stage.namespace, "g")]
+
+    async def test_the_blocking_client_does_it_too(self, stage: Stage) -> None:
+        def ask() -> tuple[list[str], int]:
+            with SyncClient(
+                stage.replica.address, namespace=stage.namespace, codec=BYTES
+            ) as client:
+                client.set_gate("g", 1)
+                client.start("p", constraints=Constraints(gates=["g"]))
+                return [it.gate for it in client.list_gates()], client.get_gate("g").gate.held
+
+        assert await asyncio.to_thread(ask) == (["g"], 0)
+
+
+async def test_a_broken_process_leaves_its_gates(stage: Stage) -> None:
+    kept = Constraints(gates={"mutex": 1}, hold="process")
+    stage.processor.on_process("holder", answering(), answering(set_timer=timer(-1)))
+    await stage.client.start("holder", constraints=kept)
+    await stage.client.start("p", constraints=MUTEX, accept_only=True)
+    await refusal(stage.client.call("holder"))
+    await stage.asked("p")
+
+    assert (await stage.client.get("holder")).process.status is ProcessStatus.ERROR
+
+
+async def test_a_task_without_constraints_passes_a_closed_gate(stage: Stage) -> None:
+    async with held(stage):
+        answer = await stage.client.start("p", b"1")
+
+    assert answer.response == b"1"

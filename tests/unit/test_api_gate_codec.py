@@ -1,0 +1,129 @@
+"""Requests of GateService: what is wrong is named; gates and pages as they go out."""
+
+import dataclasses
+import datetime as dt
+
+import pytest
+
+from progressor.api import gate_codec, page_tokens
+from progressor.api.validation import Violations
+from progressor.domain.constraint import CAPACITY_MAX, GateHold
+from progressor.domain.gate import Gate, GateHolder, GateView, GateWaiter
+from progressor.v1 import gate_service_pb2 as pb
+from progressor.v1 import types_pb2 as types
+from tests.unit.test_api_codec import fields_of
+
+NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
+GATE = Gate(
+    namespace="orders",
+    gate="db-1",
+    capacity=2,
+    held=3,
+    waiting_count=7,
+    revision=4,
+    created_at=NOON,
+    updated_at=NOON,
+)
+
+
+def test_a_setting_arrives_whole() -> None:
+    message = pb.SetGateRequest(namespace="orders", gate="db 1", capacity=0, expected_revision=3)
+
+    assert gate_codec.set_from_wire(message) == gate_codec.Setting(
+        namespace="orders", gate="db 1", capacity=0, expected_revision=3
+    )
+
+
+def test_everything_wrong_with_a_setting_is_told_at_once() -> None:
+    message = pb.SetGateRequest(namespace="Orders", gate="a\n", expected_revision=-1)
+
+    assert fields_of(lambda: gate_codec.set_from_wire(message)) == [
+        "namespace",
+        "gate",
+        "capacity",
+        "expected_revision",
+    ]
+
+
+@pytest.mark.parametrize("capacity", [-1, CAPACITY_MAX + 1])
+def test_a_capacity_out_of_range_is_named(capacity: int) -> None:
+    message = pb.SetGateRequest(namespace="orders", gate="g", capacity=capacity)
+
+    assert fields_of(lambda: gate_codec.set_from_wire(message)) == ["capacity"]
+
+
+@pytest.mark.parametrize("kind", [pb.GetGateRequest, pb.DeleteGateRequest])
+def test_a_gate_is_named_by_namespace_and_key(
+    kind: type[pb.GetGateRequest] | type[pb.DeleteGateRequest],
+) -> None:
+    key = gate_codec.key_of_request(kind(namespace="orders", gate="é"))
+
+    assert (key.namespace, key.gate) == ("orders", "é")
+    assert fields_of(lambda: gate_codec.key_of_request(kind())) == ["namespace", "gate"]
+
+
+def test_a_page_ends_in_the_token_of_the_next() -> None:
+    gates = tuple(dataclasses.replace(GATE, gate=key) for key in ("a", "b", "c\u00e9"))
+
+    cut = gate_codec.page_to_wire(gates, page_size=2)
+    whole = gate_codec.page_to_wire(gates, page_size=3)
+
+    assert [it.gate for it in cut.gates] == ["a", "b"]
+    assert whole.next_page_token == ""
+    message = pb.ListGatesRequest(namespace="orders", page_token=cut.next_page_token)
+    assert gate_codec.list_from_wire(message) == gate_codec.Listing(
+        namespace="orders", after="b", limit=100
+    )
+
+
+@pytest.mark.parametrize("key", ["a", "é" * 128, "\U0001f9ea" * 64, "x" * 256])
+def test_every_key_has_a_token_that_comes_back(key: str) -> None:
+    violations = Violations()
+
+    assert page_tokens.gate_of_token(page_tokens.token_of_gate(key), violations) == key
+    assert not violations
+
+
+@pytest.mark.parametrize(
+    "token", ["?", "Zw", page_tokens.token_of_namespace("orders"), page_tokens.token_of_gate("\0")]
+)
+def test_what_is_no_token_of_gates_is_refused(token: str) -> None:
+    message = pb.ListGatesRequest(namespace="orders", page_token=token, page_size=1001)
+
+    assert fields_of(lambda: gate_codec.list_from_wire(message)) == ["page_size", "page_token"]
+
+
+def test_a_view_goes_out_whole() -> None:
+    view = GateView(
+        gate=GATE,
+        holders=(
+            GateHolder(
+                process_id="p",
+                task_id=1,
+                held_at=NOON,
+                hold=GateHold.PROCESS,
+                is_reserved=True,
+            ),
+        ),
+        line=(
+            GateWaiter(
+                process_id="q",
+                task_id=2,
+                priority=1,
+                since=NOON,
+                gates=("db-1", "db-2"),
+                is_aged=True,
+            ),
+        ),
+    )
+
+    message = gate_codec.view_to_wire(view)
+
+    assert (message.gate.capacity, message.gate.held, message.gate.waiting_count) == (2, 3, 7)
+    assert (message.gate.revision, message.gate.updated_at.nanos) == (4, 123_456_000)
+    [holder], [waiter] = message.holders, message.line
+    assert (holder.process_id, holder.task_id, holder.reserved) == ("p", 1, True)
+    assert (holder.hold, holder.held_at.nanos) == (types.GATE_HOLD_PROCESS, 123_456_000)
+    assert (waiter.process_id, waiter.task_id, waiter.priority) == ("q", 2, 1)
+    assert (list(waiter.gates), waiter.aged) == (["db-1", "db-2"], True)
+    assert waiter.since.nanos == 123_456_000
