@@ -9,11 +9,13 @@ from bench.measurement import Measurement, Pace
 from bench.questions import (
     call,
     fan_in,
+    gates,
     get,
     handover,
     history,
     in_flight,
     latency,
+    mutex,
     notify,
     open_loop,
     raw,
@@ -51,7 +53,7 @@ QUESTIONS = tuple(
     Question.of(module)
     for module in (
         start, call, steps, timers, get, latency, notify, reads, handover, history, fan_in,
-        open_loop, raw, replicas, in_flight, traced,
+        open_loop, raw, replicas, in_flight, traced, mutex, gates,
     )
 )  # fmt: skip
 

@@ -138,9 +138,10 @@ class Stage:
         return [task.result() for task in asked]
 
     async def scan_found(self) -> int:
-        """Return how many due tasks only a scan has found so far: in good health none."""
+        """Return how many due tasks and gates only a scan has found so far: in good health none."""
         told = [await engine.ask() for engine in self.engines]
-        return sum(int(answer["counts"].get("scan_found", 0)) for answer in told)
+        names = ("scan_found", "gates_scan_found")
+        return sum(int(answer["counts"].get(name, 0)) for answer in told for name in names)
 
     def _cpu(self) -> dict[str, float]:
         parts = [*self.engines, *self.processors.values(), self.relay, *self.clients, self.driver]

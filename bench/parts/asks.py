@@ -15,8 +15,9 @@ from opentelemetry import trace
 from bench.parts import orders, plans
 from bench.parts.loads import Ask, Ids
 from progressor.sdk import Client
+from progressor.v1 import gate_service_pb2, types_pb2
 from progressor.v1 import process_service_pb2 as pb
-from progressor.v1 import types_pb2
+from progressor.v1.gate_service_pb2_grpc import GateServiceStub
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 
 _HANDOVER_LEAD_SECONDS = 0.005
@@ -33,7 +34,7 @@ class Order:
     follows the prefix, each in its turn, of which this client takes every ``stride``-th from
     ``first``. ``plan``, ``number`` and ``step`` make the args; ``history_last`` events go with a
     call, 0: what the namespace says, which is none. Of starts in sessions every ``traced_every``-th
-    is traced by its caller; 0: none.
+    is traced by its caller; 0: none. Of a gated start the number names one of so many ``gates``.
     """
 
     what: str
@@ -54,6 +55,7 @@ class Order:
     step: float = 0.0
     history_last: int = 0
     traced_every: int = 0
+    gates: int = 0
 
     def ids(self) -> Ids:
         """Yield each number with its process id."""
@@ -71,6 +73,7 @@ class Unary:
     def __init__(self, channel: grpc.aio.Channel, order: Order) -> None:
         """Send nothing yet."""
         self._stub = ProcessServiceStub(channel)
+        self._gates = GateServiceStub(channel)
         self._check: grpc.aio.UnaryUnaryMultiCallable[
             health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
         ] = channel.unary_unary(
@@ -92,6 +95,31 @@ class Unary:
                 namespace=self._order.namespace,
                 process_id=process_id,
                 args=self._order.args(number),
+            ),
+            timeout=orders.SECONDS_MAX,
+        )
+
+    async def gated(self, number: int, process_id: str) -> None:
+        """Start a process whose first step goes through a gate, and do not wait for it."""
+        gate = types_pb2.GateUse(gate=f"{self._order.prefix}-{number % self._order.gates}")
+        await self._stub.Start(
+            pb.StartRequest(
+                namespace=self._order.namespace,
+                process_id=process_id,
+                args=self._order.args(number),
+                accept_only=True,
+                constraints=types_pb2.Constraints(gates=[gate]),
+            ),
+            timeout=orders.SECONDS_MAX,
+        )
+
+    async def gate(self, number: int, _process_id: str) -> None:
+        """Set the capacity of a gate, to `number` of the order."""
+        await self._gates.SetGate(
+            gate_service_pb2.SetGateRequest(
+                namespace=self._order.namespace,
+                gate=f"{self._order.prefix}-{number}",
+                capacity=int(self._order.number),
             ),
             timeout=orders.SECONDS_MAX,
         )
@@ -196,6 +224,8 @@ def _traced(number: int) -> Iterator[None]:
 
 UNARY: Mapping[str, Callable[[Unary], Ask]] = MappingProxyType({
     "start": lambda unary: unary.start,
+    "gated": lambda unary: unary.gated,
+    "gate": lambda unary: unary.gate,
     "call": lambda unary: unary.call,
     "notify": lambda unary: unary.notify,
     "get": lambda unary: unary.get,

@@ -8,7 +8,9 @@ from progressor.storage.embedded import EmbeddedPostgres
 
 
 def _main(directory: Path) -> None:
-    with EmbeddedPostgres(data_directory=directory) as postgres:
+    # By it the instant at which a gate is free again can be told: that of the commit.
+    settings = {"track_commit_timestamp": "on"}
+    with EmbeddedPostgres(data_directory=directory, settings=settings) as postgres:
         orders.tell({"dsn": postgres.conninfo})
         sys.stdin.read()
 

@@ -17,6 +17,10 @@ from progressor.storage import arrays
 
 _Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 _TABLE = "bench_commits"
+_SETTLED = """
+    SELECT process_id, extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8
+    FROM progressor.tasks
+    WHERE process_id LIKE %s AND task_type = 'init' AND status = 'finished'"""
 
 
 class _Driver:
@@ -27,9 +31,13 @@ class _Driver:
 
     async def obey(self, order: dict[str, Any]) -> orders.Answer:
         """Return the times of what was done, in microseconds, and how long it took."""
-        if order.pop("what") == "commits":
-            return await self._commits(**order)
-        return await self._calls(**order)
+        match order.pop("what"):
+            case "commits":
+                return await self._commits(**order)
+            case "settled":
+                return await self._settled(**order)
+            case _:
+                return await self._calls(**order)
 
     async def version(self) -> str:
         """Return PostgreSQL's version."""
@@ -58,6 +66,18 @@ class _Driver:
             "times_us": [round(1e6 * each) for each in times],
             "done": len(times),
         }
+
+    async def _settled(self, prefix: str) -> orders.Answer:
+        """Return when the settlement of the init task of each process was committed, in epoch s.
+
+        None where PostgreSQL keeps no such instants (track_commit_timestamp).
+        """
+        async with await self._connect() as connection:
+            cursor = await connection.execute("SHOW track_commit_timestamp")
+            if await cursor.fetchone() != ("on",):
+                return {"settled": None}
+            cursor = await connection.execute(_SETTLED, [f"{prefix}%"])
+            return {"settled": dict(await cursor.fetchall())}
 
     async def _calls(
         self, seconds: float, batch: int, connections: int, namespace: str, ids: Sequence[str]

@@ -4,6 +4,7 @@ e  one event and an answer
 s  the same, and a timer that is due at once, for as long as the processor is not halted
 t  the same, and a timer at the instant that follows (seconds since 1970)
 h  an answer after as many seconds as follow
+g  the same as e, where it is told how long after the answer of the one before it each was asked
 m  as many events as follow, and an answer
 w  an answer once the processor is told to release what it holds
 """

@@ -39,8 +39,11 @@ class _Processor:
         """How late timers were, or how long after the step before it each step came."""
         self._released = asyncio.Event()
         self._stepped_at: dict[str, float] = {}
+        self._answered_at: float | None = None
+        self._asked_at: dict[str, float] = {}
         self._plans: dict[str, Callable[[pb.ProcessRequest], pb.ProcessResponse]] = {
             "e": self._one_event,
+            "g": self._through_the_gate,
             "m": self._many_events,
             "s": self._step_on,
             "t": self._set_timer,
@@ -64,6 +67,8 @@ class _Processor:
         if order.get("forget"):
             self.times.clear()
             self._stepped_at.clear()
+            self._answered_at = None
+            self._asked_at.clear()
         if order.get("release"):
             self._released.set()
             self._released = asyncio.Event()
@@ -74,6 +79,7 @@ class _Processor:
             "held": self.held_count,
             "count": len(self.times),
             "curve": curve(self.times),
+            "asked": self._asked_at if order.get("asked") else {},
         }
 
     async def _hold(self) -> None:
@@ -87,6 +93,13 @@ class _Processor:
     def _one_event(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
         del request
         return pb.ProcessResponse(events=_EVENTS, response=_RESPONSE)
+
+    def _through_the_gate(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
+        self._asked_at[request.process.process_id] = time.time()
+        if self._answered_at is not None:
+            self.times.append(time.monotonic() - self._answered_at)
+        self._answered_at = time.monotonic()
+        return self._one_event(request)
 
     def _many_events(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
         count = int(plans.number_of(request.task.args))
