@@ -38,7 +38,7 @@ BEGIN
     verdict := 'gates';
     SELECT jsonb_agg(jsonb_build_array(
         g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
-        g.wait_seconds))
+        g.wait_seconds, g.due_seconds))
     INTO told
     FROM settle_gates(
         p_now, p_replica_id, p_patience, 100, v_slot, v_namespace, v_process_id, p_tasks) g;

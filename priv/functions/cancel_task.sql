@@ -3,8 +3,7 @@
 -- task takes its process with it, which has never been.
 -- Locks: the process; then as settle_gates.
 -- Returns: first a verdict: cancelled, process_not_found, task_not_found, task_is_running, task_has_ended; and of a cancelled
--- one the type and who waits for its answer, as in settle_tasks. Then as settle_gates, and a task that is
--- due now.
+-- one the type and who waits for its answer, as in settle_tasks. Then as settle_gates.
 CREATE FUNCTION cancel_task(
     p_now             timestamptz,
     p_replica_id      bigint,
@@ -18,7 +17,7 @@ CREATE FUNCTION cancel_task(
 RETURNS TABLE (
     verdict text, slot smallint, namespace text, process_id text, task_id bigint,
     task_type task_type, cancelled jsonb, gate text, line text, order_key text,
-    wait_seconds double precision
+    wait_seconds double precision, due_seconds double precision
 )
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -34,7 +33,7 @@ DECLARE
     v_now     timestamptz;
     v_process processes%ROWTYPE;
     v_task    tasks%ROWTYPE;
-    v_due     bigint;
+    v_first   schedule%ROWTYPE;
 BEGIN
     SELECT *
     INTO v_process
@@ -84,20 +83,24 @@ BEGIN
             error_rejected = false
         WHERE (t.slot, t.namespace, t.process_id, t.task_id)
             = (p_slot, p_namespace, p_process_id, v_task.task_id);
-        v_due := leave_line(v_now, p_slot, p_namespace, p_process_id, v_task.task_id);
+        PERFORM leave_line(v_now, p_slot, p_namespace, p_process_id, v_task.task_id);
     END IF;
     RETURN NEXT;
     IF v_process.is_gated THEN
         RETURN QUERY
         SELECT NULL::text, g.slot, g.namespace, g.process_id, g.task_id, NULL::task_type,
-            NULL::jsonb, g.gate, g.line, g.order_key, g.wait_seconds
+            NULL::jsonb, g.gate, g.line, g.order_key, g.wait_seconds, g.due_seconds
         FROM settle_gates(
             v_now, p_replica_id, p_patience, 100, ARRAY[p_slot], ARRAY[p_namespace],
             ARRAY[p_process_id], ARRAY[v_task.task_id]) g;
-    ELSIF v_due IS NOT NULL THEN
+        RETURN;
+    END IF;
+    v_first := first_in_line(p_slot, p_namespace, p_process_id);
+    IF v_first.due_at IS NOT NULL AND v_first.status = 'waiting' THEN
         verdict := NULL;
-        task_id := v_due;
+        task_id := v_first.task_id;
         cancelled := NULL;
+        due_seconds := nullif(greatest(extract(epoch FROM v_first.due_at - v_now), 0), 0);
         RETURN NEXT;
     END IF;
 END;

@@ -2,11 +2,11 @@
 -- next then is due, if the process has no step in hand; and where nobody is, the timer that stood aside
 -- wakes.
 -- Locks: none of its own; the caller has locked the process.
--- Returns: the task that is due now because of it; null: none.
+-- Returns: nothing.
 CREATE FUNCTION leave_line(
     p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text, p_task_id bigint
 )
-RETURNS bigint
+RETURNS void
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
@@ -14,6 +14,6 @@ BEGIN
     DELETE FROM schedule s
     WHERE (s.slot, s.namespace, s.process_id, s.task_id)
         = (p_slot, p_namespace, p_process_id, p_task_id);
-    RETURN line_up(p_now, p_slot, p_namespace, p_process_id);
+    PERFORM line_up(p_now, p_slot, p_namespace, p_process_id);
 END;
 $$;

@@ -2,11 +2,11 @@
 -- Nothing is while the process has a step in hand. Of the others only the one that was first before can
 -- be due, and that is next to it; a timer is blocked meanwhile, and keeps its instant.
 -- Locks: none of its own; the caller has locked the process.
--- Returns: the task that is due because of it, and was not before; null: none.
+-- Returns: nothing.
 CREATE FUNCTION line_up(
     p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text
 )
-RETURNS bigint
+RETURNS void
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
@@ -38,8 +38,5 @@ BEGIN
     WHERE (s.slot, s.namespace, s.process_id) = (p_slot, p_namespace, p_process_id)
         AND s.task_type IN ('timeout', 'remove')
         AND (s.status = 'waiting') = (s.task_id IS DISTINCT FROM v_next.task_id);
-    RETURN CASE
-        WHEN v_next.due_at IS NULL OR v_next.status = 'blocked' THEN v_next.task_id
-    END;
 END;
 $$;

@@ -14,7 +14,7 @@ CREATE FUNCTION promote_again(
 )
 RETURNS TABLE (
     slot smallint, namespace text, process_id text, task_id bigint, gate text, line text,
-    order_key text, wait_seconds double precision
+    order_key text, wait_seconds double precision, due_seconds double precision
 )
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -105,7 +105,7 @@ BEGIN
         array_fill(p_namespace, ARRAY[coalesce(cardinality(p_order_key), 0)]), p_order_key);
     RETURN QUERY
     SELECT g.slot, g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
-        NULL::double precision
+        NULL::double precision, NULL::double precision
     FROM promote_gates(
         coalesce(p_now, clock_timestamp()), p_replica_id, p_patience, p_limit,
         array_fill(p_namespace, ARRAY[coalesce(cardinality(p_gate), 0)]), p_gate,

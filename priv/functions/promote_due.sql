@@ -12,7 +12,7 @@ CREATE FUNCTION promote_due(
 )
 RETURNS TABLE (
     slot smallint, namespace text, process_id text, task_id bigint, gate text, line text,
-    order_key text, wait_seconds double precision
+    order_key text, wait_seconds double precision, due_seconds double precision
 )
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -63,7 +63,7 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT d.slot, n.namespace, d.process_id, d.task_id, NULL::text, NULL::text, NULL::text,
-        0::double precision
+        0::double precision, NULL::double precision
     FROM unnest(p_namespace) AS n (namespace)
     CROSS JOIN LATERAL (
         SELECT g.slot, g.process_id, g.task_id

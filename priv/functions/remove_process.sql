@@ -42,7 +42,7 @@ BEGIN
     IF v_is_gated THEN
         SELECT jsonb_agg(jsonb_build_array(
             g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
-            g.wait_seconds))
+            g.wait_seconds, g.due_seconds))
         INTO told
         FROM settle_gates(
             v_now, p_replica_id, p_patience, 100, ARRAY[p_slot], ARRAY[p_namespace],

@@ -19,7 +19,7 @@ CREATE FUNCTION set_gate(
 RETURNS TABLE (
     verdict text, capacity integer, held integer, revision bigint, created_at timestamptz,
     updated_at timestamptz, slot smallint, process_id text, task_id bigint, gate text, line text,
-    order_key text
+    order_key text, wait_seconds double precision, due_seconds double precision
 )
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -149,14 +149,15 @@ BEGIN
     -- Who gave way comes to wait for its gates, and who waited behind it is next.
     RETURN QUERY
     SELECT NULL::text, NULL::integer, NULL::integer, NULL::bigint, NULL::timestamptz,
-        NULL::timestamptz, g.slot, g.process_id, g.task_id, g.gate, g.line, g.order_key
+        NULL::timestamptz, g.slot, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+        g.wait_seconds, g.due_seconds
     FROM settle_gates(
         v_now, p_replica_id, p_patience, p_limit, v_left_slots,
-        array_fill(p_namespace, ARRAY[coalesce(cardinality(v_left_slots), 0)]), v_left_ids) g
-    WHERE g.wait_seconds IS NULL;
+        array_fill(p_namespace, ARRAY[coalesce(cardinality(v_left_slots), 0)]), v_left_ids) g;
     RETURN QUERY
     SELECT NULL::text, NULL::integer, NULL::integer, NULL::bigint, NULL::timestamptz,
-        NULL::timestamptz, g.slot, g.process_id, g.task_id, g.gate, g.line, g.order_key
+        NULL::timestamptz, g.slot, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+        NULL::double precision, NULL::double precision
     FROM promote_gates(
         v_now, p_replica_id, p_patience, p_limit,
         array_fill(p_namespace, ARRAY[cardinality(v_left)]), v_left, '{}', '{}') g;

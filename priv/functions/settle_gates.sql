@@ -8,9 +8,10 @@
 -- p_moved: orders of which somebody has ended.
 -- Locks: orders and gates of these processes, in key order; then as promote_gates. The caller has locked
 -- the processes.
--- Returns: tasks that are due now, of these processes and of others; with wait_seconds, the task of each
--- process that is to be looked at first, by promote_due; and rows without a task for what is to be looked
--- at again in another transaction, by promote_again: a gate, a line or an order.
+-- Returns: tasks that are due now, of these processes and of others, or, with due_seconds, are first in line
+-- and due then; with wait_seconds, the task of each process that is to be looked at first, by promote_due;
+-- and rows without a task for what is to be looked at again in another transaction, by promote_again: a
+-- gate, a line or an order.
 CREATE FUNCTION settle_gates(
     p_now             timestamptz,
     p_replica_id      bigint,
@@ -25,7 +26,7 @@ CREATE FUNCTION settle_gates(
 )
 RETURNS TABLE (
     slot smallint, namespace text, process_id text, task_id bigint, gate text, line text,
-    order_key text, wait_seconds double precision
+    order_key text, wait_seconds double precision, due_seconds double precision
 )
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -284,7 +285,7 @@ BEGIN
 
     RETURN QUERY
     SELECT g.slot, g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
-        NULL::double precision
+        NULL::double precision, NULL::double precision
     FROM promote_gates(
         p_now, p_replica_id, p_patience, p_limit, v_left_spaces, v_left, v_line_spaces, v_lines) g;
 
@@ -317,11 +318,14 @@ BEGIN
             ));
         slot := v_process.slot; namespace := v_process.namespace;
         process_id := v_process.process_id; gate := NULL; line := NULL; order_key := NULL;
-        -- Its worker did not go on with what comes next.
+        -- Its worker did not go on with what comes next; and a timer that wakes since nobody stands
+        -- before it any more may have been set while somebody did, when nobody was told its instant.
         v_first := first_in_line(v_process.slot, v_process.namespace, v_process.process_id);
-        IF v_first.due_at <= p_now AND v_first.status = 'waiting' THEN
+        IF v_first.due_at IS NOT NULL AND v_first.status = 'waiting' THEN
             task_id := v_first.task_id; wait_seconds := NULL;
+            due_seconds := nullif(greatest(extract(epoch FROM v_first.due_at - p_now), 0), 0);
             RETURN NEXT;
+            due_seconds := NULL;
         END IF;
         SELECT g.task_id, extract(epoch FROM g.run_at - p_now)::double precision
         INTO task_id, wait_seconds

@@ -70,7 +70,7 @@ BEGIN
     END IF;
     SELECT jsonb_agg(jsonb_build_array(
         g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
-        g.wait_seconds))
+        g.wait_seconds, g.due_seconds))
     INTO cancelled
     FROM settle_gates(p_now, p_replica_id, p_patience, 100, v_slot, v_namespace, v_process_id) g;
     IF cancelled IS NOT NULL THEN

@@ -136,9 +136,7 @@ class Gates:
             raise errors.GateNotFoundError(namespace, gate)
         if first[0] == "revision_changed":
             raise errors.GateChangedError(gate, expected_revision, first[3])
-        self._on_promoted(
-            promoted((namespace, it[7], it[8], it[9], it[10], it[11], None) for it in told)
-        )
+        self._on_promoted(promoted((namespace, *it[7:14]) for it in told))
         found = await self._read(
             "get_gate", {"namespace": namespace, "gate": gate, "counted_max": COUNTED_MAX}
         )

@@ -340,9 +340,7 @@ class Processes:
         refusal = _refusal_to_cancel(row[0], key, task, row[4])
         if refusal is not None:
             raise refusal
-        self._on_promoted(
-            promoted((it[2], it[3], it[4], it[7], it[8], it[9], it[10]) for it in told)
-        )
+        self._on_promoted(promoted((it[2], it[3], it[4], *it[7:12]) for it in told))
         return CancelledByRequest(
             task_id=row[4],
             removed=rows.TASK_TYPES[row[5]] is TaskType.INIT,

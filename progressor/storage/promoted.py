@@ -1,8 +1,8 @@
 """What statements tell of gates: who has passed, who is to be looked at later, and what again.
 
 Every statement that leaves or enters gates returns the same rows (see ``settle_gates.sql``): a task
-that is due now; one that is to be looked at after a while; or, without a task, a gate, a line or an
-order that another transaction held. `Promotions` in ``worker`` sees to all three.
+that is due now, or after a while; one that is to be looked at after a while; or, without a task, a
+gate, a line or an order that another transaction held. `Promotions` in ``worker`` sees to all.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ class Again:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Later:
-    """A task to be looked at after so many seconds."""
+    """A task that is due, or to be looked at, after so many seconds."""
 
     key: ProcessKey
     task_id: int
@@ -43,6 +43,8 @@ class Promoted:
     """What came of leaving or entering gates."""
 
     due: tuple[tuple[ProcessKey, int], ...] = ()
+    upcoming: tuple[Later, ...] = ()
+    """Who is due after a while."""
     later: tuple[Later, ...] = ()
     again: tuple[Again, ...] = ()
 
@@ -57,18 +59,23 @@ def ignore(_: Promoted) -> None:
 
 
 def promoted(rows: Iterable[Sequence[Any]] | None) -> Promoted:
-    """Return what rows tell: namespace, process, task, gate, line, order and seconds of each."""
-    due, later, again = [], [], []
-    for namespace, process_id, task_id, gate, line, order_key, seconds in rows or ():
+    """Return what rows tell: namespace, process, task, gate, line, order, both seconds of each."""
+    due, upcoming, later, again = [], [], [], []
+    for namespace, process_id, task_id, gate, line, order_key, seconds, due_seconds in rows or ():
         if task_id is None:
             again.append(Again(namespace=namespace, gate=gate, line=line, order_key=order_key))
             continue
         key = process_key(namespace, process_id)
-        if seconds is None:
-            due.append((key, int(task_id)))
-        else:
+        if seconds is not None:
             later.append(Later(key, int(task_id), float(seconds)))
+        elif due_seconds is not None:
+            upcoming.append(Later(key, int(task_id), float(due_seconds)))
+        else:
+            due.append((key, int(task_id)))
     # A task may be told twice: as promoted, and as what its process has in line.
     return Promoted(
-        due=tuple(dict.fromkeys(due)), later=tuple(later), again=tuple(dict.fromkeys(again))
+        due=tuple(dict.fromkeys(due)),
+        upcoming=tuple(upcoming),
+        later=tuple(later),
+        again=tuple(dict.fromkeys(again)),
     )

@@ -10,6 +10,7 @@ where a replica dies in between (``find_idle_gates``).
 import asyncio
 import collections
 import contextlib
+import datetime as dt
 import heapq
 import itertools
 import logging
@@ -76,10 +77,15 @@ class Promotions:
 
     def heard(self, promoted: Promoted) -> None:
         """Take what a statement has told; at once, without waiting."""
-        if promoted.due:
+        if promoted.due or promoted.upcoming:
             now = self._clock.now()
             for key, task_id in promoted.due:
                 self._agenda.add(Due(key=key, task_id=task_id, due_at=now), told_at=now)
+            for each in promoted.upcoming:
+                due_at = now + dt.timedelta(seconds=each.seconds)
+                self._agenda.add(
+                    Due(key=each.key, task_id=each.task_id, due_at=due_at), told_at=now
+                )
         for later in promoted.later:
             self._note(later)
         for again in promoted.again[: max(0, AGAIN_MAX - len(self._again))]:

@@ -102,7 +102,8 @@ class Party:
     async def simple_repair(self) -> None:
         repaired = await self.desk.processes.simple_repair(key_of(self.random.choice(PROCESSES)))
         if repaired.due is not None:
-            self.storage.due[repaired.due.task_id] = (repaired.due.key, repaired.due.due_at)
+            due = repaired.due
+            self.storage.note_due(due.key, due.task_id, due.due_at)
 
     async def see_to_what_is_told(self) -> None:
         self.storage.hear()

@@ -33,6 +33,7 @@ from tests.support.storage import (
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SECOND = dt.timedelta(seconds=1)
+IN_HALF_A_SECOND = SetTimer(after=SECOND / 2)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -249,6 +250,65 @@ async def test_who_gives_way_lets_those_of_its_process_go_on(desk: Desk) -> None
     [task] = await claim_told(desk)
     assert task.task_id == behind.task_id
     assert await desk.task_status(key, way.task_id or 0) is TaskStatus.WAITING
+
+
+async def old_behind_a_step(desk: Desk) -> RunningTask:
+    """Return the step of a process behind which an old call with a gate is next."""
+    assert isinstance(desk.clock, ManualClock)
+    key, holder = await started(desk), await running(desk, await started(desk), gates("a"))
+    await call(desk, key, gates("a"))
+    step = await desk.run_task(a_request(key))
+    desk.clock.advance(PATIENCE)
+    await desk.settled(holder)
+    return step
+
+
+def instants(desk: Desk) -> set[tuple[ProcessKey, float]]:
+    """Take what statements have told to be due later."""
+    upcoming = {(it.key, it.seconds) for promoted in desk.told for it in promoted.upcoming}
+    desk.told.clear()
+    return upcoming
+
+
+@pytest.mark.parametrize("is_gated", [False, True], ids=["plain", "gated"])
+async def test_a_timer_that_a_cancelled_call_kept_waiting_is_told_with_its_instant(
+    desk: Desk, is_gated: bool
+) -> None:
+    key = await started(desk)
+    if is_gated:
+        await call(desk, key, Constraints(run_at=desk.clock.now() + PATIENCE))
+    step = await desk.run_task(a_request(key))
+    behind = await call(desk, key)
+    await desk.settled(step, success(IN_HALF_A_SECOND), continues=False)
+    desk.told.clear()
+
+    await desk.processes.cancel(key, behind.task_id or 0)
+
+    assert instants(desk) == {(key, 0.5)}
+
+
+async def test_a_timer_that_a_retry_with_gates_kept_waiting_is_told_with_its_instant(
+    desk: Desk,
+) -> None:
+    step = await old_behind_a_step(desk)
+    await desk.settled(step, success(IN_HALF_A_SECOND))
+    [old] = await claim_told(desk)
+
+    await desk.settled(old, UNREACHABLE)
+
+    assert instants(desk) == {(step.key, 0.5)}
+
+
+async def test_a_timer_that_one_kept_waiting_who_gives_way_is_told_with_its_instant(
+    desk: Desk,
+) -> None:
+    step = await old_behind_a_step(desk)
+    await desk.settled(step, success(IN_HALF_A_SECOND), continues=False)
+    desk.told.clear()
+
+    await desk.gates.set(NAMESPACE.name, "a", capacity=0, expected_revision=0)
+
+    assert instants(desk) == {(step.key, 0.5)}
 
 
 async def test_who_has_only_reserved_a_gate_gives_way_first(desk: Desk) -> None:

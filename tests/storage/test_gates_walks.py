@@ -108,7 +108,8 @@ class Walk:
             ends: list[Outcome] = [success(Complete(b"")), success(RemoveProcess()), BROKEN]
             return self.random.choice(ends)
         after = dt.timedelta(seconds=self.random.choice([0, 1, 3]))
-        timer = SetTimer(after=after, constraints=self.constraints())
+        constraints = self.constraints() if self.maybe(0.6) else None
+        timer = SetTimer(after=after, constraints=constraints)
         outcomes: list[Outcome] = [
             *[success(KeepTimer())] * 5, success(timer), success(UnsetTimer()),
             UNREACHABLE, UNREACHABLE, REFUSED, Released(),
@@ -189,6 +190,23 @@ class Walk:
             self.storage.delete_gate(gate, self.desk)
         else:
             self.storage.set_gate(gate, capacity, self.desk)
+
+
+def test_a_retry_is_claimed_though_its_first_attempt_was_claimed_by_another_than_was_told(
+    own_database: str,
+) -> None:
+    with opened(own_database) as three:
+        storage = GatedStorage(three)
+        storage.request(a_request(key_of("p"), TaskType.INIT), 0, run=True)
+        storage.settle(0, success())
+        storage.request(a_request(key_of("p")), 0, run=False)
+        storage.claim_due(1, 1)
+        storage.settle(0, UNREACHABLE)
+
+        storage.claim_told(0)
+
+        storage.judge()
+        storage.everything_ends_by_what_is_told()
 
 
 def test_wherever_a_walk_leads_the_laws_of_gates_hold_and_everything_ends(

@@ -60,13 +60,21 @@ _OVERFULL: LiteralString = """
     FROM progressor.gates g
     JOIN progressor.gate_holders h USING (namespace, gate)
     JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
-    WHERE g.held > g.capacity AND h.hold = 'task'"""
+    WHERE g.gate = %s AND g.held > g.capacity AND h.hold = 'task'"""
 _LEFT: LiteralString = """
     SELECT 'gated', t::text FROM progressor.gated t
     UNION ALL
     SELECT 'schedule', t::text FROM progressor.schedule t
     UNION ALL
     SELECT 'running', t::text FROM progressor.running t"""
+_WAITING: LiteralString = """
+    SELECT task_id, due_at FROM progressor.schedule
+    WHERE status = 'waiting' AND due_at IS NOT NULL"""
+_FIRST_BY_TIME: LiteralString = """
+    SELECT process_id, min(run_at)
+    FROM progressor.gated
+    WHERE state = 'time'
+    GROUP BY process_id"""
 _NAMED: LiteralString = """
     SELECT order_key FROM progressor.gated WHERE process_id = %(process_id)s
     UNION
@@ -149,7 +157,10 @@ class GatedStorage:
         self._runner = opened.runner
         self.held: dict[int, tuple[RunningTask, int]] = {}
         """By token: what runs, and at which desk; or ran, if its process was removed meanwhile."""
-        self.due: dict[int, tuple[ProcessKey, dt.datetime]] = {}
+        self.due: dict[tuple[int, dt.datetime], ProcessKey] = {}
+        """What was told to be due, and when; a telling does not undo the one before."""
+        self.later: dict[tuple[str, dt.datetime], None] = {}
+        """Of which processes somebody was told to be looked at, and when."""
         self.again: dict[Again, None] = {}
         self.looked_at = self.clock.now()
         """Up to when instants have been looked at."""
@@ -178,7 +189,7 @@ class GatedStorage:
             self._hold(admission.running, desk)
         elif admission.due_now:
             assert admission.task_id is not None, "what is due has an id"
-            self._note(request.key, admission.task_id, self.clock.now())
+            self.note_due(request.key, admission.task_id, self.clock.now())
         return admission.task_id
 
     def settle(self, which: int, outcome: Outcome) -> None:
@@ -199,7 +210,7 @@ class GatedStorage:
             if written.next is not None:
                 self._hold(written.next, desk)
             if written.due is not None:
-                self._note(task.key, written.due.task_id, written.due.due_at)
+                self.note_due(task.key, written.due.task_id, written.due.due_at)
 
     def settle_beside(self, which: int, outcome: Outcome, beside: Beside) -> None:
         """Settle one of those that run, while others have rows locked that are not its own.
@@ -247,7 +258,7 @@ class GatedStorage:
         """Bring a broken process back, if it is one."""
         repaired = self.run(self.desks[desk].processes.simple_repair(key_of(process_id)))
         if repaired.due is not None:
-            self._note(repaired.due.key, repaired.due.task_id, repaired.due.due_at)
+            self.note_due(repaired.due.key, repaired.due.task_id, repaired.due.due_at)
         self.hear()
 
     def set_gate(self, gate: str, capacity: int, desk: int) -> None:
@@ -255,8 +266,9 @@ class GatedStorage:
         gates = self.desks[desk].gates
         self.run(gates.set(NAMESPACE.name, gate, capacity=capacity, expected_revision=0))
         self.hear()
-        # Nobody else is at work: who holds it and does not run has given way.
-        overfull = self.eye.execute(_OVERFULL).fetchall()
+        # Nobody else is at work: who holds it and does not run has given way. Of another gate, one
+        # that ran when its capacity was lowered, and was handed back since, keeps it.
+        overfull = self.eye.execute(_OVERFULL, (gate,)).fetchall()
         assert overfull == [], overfull
 
     def delete_gate(self, gate: str, desk: int) -> None:
@@ -271,10 +283,10 @@ class GatedStorage:
     async def claim_noted(self, desk: int) -> None:
         """As `claim_told`."""
         now = self.clock.now()
-        for task_id in [task_id for task_id, (_, due_at) in self.due.items() if due_at <= now]:
-            noted = self.due.pop(task_id, None)
-            if noted is not None:
-                for claimed in await self.desks[desk].claim(noted[0], task_id):
+        for noted in [noted for noted in self.due if noted[1] <= now]:
+            key = self.due.pop(noted, None)
+            if key is not None:
+                for claimed in await self.desks[desk].claim(key, noted[0]):
                     self._hold(claimed.task, desk)
 
     def claim_due(self, limit: int, desk: int) -> None:
@@ -289,6 +301,8 @@ class GatedStorage:
     def promote_due(self, desk: int) -> None:
         """Look at tasks whose instant has come."""
         at = self.clock.now()
+        for noted in [noted for noted in self.later if noted[1] <= at]:
+            del self.later[noted]
         promoted = self.run(self.desks[desk].gates.promote_due([NAMESPACE.name]))
         self._take([promoted])
         if all(later.seconds for later in promoted.later):
@@ -311,13 +325,18 @@ class GatedStorage:
     def _take(self, told: Iterable[Any]) -> None:
         for promoted in told:
             for key, task_id in promoted.due:
-                self._note(key, task_id, self.clock.now())
+                self.note_due(key, task_id, self.clock.now())
+            for later in promoted.later:
+                at = self.clock.now() + dt.timedelta(seconds=later.seconds)
+                self.later[later.key.process_id, at] = None
+            for upcoming in promoted.upcoming:
+                at = self.clock.now() + dt.timedelta(seconds=upcoming.seconds)
+                self.note_due(upcoming.key, upcoming.task_id, at)
             self.again.update(dict.fromkeys(promoted.again))
 
-    def _note(self, key: ProcessKey, task_id: int, due_at: dt.datetime) -> None:
-        known = self.due.get(task_id)
-        if known is None or due_at < known[1]:
-            self.due[task_id] = (key, due_at)
+    def note_due(self, key: ProcessKey, task_id: int, due_at: dt.datetime) -> None:
+        """Note that a task is to be claimed at an instant."""
+        self.due[task_id, due_at] = key
 
     def _hold(self, task: RunningTask, desk: int) -> None:
         self.held[task.token] = (task, desk)
@@ -335,6 +354,18 @@ class GatedStorage:
         if is_quiet:
             assert self.run(self.desks[0].gates.find_idle([NAMESPACE.name])) == ()
         self._judge_versions()
+        self._judge_told()
+
+    def _judge_told(self) -> None:
+        """Check that of whatever comes to be due somebody was told, with its instant."""
+        now = self.clock.now()
+        for told, statement in ((self.due, _WAITING), (self.later, _FIRST_BY_TIME)):
+            untold = [
+                row
+                for row in self.eye.execute(statement).fetchall()
+                if not any(row[0] == it and row[1] <= at <= max(now, row[1]) for it, at in told)
+            ]
+            assert untold == [], f"{untold} of {[*told]}"
 
     def _judge_versions(self) -> None:
         """Check that nothing has passed a smaller version that was there before the deed."""
