@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import engine
 
 from progressor.storage.migrations import migrate
 from tests.support.postgres import Cluster, open_cluster
@@ -19,13 +20,29 @@ for name, examples in (("dev", 50), ("ci", 200), ("nightly", 20_000)):
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
         print_blob=True,
     )
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
+hypothesis.settings.load_profile(PROFILE)
+
+# A failure of a machine on PostgreSQL is shrunk as long as is allowed, which is five minutes, and
+# no setting says otherwise. Without the phase it would not be shrunk by a later run either: what
+# is kept counts as shrunk.
+if PROFILE != "nightly":
+    assert engine.MAX_SHRINKING_SECONDS, "hypothesis calls it otherwise now"
+    engine.MAX_SHRINKING_SECONDS = 30
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Return a PostgreSQL for the whole run, with a template that has the schema of today."""
     with open_cluster() as opened:
+        opened.create_template(TEMPLATE, _prepare)
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def durable_cluster() -> Iterator[Cluster]:
+    """Return one as durable as a user's, to take the place of `cluster` before a doctor."""
+    with open_cluster(durable=True) as opened:
         opened.create_template(TEMPLATE, _prepare)
         yield opened
 

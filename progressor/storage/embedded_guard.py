@@ -77,8 +77,13 @@ def _write(path: str, text: str) -> None:
 
 
 def _start(command: list[str], stop: signal.Signals) -> tuple[int, int]:
-    """Return the process id of the command and a descriptor that turns readable when it ends."""
+    """Return the process id of the command and a descriptor that turns readable when it ends.
+
+    The command has been executed by then: before that, its process is as deaf as we are, and the
+    signal that is to stop it would be lost.
+    """
     wake, wake_end = os.pipe()
+    executed, not_executed = os.pipe()  # the second end closes with the execution
     os.set_blocking(wake, False)
     os.set_blocking(wake_end, False)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent's thread may have blocked it
@@ -92,6 +97,9 @@ def _start(command: list[str], stop: signal.Signals) -> tuple[int, int]:
     guard = os.getpid()
     child = os.fork()
     if child:
+        os.close(not_executed)
+        os.read(executed, 1)
+        os.close(executed)
         return child, wake
     try:
         _execute(command, guard, stop)

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from tests.support.faults_judge import ailments
-from tests.support.postgres import DSN_VARIABLE, Cluster, open_cluster
+from tests.support.postgres import Cluster, own_cluster
 from tests.support.proxy import Proxy, running_proxy
 
 SEED = int(os.environ.get("FAULTS_SEED") or secrets.randbelow(1_000_000))
@@ -24,6 +24,12 @@ SEED = int(os.environ.get("FAULTS_SEED") or secrets.randbelow(1_000_000))
 
 def pytest_report_header() -> str:
     return f"faults: seed {SEED} (FAULTS_SEED={SEED} takes it again)"
+
+
+@pytest.fixture(scope="session")
+def cluster(durable_cluster: Cluster) -> Cluster:
+    """Return a server in which the doctor, who looks at all, finds nothing wrong."""
+    return durable_cluster
 
 
 DATABASES = ("database", "own_database", "conninfo")
@@ -73,7 +79,5 @@ def proxy(database: str) -> Iterator[Proxy]:
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[Cluster]:
     """Return a PostgreSQL that these tests may kill, wherever the others run."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(DSN_VARIABLE, raising=False)
-        with open_cluster() as cluster:
-            yield cluster
+    with own_cluster() as cluster:
+        yield cluster

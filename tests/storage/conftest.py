@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.postgres import put_cluster
+
 
 @pytest.fixture
 def home() -> Iterator[Path]:
@@ -21,3 +23,10 @@ def home() -> Iterator[Path]:
 def data(home: Path) -> Path:
     """Return where a server may keep its data."""
     return home / "data"
+
+
+@pytest.fixture
+def made(data: Path) -> Path:
+    """Return where a server finds its cluster made already, of which making it is no matter."""
+    put_cluster(data)
+    return data

@@ -40,14 +40,14 @@ def test_a_restart_keeps_the_data(data: Path, binaries: Path) -> None:
         assert setting(server.conninfo, "server_encoding") == "UTF8"
 
 
-def test_stop_leaves_no_process_and_may_be_repeated(data: Path) -> None:
-    server = EmbeddedPostgres(data_directory=data)
+def test_stop_leaves_no_process_and_may_be_repeated(made: Path) -> None:
+    server = EmbeddedPostgres(data_directory=made)
     server.start()
 
     server.stop()
     server.stop()
 
-    wait_until_no_server(data, seconds=0.5)
+    wait_until_no_server(made, seconds=0.5)
 
 
 def test_a_server_that_is_not_started_has_no_conninfo(data: Path) -> None:
@@ -55,28 +55,28 @@ def test_a_server_that_is_not_started_has_no_conninfo(data: Path) -> None:
         _ = EmbeddedPostgres(data_directory=data).conninfo
 
 
-def test_a_second_start_of_one_object_is_refused(data: Path) -> None:
-    with EmbeddedPostgres(data_directory=data) as server:
+def test_a_second_start_of_one_object_is_refused(made: Path) -> None:
+    with EmbeddedPostgres(data_directory=made) as server:
         with pytest.raises(errors.EmbeddedPostgresError, match="already running"):
             server.start()
 
         assert setting(server.conninfo, "cluster_name") == "progressor"
 
 
-def test_a_second_object_on_the_directory_is_refused(data: Path) -> None:
-    with EmbeddedPostgres(data_directory=data) as server:
+def test_a_second_object_on_the_directory_is_refused(made: Path) -> None:
+    with EmbeddedPostgres(data_directory=made) as server:
         with pytest.raises(errors.EmbeddedPostgresError, match=f"process {os.getpid()}"):
-            EmbeddedPostgres(data_directory=data).start()
+            EmbeddedPostgres(data_directory=made).start()
 
         assert setting(server.conninfo, "cluster_name") == "progressor"
 
 
-def test_a_directory_held_by_another_process_is_refused(data: Path) -> None:
-    with owner(data) as process:
+def test_a_directory_held_by_another_process_is_refused(made: Path) -> None:
+    with owner(made) as process:
         started(process)
 
         with pytest.raises(errors.EmbeddedPostgresError, match=f"process {process.pid}"):
-            EmbeddedPostgres(data_directory=data).start()
+            EmbeddedPostgres(data_directory=made).start()
 
 
 @pytest.mark.parametrize("name", ["l" * 120, "with, comma", "with 'quotes'"])
@@ -90,14 +90,14 @@ def test_any_path_will_do_and_a_private_socket_directory_is_removed(home: Path, 
     assert not sockets.exists()
 
 
-def test_another_major_version_is_refused_and_both_are_named(data: Path) -> None:
+def test_another_major_version_is_refused_and_both_are_named(made: Path) -> None:
     major = major_version(find_binaries())
-    with EmbeddedPostgres(data_directory=data):
+    with EmbeddedPostgres(data_directory=made):
         pass
-    (data / "postgres/PG_VERSION").write_text("14\n", "ascii")
+    (made / "postgres/PG_VERSION").write_text("14\n", "ascii")
 
     with pytest.raises(errors.EmbeddedPostgresError, match=f"PostgreSQL 14.*PostgreSQL {major}:"):
-        EmbeddedPostgres(data_directory=data).start()
+        EmbeddedPostgres(data_directory=made).start()
 
 
 def test_binaries_that_are_not_there_are_refused(home: Path) -> None:

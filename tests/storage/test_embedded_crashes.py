@@ -23,54 +23,54 @@ from tests.support.postgres import wait_until_no_server
 
 
 @on_linux
-def test_kill_of_the_owner_leaves_no_server_and_keeps_the_data(data: Path) -> None:
-    with owner(data) as process:
+def test_kill_of_the_owner_leaves_no_server_and_keeps_the_data(made: Path) -> None:
+    with owner(made) as process:
         put_row(started(process))
         process.kill()
         process.wait()
 
-        wait_until_no_server(data)
-        with EmbeddedPostgres(data_directory=data) as server:
+        wait_until_no_server(made)
+        with EmbeddedPostgres(data_directory=made) as server:
             assert read_row(server.conninfo) == 7
 
 
 @on_linux
-def test_a_start_right_after_kill_of_the_owner_waits_for_the_old_server(data: Path) -> None:
-    with owner(data) as process:
+def test_a_start_right_after_kill_of_the_owner_waits_for_the_old_server(made: Path) -> None:
+    with owner(made) as process:
         put_row(started(process))
         process.kill()
         process.wait()
 
-        with EmbeddedPostgres(data_directory=data) as server:
+        with EmbeddedPostgres(data_directory=made) as server:
             assert read_row(server.conninfo) == 7
 
 
 @on_linux
-def test_kill_of_owner_guard_and_server_keeps_the_data(data: Path) -> None:
-    with owner(data) as process:
+def test_kill_of_owner_guard_and_server_keeps_the_data(made: Path) -> None:
+    with owner(made) as process:
         put_row(started(process))
-        for victim in (process.pid, *reversed(pids(data))):
+        for victim in (process.pid, *reversed(pids(made))):
             os.kill(victim, signal.SIGKILL)
         process.wait()
 
-        with EmbeddedPostgres(data_directory=data) as server:
+        with EmbeddedPostgres(data_directory=made) as server:
             assert read_row(server.conninfo) == 7
 
 
 @on_linux
-def test_kill_of_the_guard_stops_the_server(data: Path) -> None:
-    with owner(data) as process:
+def test_kill_of_the_guard_stops_the_server(made: Path) -> None:
+    with owner(made) as process:
         started(process)
 
-        os.kill(pids(data)[1], signal.SIGKILL)
+        os.kill(pids(made)[1], signal.SIGKILL)
 
-        wait_until_no_server(data)
+        wait_until_no_server(made)
 
 
-def test_a_killed_server_can_be_started_again(data: Path) -> None:
-    server = EmbeddedPostgres(data_directory=data)
+def test_a_killed_server_can_be_started_again(made: Path) -> None:
+    server = EmbeddedPostgres(data_directory=made)
     put_row(server.start())
-    os.kill(pids(data)[0], signal.SIGKILL)
+    os.kill(pids(made)[0], signal.SIGKILL)
     server.stop()
 
     with server:
@@ -78,15 +78,15 @@ def test_a_killed_server_can_be_started_again(data: Path) -> None:
 
 
 @on_linux
-def test_a_stale_lock_whose_number_lives_on_is_forgotten(data: Path) -> None:
-    server = EmbeddedPostgres(data_directory=data)
+def test_a_stale_lock_whose_number_lives_on_is_forgotten(made: Path) -> None:
+    server = EmbeddedPostgres(data_directory=made)
     put_row(server.start())
-    lines = (data / "postgres/postmaster.pid").read_text("ascii").splitlines()
+    lines = (made / "postgres/postmaster.pid").read_text("ascii").splitlines()
     server.stop()
     somebody = str(os.getppid())
     stale = "\n".join([somebody, *lines[1:]])
-    (data / "postgres/postmaster.pid").write_text(stale + "\n", "ascii")
-    (data / ".s.PGSQL.5432.lock").write_text(stale + "\n", "ascii")
+    (made / "postgres/postmaster.pid").write_text(stale + "\n", "ascii")
+    (made / ".s.PGSQL.5432.lock").write_text(stale + "\n", "ascii")
 
     with server:
         assert read_row(server.conninfo) == 7
@@ -126,14 +126,14 @@ def test_an_initdb_that_fails_says_why_and_leaves_nothing_running(home: Path, da
         put_row(server.conninfo)
 
 
-def test_a_server_that_does_not_come_up_in_time_is_stopped(data: Path) -> None:
-    server = EmbeddedPostgres(data_directory=data)
+def test_a_server_that_does_not_come_up_in_time_is_stopped(made: Path) -> None:
+    server = EmbeddedPostgres(data_directory=made)
     with server:
         put_row(server.conninfo)
 
     with pytest.raises(errors.EmbeddedPostgresError, match="did not start"):
         server.start(dt.timedelta(0))
-    wait_until_no_server(data, seconds=0.5)
+    wait_until_no_server(made, seconds=0.5)
     with server:
         assert read_row(server.conninfo) == 7
 

@@ -43,17 +43,17 @@ def test_a_setting_with_a_malformed_name_is_refused(data: Path) -> None:
         EmbeddedPostgres(data_directory=data, settings={"jit=on -c fsync": "off"})
 
 
-def test_settings_reach_the_server_and_durability_is_full(data: Path) -> None:
+def test_settings_reach_the_server_and_durability_is_full(made: Path) -> None:
     settings = {"work_mem": "12MB"}
-    with EmbeddedPostgres(data_directory=data, settings=settings) as server:
+    with EmbeddedPostgres(data_directory=made, settings=settings) as server:
         names = ("work_mem", "fsync", "synchronous_commit", "full_page_writes", "jit")
         values = [setting(server.conninfo, name) for name in names]
 
     assert values == ["12MB", "on", "on", "on", "off"]
 
 
-def test_alter_system_cannot_turn_durability_off(data: Path) -> None:
-    server = EmbeddedPostgres(data_directory=data)
+def test_alter_system_cannot_turn_durability_off(made: Path) -> None:
+    server = EmbeddedPostgres(data_directory=made)
     with server, psycopg.connect(server.conninfo, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")
 
@@ -75,8 +75,8 @@ def test_tcp_asks_for_the_password(data: Path) -> None:
     assert stat.S_IMODE(mode) == 0o600
 
 
-def test_without_a_port_there_is_no_tcp(data: Path) -> None:
-    with EmbeddedPostgres(data_directory=data) as server:
+def test_without_a_port_there_is_no_tcp(made: Path) -> None:
+    with EmbeddedPostgres(data_directory=made) as server:
         assert setting(server.conninfo, "listen_addresses") == ""
         with pytest.raises(errors.EmbeddedPostgresError, match="no TCP port"):
             _ = server.tcp_conninfo

@@ -22,6 +22,12 @@ from tests.support.storage import create_namespace
 NOW = dt.timedelta()
 
 
+@pytest.fixture(scope="module")
+def cluster(durable_cluster: Cluster) -> Cluster:
+    """Return a server in which the doctor finds nothing wrong."""
+    return durable_cluster
+
+
 @pytest.fixture
 def orders(own_database: str) -> str:
     """Return a database with a namespace."""

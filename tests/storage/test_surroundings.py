@@ -26,10 +26,16 @@ from progressor.storage.migrations import migrate, migrations
 from tests.support.doctor import execute, find, looking, pretending_relay, role
 from tests.support.doctor_rows import replica
 from tests.support.pgbouncer import binary, open_pgbouncer
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, put_cluster
 from tests.support.storage import create_namespace
 
 NOW = dt.timedelta()
+
+
+@pytest.fixture(scope="module")
+def cluster(durable_cluster: Cluster) -> Cluster:
+    """Return a server in which the doctor finds nothing wrong."""
+    return durable_cluster
 
 
 @pytest.fixture
@@ -42,8 +48,10 @@ def orders(own_database: str) -> str:
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return a database on a server that loses commits, and takes prepared transactions."""
+    directory = tmp_path_factory.mktemp("odd") / "data"
+    put_cluster(directory)
     server = EmbeddedPostgres(
-        data_directory=tmp_path_factory.mktemp("odd"),
+        data_directory=directory,
         settings={
             "fsync": "off",
             "full_page_writes": "off",

@@ -134,9 +134,13 @@ class ScriptedProcessor:
             await self._server.stop(grace=0)
             self._server = None
 
-    async def hung_up(self) -> None:
-        """Wait until nobody is connected any more."""
-        await self._relay.hung_up()
+    async def hung_up(self, *, seconds: float = 10.0) -> None:
+        """Wait until nobody is connected any more.
+
+        Raises:
+            TimeoutError: Somebody still is after `seconds`.
+        """
+        await self._relay.hung_up(seconds)
 
     def on_process(self, process_id: str, *steps: Step) -> None:
         """Serve the requests for a process by these steps in turn, the last one for ever."""

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
 
 _CHUNK_BYTES = 64 * 1024
+_COLLECT_SECONDS = 0.1
 
 
 class Relay:
@@ -51,11 +53,20 @@ class Relay:
         for writer in tuple(self._writers):
             writer.transport.abort()
 
-    async def hung_up(self) -> None:
-        """Wait until there is no connection."""
-        while self._writers:
-            self._left.clear()
-            await self._left.wait()
+    async def hung_up(self, seconds: float) -> None:
+        """Wait until there is no connection, at most so long.
+
+        A caller's gRPC closes the connection of a channel that was closed only when the calls
+        that were cancelled on it are gone, and they are parts of cycles: garbage is collected
+        here, or it would be waited for until somebody else does.
+        """
+        async with asyncio.timeout(seconds):
+            while self._writers:
+                self._left.clear()
+                gc.collect()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_COLLECT_SECONDS):
+                        await self._left.wait()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

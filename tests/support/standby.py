@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from progressor.storage.embedded import EmbeddedPostgres
 from progressor.storage.embedded_binaries import find_binaries
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, put_cluster
 
 _COPY_SECONDS = 60.0
 _FOLLOW_SECONDS = 60.0
@@ -104,6 +104,8 @@ def _server(*, copied_from: Server | None = None) -> Iterator[Server]:
         if copied_from is not None:
             data.mkdir(mode=0o700)
             _copy(copied_from, data / "postgres")
+        else:
+            put_cluster(data)
         embedded = EmbeddedPostgres(data_directory=data)
         undo.callback(embedded.stop)
         embedded.start()

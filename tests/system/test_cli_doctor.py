@@ -18,6 +18,12 @@ from tests.support.storage import create_namespace
 Cli = Callable[..., Ended]
 
 
+@pytest.fixture(scope="module")
+def cluster(durable_cluster: Cluster) -> Cluster:
+    """Return a server in which the doctor finds nothing wrong."""
+    return durable_cluster
+
+
 @pytest.fixture
 def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.setenv("PROGRESSOR_CONFIG", "")

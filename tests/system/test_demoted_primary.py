@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
 import psycopg
 import pytest
@@ -99,6 +100,19 @@ async def nothing_is_lost_or_done_twice(stage: Stage, database: str, *, crowd: s
         return not broken_laws(eye)
 
 
+# How long a request looks for a server that takes writes, before it is refused.
+SETTINGS: Mapping[str, str] = {**LONG_LEASE, "database.connect_timeout_seconds": "1"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_probes() -> Iterator[None]:
+    """Have who only listens look every moment whether the server still takes writes."""
+    with pytest.MonkeyPatch.context() as patch:
+        quick = functools.partial(listen, probe_seconds=0.2)
+        patch.setattr("progressor.storage.results.listen", quick)
+        yield
+
+
 @pytest.fixture(scope="module")
 def primary() -> Iterator[Cluster]:
     with own_cluster() as cluster:
@@ -116,7 +130,7 @@ class TestTheOnlyServer:
     @pytest_asyncio.fixture(loop_scope="module")
     async def stage(self, conninfo: str) -> AsyncIterator[Stage]:
         """Return a stage on an engine whose leases outlast a demotion."""
-        async with running_replica(conninfo, LONG_LEASE) as replica, open_stage(replica) as stage:
+        async with running_replica(conninfo, SETTINGS) as replica, open_stage(replica) as stage:
             yield stage
 
     async def test_is_away_while_it_takes_no_writes(self, stage: Stage, primary: Cluster) -> None:
@@ -185,7 +199,7 @@ async def test_of_two_servers_the_one_that_takes_writes_is_found(
     primary: Cluster, successor: Successor
 ) -> None:
     try:
-        async with running_replica(successor.both, LONG_LEASE) as replica:
+        async with running_replica(successor.both, SETTINGS) as replica:
             # To the successor its namespace is unknown, also when it is left.
             with contextlib.suppress(errors.NamespaceNotFoundError):
                 async with open_stage(replica) as before:
@@ -264,7 +278,7 @@ class TestAStandbyThatTakesOver:
     async def stage(self, both: str, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
         """Return a stage on an engine that knows of both servers."""
         async with (
-            running_replica(both, LONG_LEASE) as replica,
+            running_replica(both, SETTINGS) as replica,
             open_stage(replica, streaming=request.param, session=request.param) as stage,
         ):
             yield stage

@@ -42,8 +42,9 @@ pytestmark = [
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-LEASE = {"replica.lease_timeout_seconds": "4"}
-"""Longer than it takes to start the pooler; so long do leases hold of which no answer told."""
+LEASE = {"replica.lease_timeout_seconds": "4", "database.connect_timeout_seconds": "1"}
+"""Longer than it takes to start the pooler; so long do leases hold of which no answer told. And how
+long a request looks for a server that takes writes, before it is refused."""
 KEPT = 100
 """Prepared statements that a pooler carries from session to session."""
 
