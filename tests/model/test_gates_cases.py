@@ -248,6 +248,106 @@ def test_a_task_gives_its_gates_back_where_an_older_one_of_its_process_comes_fir
     assert scene.runs() == {"a", "c"}
 
 
+def test_a_call_may_go_through_the_gate_that_a_younger_one_of_its_process_has_just_passed(
+    scene: Scene,
+) -> None:
+    scene.start("a", "b", "c")
+    scene.call("c", "x", "y", "z")
+    scene.claim()
+    scene.call("b", "x", "y", "z")
+    scene.call("a", "x", "y")
+    # It comes first of all; but in its process the other one does, once that finds its gates.
+    scene.call("a", "y", priority=1)
+
+    scene.settle("c")
+
+    assert scene.runs() == {"a"}
+
+
+def test_a_call_may_pass_who_waited_for_a_younger_one_of_its_process_a_moment_ago(
+    scene: Scene,
+) -> None:
+    scene.start("a", "b")
+    scene.call("a", "x")
+    scene.claim()
+    scene.call("b", "x", "z")
+    scene.call("a", "z")
+    # It comes before b, which so does not pass; then the one before it in its process does.
+    scene.call("a", "x", priority=1)
+
+    scene.settle("a")
+
+    assert scene.runs() == {"a"}
+
+
+def test_who_goes_through_a_gate_of_its_process_does_not_give_way(scene: Scene) -> None:
+    scene.start("a", "b")
+    scene.storage.set_gate("x", 2)
+    scene.call("a", "x", hold=GateHold.PROCESS)
+    scene.claim()
+    scene.settle("a")
+    scene.call("b", "x")
+    scene.call("a", "x")
+
+    scene.storage.set_gate("x", 1)
+
+    assert scene.runs() == {"a"}
+
+
+def test_who_has_reserved_a_gate_may_pass_one_that_has_waited_longer_and_comes_to_it_later(
+    scene: Scene,
+) -> None:
+    scene.start("a", "b", "c", "d")
+    scene.call("c", "y")
+    scene.call("d", "z")
+    scene.call("a")
+    scene.claim()
+    scene.call("a", "x", "y", "z")
+    scene.call("b", "y", "z")
+    scene.storage.let_time_pass(PATIENCE)
+    scene.settle("c")
+    scene.settle("a")
+
+    scene.settle("d")
+
+    assert scene.runs() == {"b"}
+
+
+def test_what_a_line_has_reserved_goes_to_the_oldest_who_has_come_to_it(scene: Scene) -> None:
+    scene.start("a", "b", "c", "d", "e")
+    scene.call("c", "y")
+    scene.call("d", "z")
+    scene.call("a")
+    scene.call("e")
+    scene.claim()
+    scene.call("a", "x", "y", "z")
+    scene.call("e", "y", "z")
+    scene.call("b", "y", "z")
+    scene.storage.let_time_pass(PATIENCE)
+    scene.settle("c")
+    scene.settle("e")
+    scene.settle("a")
+
+    scene.settle("d")
+
+    assert scene.runs() == {"e"}
+
+
+def test_a_process_keeps_the_gates_of_a_timer_that_a_call_has_sent_back_at_once(
+    scene: Scene,
+) -> None:
+    scene.start("a")
+    scene.call("a")
+    scene.claim()
+    scene.call("a", "x")
+    constraints = Constraints(gates={"z": 1}, priority=1, hold=GateHold.PROCESS)
+
+    scene.settle("a", success(SetTimer(after=dt.timedelta(), constraints=constraints)))
+
+    assert scene.runs() == {"a"}
+    gates_empty(scene.storage)
+
+
 def broken_by_a_timer(scene: Scene) -> None:
     """Break process a by a timer with a gate; start b."""
     scene.start("b")

@@ -142,7 +142,7 @@ class GatedModel(Model):
             if self.passages[task].is_available
             and task is not process.running
             and gate in self.wants(task)
-            and _constraints(task).hold is GateHold.TASK
+            and gate not in self.kept[process]
         ]
         available.sort(key=lambda each: (self.passages[each[1]].ripe_at, _id(each[1])))
         while available and self.held(gate) > capacity:
@@ -176,7 +176,7 @@ class GatedModel(Model):
     def pass_on(self, task: ModelTask, now: dt.datetime) -> None:
         """Have a task pass that storage has let pass."""
         process = self.process_of(task)
-        self.taken[task] = self.wants(task) - self.holds(process) - self.reserved_for(process)
+        self.taken[task] = self.wants(task) - self.holds(process) - self._kept_free(process, task)
         self.passages[task].is_available = True
         process.apart.remove(task)
         if _constraints(task).hold is GateHold.PROCESS:
@@ -191,6 +191,13 @@ class GatedModel(Model):
         before = self.holds(process)
         self._step_back(process, now)
         self.given_back[task] = before - self.holds(process)
+
+    def keep(self, holders: Collection[int]) -> None:
+        """Take from storage who has passed for its process, and gone back in the same deed."""
+        for process, task in self.apart():
+            is_back = self.passages[task].named is GatedState.PROCESS and _id(task) in holders
+            if is_back and _constraints(task).hold is GateHold.PROCESS:
+                self.kept[process] |= self.wants(task)
 
     # Facts.
 
@@ -316,7 +323,8 @@ class GatedModel(Model):
                     and all(self.held(gate) - 1 < self.capacities[gate] for gate in full)
                     and not self.wants(waiting) & self.given_back[task]
                 )
-                assert not is_enough or self.rank(task, now) <= self.rank(waiting, now), (
+                first = min(self.rank(each, now) for each in (task, *self._before(task, waiting)))
+                assert not is_enough or first <= self.rank(waiting, now), (
                     f"{task.task_id}, wanting {self.wants(task)}, has passed {waiting.task_id},"
                     f" wanting {self.wants(waiting)}"
                 )
@@ -326,6 +334,31 @@ class GatedModel(Model):
         if self.has_waited_long(task, now):
             return (0, self.passages[task].ripe_at, _id(task))
         return (1, _constraints(task).priority, _id(task))
+
+    def _kept_free(self, process: ModelProcess, task: ModelTask) -> set[str]:
+        """Return what is reserved for a task: for any of its process, or of its line."""
+        lacks = self.wants(task) - self.kept[process]
+        return {
+            gate
+            for other, waiting in self.gated()
+            for gate in self.reserved_for(other, waiting)
+            if other is process or self.wants(waiting) - self.kept[other] == lacks
+        }
+
+    def _before(self, task: ModelTask, waiting: ModelTask) -> list[ModelTask]:
+        """Return who may have kept one waiting in the same deed before another of its process.
+
+        That joins their line before them, and sends them back: afterwards they wait behind it, as
+        if they had not passed. So the one waiting comes before it, but after them, and they come
+        after it: whoever of the three goes, has passed another.
+        """
+        return [
+            other
+            for other in self.process_of(task).apart
+            if self.passages[other].named is GatedState.PROCESS
+            and (_id(other) > _id(task) or other.task_type in TIMER_TYPES)
+            and self.wants(other) & self.wants(waiting)
+        ]
 
     def _constrain_timer(self, process: ModelProcess, now: dt.datetime) -> None:
         timer = process.timer

@@ -179,15 +179,18 @@ class ModelledGates(ModelledStorage):
         rows = self.machinery.eye.execute(_GATED).fetchall()
         states = {row[0]: GatedState(row[1]) for row in rows}
         waited = {task for _, task in self.model.apart()}
-        self.model.reserve(self._reserved())
         passed = [task for task in waited if states.get(_id(task)) is GatedState.AVAILABLE]
         for task in passed:
             self.model.assert_may_pass(task, now)
         for task in passed:
             self.model.pass_on(task, now)
+        # Not before: what they had reserved by then, they have not taken now.
+        self.model.reserve(self._reserved())
         self._are_told(passed, waited, told, states)
         for _, task in self.model.gated():
             self.model.passages[task].named = states[_id(task)]
+        holders = self.machinery.eye.execute(_HOLDERS).fetchall()
+        self.model.keep({task_id for _, _, is_reserved, task_id in holders if not is_reserved})
         if by_rank:
             self.model.assert_rank(passed, now)
 
