@@ -120,7 +120,7 @@ arch: $(DONE)/dev ## Which room may import which
 
 # At once, each with a PostgreSQL of its own: half of a test is waiting. AT_ONCE=0 is one after the
 # other in this process, as a debugger wants it.
-AT_ONCE ?= 2
+AT_ONCE ?= 3
 # As they stand, and not those with the fewest tests last: these take longest, and one would be
 # waited for alone. The last folder is unit, of files that take a moment each.
 IN_ORDER := --dist loadfile --no-loadscope-reorder
