@@ -208,7 +208,7 @@ async def _begin(scene: Scene, ports: Sequence[int]) -> None:
 
 @contextlib.contextmanager
 def _cluster() -> Iterator[Cluster]:
-    with open_cluster() as cluster:
+    with open_cluster(durable=True) as cluster:
         assert cluster.is_embedded, "the monkey kills PostgreSQL: it needs one of its own"
         yield cluster
 
