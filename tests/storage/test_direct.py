@@ -17,7 +17,7 @@ from progressor.storage.arrays import ByteaColumn, InstantColumn, Int8Column, Te
 from progressor.storage.direct import Direct
 from progressor.storage.pools import Connection, Pool, connection_of, translated
 from tests.support.storage import connect
-from tests.support.storage_locks import until_blocked
+from tests.support.storage_locks import until_blocked, until_none_blocked
 
 T = TypeVar("T")
 Run = Callable[[Callable[[Connection], Coroutine[Any, Any, T]]], T]
@@ -197,18 +197,26 @@ def test_a_cancelled_statement_is_stopped_and_closes_its_connection(
 
     run(work)
     assert not holder.closed
-    waiting = eye.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()
-    assert waiting == (0,)
+    # PostgreSQL is asked to stop it, and does so in its own time.
+    asyncio.run(until_none_blocked(eye))
 
 
 def test_a_statement_that_takes_too_long_is_stopped(
-    run: Run[Any], holder: psycopg.Connection[Any]
+    run: Run[Any], holder: psycopg.Connection[Any], eye: psycopg.Connection[Any]
 ) -> None:
     async def work(connection: Connection) -> None:
-        with pytest.raises(errors.StorageUnavailableError, match="timed out"), translated():
-            async with asyncio.timeout(0.01):
+        limit = asyncio.timeout(None)
+
+        async def wait() -> None:
+            async with limit:
                 await WAITING.execute(connection, [LOCKED])
 
+        task = asyncio.ensure_future(wait())
+        await until_blocked(eye)
+        limit.reschedule(asyncio.get_running_loop().time())
+
+        with pytest.raises(errors.StorageUnavailableError, match="timed out"), translated():
+            await task
         assert connection.closed
 
     run(work)

@@ -1,4 +1,9 @@
-"""Every pair of writers over the same processes, in any order, at once: no deadlock."""
+"""Every pair of writers over the same processes, in any order, at once: no deadlock.
+
+A deadlock is noticed within 20 ms here and fails the test. That a lock is not had within the 300 ms
+that the functions wait is none, only a busy machine: nothing was written, and the engine tries
+again, too.
+"""
 
 import asyncio
 import contextlib
@@ -225,6 +230,14 @@ PAIRS = [
 ]
 
 
+async def _patiently(party: Party, writer: Writer) -> None:
+    while True:
+        try:
+            return await writer(party)
+        except (psycopg.errors.LockNotAvailable, errors.StorageLockedError):
+            continue
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def parties(database: str) -> AsyncIterator[list[Party]]:
     """Return connections that notice a deadlock within 20 ms."""
@@ -251,14 +264,14 @@ async def test_two_writers_never_lock_each_other_out(
 
     async def write(party: Party, writer: Writer) -> None:
         for _ in range(ROUNDS):
-            await writer(party)
+            await _patiently(party, writer)
 
     async with asyncio.TaskGroup() as group:
         for number, party in enumerate(writing):
             group.create_task(write(party, (one, other)[number % 2]))
         # Something to write over; what is fed is taken by those who write.
         for feed in (admit_starts, admit_requests, *feeding_gates, claim_due):
-            await feed(feeding)
+            await _patiently(feeding, feed)
 
     # A deadlock would have been an error of one of them.
     with psycopg.connect(database, autocommit=True) as eye:

@@ -17,6 +17,15 @@ async def until_blocked(eye: psycopg.Connection[Any], count: int = 1) -> None:
             await asyncio.sleep(0.002)
 
 
+async def until_none_blocked(eye: psycopg.Connection[Any]) -> None:
+    """Return once no session of the database waits for a lock."""
+    async with asyncio.timeout(_PATIENCE_SECONDS):
+        while True:
+            if not blocked_count(eye):
+                return
+            await asyncio.sleep(0.002)
+
+
 def blocked_count(eye: psycopg.Connection[Any]) -> int:
     """Return how many sessions of the database wait for a lock."""
     row = eye.execute(

@@ -57,15 +57,19 @@ class ScriptedEngine:
         if not self.has_sessions:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
         self.sessions += 1
+        # An answer that the client has may still be under way here: gRPC takes one at a time.
+        writing = asyncio.Lock()
         async with asyncio.TaskGroup() as group:
             async for frame in requests:
                 for call in frame.calls:
-                    group.create_task(self._answer_in_session(call, context))
+                    group.create_task(self._answer_in_session(call, context, writing))
                 self.cancelled.extend(frame.cancelled)
                 if frame.cancelled:
                     self.told.set()
 
-    async def _answer_in_session(self, call: messages.SessionCall, context: Any) -> None:
+    async def _answer_in_session(
+        self, call: messages.SessionCall, context: Any, writing: asyncio.Lock
+    ) -> None:
         field = call.WhichOneof("request")
         assert field is not None
         entry = await self._next(getattr(call, field), dict(call.trace_context))
@@ -80,7 +84,8 @@ class ScriptedEngine:
             # A response of the wrong type is read as if it were of the right one, as gRPC does.
             getattr(answer, field).MergeFromString(entry.SerializeToString())
             getattr(answer, field).SetInParent()
-        await context.write(messages.SessionResponse(answers=[answer]))
+        async with writing:
+            await context.write(messages.SessionResponse(answers=[answer]))
 
     async def _next(self, request: Message, metadata: dict[str, Any]) -> Any:
         self.requests.append(request)
