@@ -96,19 +96,15 @@ BEGIN
     ORDER BY p.slot, p.namespace, p.process_id
     FOR NO KEY UPDATE OF p;
 
-    -- Their orders and gates are locked in there, and they are weighed.
+    -- Their orders and gates are locked in there, and they are weighed. All who may pass now pass in one
+    -- promotion: of two, who is promoted first would go before the other, whoever comes first.
     RETURN QUERY
     SELECT *
     FROM settle_gates(
         coalesce(p_now, clock_timestamp()), p_replica_id, p_patience, p_limit, v_slot,
         array_fill(p_namespace, ARRAY[coalesce(cardinality(v_slot), 0)]), v_process_id, NULL,
-        array_fill(p_namespace, ARRAY[coalesce(cardinality(p_order_key), 0)]), p_order_key);
-    RETURN QUERY
-    SELECT g.slot, g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
-        NULL::double precision, NULL::double precision
-    FROM promote_gates(
-        coalesce(p_now, clock_timestamp()), p_replica_id, p_patience, p_limit,
+        array_fill(p_namespace, ARRAY[coalesce(cardinality(p_order_key), 0)]), p_order_key,
         array_fill(p_namespace, ARRAY[coalesce(cardinality(p_gate), 0)]), p_gate,
-        array_fill(p_namespace, ARRAY[coalesce(cardinality(p_line), 0)]), p_line) g;
+        array_fill(p_namespace, ARRAY[coalesce(cardinality(p_line), 0)]), p_line);
 END;
 $$;

@@ -146,20 +146,16 @@ BEGIN
     RETURNING 'changed', g.capacity, g.held, g.revision, g.created_at, g.updated_at
     INTO verdict, capacity, held, revision, created_at, updated_at;
     RETURN NEXT;
-    -- Who gave way comes to wait for its gates, and who waited behind it is next.
+    -- Who gave way comes to wait for its gates, and who waited behind it is next. They pass in the same
+    -- promotion as those who waited for what was left: in one of their own they would go before these.
     RETURN QUERY
     SELECT NULL::text, NULL::integer, NULL::integer, NULL::bigint, NULL::timestamptz,
         NULL::timestamptz, g.slot, g.process_id, g.task_id, g.gate, g.line, g.order_key,
         g.wait_seconds, g.due_seconds
     FROM settle_gates(
         v_now, p_replica_id, p_patience, p_limit, v_left_slots,
-        array_fill(p_namespace, ARRAY[coalesce(cardinality(v_left_slots), 0)]), v_left_ids) g;
-    RETURN QUERY
-    SELECT NULL::text, NULL::integer, NULL::integer, NULL::bigint, NULL::timestamptz,
-        NULL::timestamptz, g.slot, g.process_id, g.task_id, g.gate, g.line, g.order_key,
-        NULL::double precision, NULL::double precision
-    FROM promote_gates(
-        v_now, p_replica_id, p_patience, p_limit,
-        array_fill(p_namespace, ARRAY[cardinality(v_left)]), v_left, '{}', '{}') g;
+        array_fill(p_namespace, ARRAY[coalesce(cardinality(v_left_slots), 0)]), v_left_ids,
+        p_left_namespace => array_fill(p_namespace, ARRAY[cardinality(v_left)]),
+        p_left => v_left) g;
 END;
 $$;

@@ -5,7 +5,7 @@
 --
 -- Called at the end of every transaction that changes what a gated process has in hand or in line.
 -- p_task_id, beside its process: a task that waited and has ended, or is new; null: none.
--- p_moved: orders of which somebody has ended.
+-- p_moved: orders of which somebody has ended; p_left: gates that were left; p_line: lines to be looked at.
 -- Locks: orders and gates of these processes, in key order; then as promote_gates. The caller has locked
 -- the processes.
 -- Returns: tasks that are due now, of these processes and of others, or, with due_seconds, are first in line
@@ -22,7 +22,11 @@ CREATE FUNCTION settle_gates(
     p_process_id      text[],
     p_task_id         bigint[] DEFAULT NULL,
     p_moved_namespace text[] DEFAULT NULL,
-    p_moved           text[] DEFAULT NULL
+    p_moved           text[] DEFAULT NULL,
+    p_left_namespace  text[] DEFAULT NULL,
+    p_left            text[] DEFAULT NULL,
+    p_line_namespace  text[] DEFAULT NULL,
+    p_line            text[] DEFAULT NULL
 )
 RETURNS TABLE (
     slot smallint, namespace text, process_id text, task_id bigint, gate text, line text,
@@ -43,10 +47,10 @@ DECLARE
     v_order_spaces text[];
     v_gates        text[];
     v_gate_spaces  text[];
-    v_left         text[];      -- gates given back, with their namespaces
-    v_left_spaces  text[];
-    v_lines        text[];      -- lines to be looked at, likewise
-    v_line_spaces  text[];
+    v_left         text[] := p_left;  -- gates given back, with their namespaces
+    v_left_spaces  text[] := p_left_namespace;
+    v_lines        text[] := p_line;  -- lines to be looked at, likewise
+    v_line_spaces  text[] := p_line_namespace;
     v_freed        text[];
     v_process      record;
     v_task         record;

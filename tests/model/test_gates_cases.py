@@ -348,6 +348,41 @@ def test_a_process_keeps_the_gates_of_a_timer_that_a_call_has_sent_back_at_once(
     gates_empty(scene.storage)
 
 
+def test_who_stands_in_line_for_what_its_process_has_got_passes_when_another_of_it_has_ended(
+    scene: Scene,
+) -> None:
+    scene.start("a", "b")
+    scene.storage.let_time_pass(SECOND)
+    scene.storage.set_gate("x", 2)
+    scene.call("a")
+    scene.call("b", "x", "z", order=Order("o", Version.parse("1")))
+    scene.claim()
+    constraints = Constraints(gates={"x": 1, "y": 1, "z": 1}, priority=1, hold=GateHold.PROCESS)
+    scene.settle("a", success(SetTimer(after=dt.timedelta(), constraints=constraints)))
+    scene.call("a", "x", "z")
+    scene.call("a", "x", "y", order=Order("o", Version.parse("2")))
+    # The timer passes, and the younger call, before which that goes back at once.
+    scene.settle("b")
+    scene.claim()
+
+    scene.settle("a")
+
+    assert scene.runs() == {"a"}
+    assert scene.held("a").task.task_type is TaskType.CALL
+    gates_empty(scene.storage)
+
+
+def test_who_comes_first_passes_first_where_another_gives_way(scene: Scene) -> None:
+    scene.start("a", "b")
+    scene.call("a", "x", "y", run=False)
+    scene.call("b", "y", priority=1)
+    scene.call("a", "y", "z", priority=5)
+
+    scene.storage.set_gate("x", 0)
+
+    assert scene.runs() == {"b"}
+
+
 def broken_by_a_timer(scene: Scene) -> None:
     """Break process a by a timer with a gate; start b."""
     scene.start("b")
