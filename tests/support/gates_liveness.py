@@ -1,16 +1,16 @@
 """Liveness of gates: once faults stop, everybody passes who is not kept out by a living process.
 
 Faults stop in whatever state, processors succeed, and nothing new is asked for. Then whoever waits
-still waits for a gate that a process holds until it ends; once these processes complete, nobody
-waits, and nothing is held.
+still waits for a gate that a process holds until it ends, or for somebody who does; once these
+processes complete, nobody waits, and nothing is held.
 """
 
 import datetime as dt
 
-from progressor.domain.constraint import GatedState
 from progressor.domain.intent import Complete, RemoveProcess
 from progressor.domain.process import ProcessStatus
 from progressor.domain.task import TaskType
+from tests.support.model import ModelProcess, ModelTask
 from tests.support.modelled_gates import ModelledGates
 from tests.support.storage import LEASE_TIMEOUT, success
 from tests.support.storage_strategies import LONGEST_BACKOFF, LONGEST_TIMER
@@ -26,14 +26,15 @@ def gates_empty(storage: ModelledGates) -> None:
     for desk in sorted(storage.alive):
         storage.collect(desk)
     for gate, capacity in sorted(storage.model.capacities.items()):
-        storage.set_gate(gate, max(1, capacity))
+        if capacity == 0:
+            storage.set_gate(gate, 1)
     for pause in (LONGEST_BACKOFF, LONGEST_TIMER):
         _work_through(storage)
         storage.let_time_pass(pause)
     _work_through(storage)
-    _only_processes_keep_anybody_out(storage)
-    while any(storage.model.kept[each] for each in storage.model.processes.values()):
-        _complete_one_that_holds(storage)
+    while _waits(storage) or _keeping(storage):
+        if not _solve_contradiction(storage):
+            _complete_one_that_holds(storage)
         _work_through(storage)
     storage.tables_are_as_the_model_says()
     assert list(storage.model.gated()) == []
@@ -43,7 +44,8 @@ def gates_empty(storage: ModelledGates) -> None:
 
 def _work_through(storage: ModelledGates) -> None:
     for _ in range(_ROUNDS_MAX):
-        storage.claim(wait=True, limit=100)
+        if storage.due():
+            storage.claim(wait=True, limit=100)
         if not storage.held:
             return
         while storage.held:
@@ -54,17 +56,67 @@ def _work_through(storage: ModelledGates) -> None:
     raise AssertionError("there is always more to do")
 
 
-def _only_processes_keep_anybody_out(storage: ModelledGates) -> None:
-    model, now = storage.model, storage.clock.now()
-    kept = {gate for process in model.processes.values() for gate in model.kept[process]}
-    first = [
+def _waits(storage: ModelledGates) -> list[tuple[ModelProcess, ModelTask]]:
+    return list(storage.model.apart())
+
+
+def _keeping(storage: ModelledGates) -> list[str]:
+    model = storage.model
+    return [name for name, process in model.processes.items() if model.kept[process]]
+
+
+def _solve_contradiction(storage: ModelledGates) -> bool:
+    """Assert that all wait with a reason that lasts, but for a start that is cancelled; was one?
+
+    Nothing of a process runs before its start. So a start may wait for the smaller version of a
+    call that stands behind it, or behind another such start: whoever asked for that must cancel one
+    of them. Otherwise nobody can wait in a circle.
+    """
+    model = storage.model
+    with_reason = _wait_for_processes(storage)
+    circle = [each for each in _waits(storage) if each[1] not in with_reason]
+    if not circle:
+        return False
+    contradictions = [
         (process, task)
-        for process, task in model.apart()
-        if model.in_the_way(process, task, now) == {GatedState.GATES}
+        for process, task in circle
+        if task.task_type is TaskType.INIT
+        and any(
+            other in circle and other[0].status is ProcessStatus.INIT
+            for other in model.smaller_versions(task)
+        )
     ]
-    assert bool(first) == bool(model.apart()), "all of them wait for each other"
-    for process, task in first:
-        assert model.full(task, model.own(process, task)) & kept, f"{task} waits for nobody"
+    assert contradictions, f"{[task.task_id for _, task in circle]} wait for each other"
+    process, task = contradictions[0]
+    storage.cancel_task(model.name_of(process), task)
+    return True
+
+
+def _wait_for_processes(storage: ModelledGates) -> set[ModelTask]:
+    """Return who waits, by however many others, for a gate that another process holds for good."""
+    model = storage.model
+    kept = {gate for process in model.processes.values() for gate in model.kept[process]}
+    found: set[ModelTask] = set()
+    while True:
+        reserved = {
+            gate
+            for process, task in _waits(storage)
+            if task in found
+            for gate in model.reserved_for(process, task)
+        }
+        more = {
+            task
+            for process, task in _waits(storage)
+            if task not in found
+            and (
+                model.full(task, model.own(process, task)) & (kept | reserved)
+                or {other for _, other in model.smaller_versions(task)} & found
+                or set(model.before(process, task)) & found
+            )
+        }
+        if not more:
+            return found
+        found |= more
 
 
 def _complete_one_that_holds(storage: ModelledGates) -> None:

@@ -22,15 +22,16 @@ What DESIGN leaves open, and the model therefore to storage:
 import collections
 import dataclasses
 import datetime as dt
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from progressor.domain.admission import Verdict
-from progressor.domain.constraint import Constraints, GatedState, GateHold
+from progressor.domain.constraint import Constraints, GatedState, GateHold, Order
 from progressor.domain.intent import SetTimer
 from progressor.domain.process import ProcessStatus
 from progressor.domain.settlement import Finish, Settlement
 from progressor.domain.task import TIMER_TYPES, TaskStatus, TaskType
+from tests.support.gates_trace import Passed
 from tests.support.model import Model, ModelProcess, ModelTask
 
 PATIENCE = dt.timedelta(seconds=60)
@@ -61,12 +62,10 @@ class GatedModel(Model):
         self.passages: dict[ModelTask, Passage] = {}
         self.kept: dict[ModelProcess, set[str]] = collections.defaultdict(set)
         """Gates that are held until the process ends."""
+        self.unseen: dict[ModelProcess, set[str]] = collections.defaultdict(set)
+        """Of these, what one has got and gone back since others of its process were looked at."""
         self.reserved: dict[ModelProcess, dict[str, int]] = {}
         """Gates, and the tasks for which they are."""
-        self.taken: dict[ModelTask, set[str]] = {}
-        """The places that were taken when a task last passed."""
-        self.given_back: dict[ModelTask, set[str]] = {}
-        """Gates that others gave back when a task passed before them."""
 
     # Deeds.
 
@@ -148,6 +147,7 @@ class GatedModel(Model):
         while available and self.held(gate) > capacity:
             process, task = available.pop()
             self._set_apart(process, task, now)
+            self.unseen[process].clear()
 
     def look(self, process: ModelProcess, now: dt.datetime) -> None:
         """Take out of the line of a process what waits for a retry, or is not the first in it."""
@@ -160,6 +160,7 @@ class GatedModel(Model):
                 passage.run_at, passage.attempts = task.due_at, task.attempt
                 self._set_apart(process, task, now)
         self._step_back(process, now)
+        self.unseen[process].clear()
         if process.status in _GONE and not self._available(process):
             self.kept[process].clear()
 
@@ -176,7 +177,6 @@ class GatedModel(Model):
     def pass_on(self, task: ModelTask, now: dt.datetime) -> None:
         """Have a task pass that storage has let pass."""
         process = self.process_of(task)
-        self.taken[task] = self.wants(task) - self.holds(process) - self._kept_free(process, task)
         self.passages[task].is_available = True
         process.apart.remove(task)
         if _constraints(task).hold is GateHold.PROCESS:
@@ -188,16 +188,16 @@ class GatedModel(Model):
             process.line.append(task)
             process.line.sort(key=_turn)
         self._line_up(process, now)
-        before = self.holds(process)
         self._step_back(process, now)
-        self.given_back[task] = before - self.holds(process)
 
-    def keep(self, holders: Collection[int]) -> None:
-        """Take from storage who has passed for its process, and gone back in the same deed."""
-        for process, task in self.apart():
-            is_back = self.passages[task].named is GatedState.PROCESS and _id(task) in holders
-            if is_back and _constraints(task).hold is GateHold.PROCESS:
-                self.kept[process] |= self.wants(task)
+    def keep(self, trace: Iterable[Passed]) -> None:
+        """Note who has passed for its process, also if it has gone back in the same deed."""
+        for passage in trace:
+            task = self.find(passage.task_id)
+            if _constraints(task).hold is GateHold.PROCESS:
+                process, gates = self.process_of(task), self.wants(task)
+                self.kept[process] |= gates
+                self.unseen[process] |= set() if self.passages[task].is_available else gates
 
     # Facts.
 
@@ -209,7 +209,11 @@ class GatedModel(Model):
 
     def gated_of(self, process: ModelProcess) -> list[ModelTask]:
         """Return those of a process."""
-        return [task for task in process.tasks if task in self.passages and not task.has_ended]
+        return [
+            task
+            for task in process.tasks
+            if task.constraints is not None and task in self.passages and not task.has_ended
+        ]
 
     def apart(self) -> list[tuple[ModelProcess, ModelTask]]:
         """Return those that wait for their constraints."""
@@ -222,6 +226,10 @@ class GatedModel(Model):
     def process_of(self, task: ModelTask) -> ModelProcess:
         """Return the process of a task with constraints."""
         return next(process for process, each in self.gated() if each is task)
+
+    def find(self, task_id: int) -> ModelTask:
+        """Return a task with constraints that has not ended."""
+        return next(task for _, task in self.gated() if task.task_id == task_id)
 
     def is_gated(self, process: ModelProcess) -> bool:
         """Tell whether a process has to do with gates."""
@@ -246,15 +254,12 @@ class GatedModel(Model):
 
     def held(self, gate: str) -> int:
         """Return how many hold a gate, or have it reserved."""
-        return sum(each == gate for _, each in self.places())
-
-    def places(self) -> set[tuple[ModelProcess, str]]:
-        """Return who has a place of which gate."""
-        return {
-            (process, gate)
+        return sum(
+            gate in self.kept[process]
+            or gate in self.reserved.get(process, {})
+            or gate in self.holds(process)
             for process in self.processes.values()
-            for gate in self.holds(process) | self.kept[process] | self.reserved_for(process)
-        }
+        )
 
     def has_waited_long(self, task: ModelTask, now: dt.datetime) -> bool:
         """Tell whether a task could have run, but for its gates, for longer than the patience."""
@@ -268,24 +273,54 @@ class GatedModel(Model):
         run_at = self.passages[task].run_at
         if run_at is not None and run_at > now:
             found.add(GatedState.TIME)
-        if self._has_smaller_version(task):
+        if self.smaller_versions(task):
             found.add(GatedState.ORDER)
         if self._is_behind(process, task) or process.running is not None:
             found.add(GatedState.PROCESS)
-        if self._stands_behind(process, task):
+        if self.older_in_line(process, task):
             found.add(GatedState.PROCESS)
         if self.full(task, set() if found else self.own(process, task)):
             found.add(GatedState.GATES)
         return found
 
+    def smaller_versions(self, task: ModelTask) -> list[tuple[ModelProcess, ModelTask]]:
+        """Return those before which a task must not go by its order."""
+        order = _constraints(task).order
+        return [
+            (process, other)
+            for process, other in self.gated()
+            if order is not None and _is_smaller(other.constraints, order)
+        ]
+
+    def older_in_line(self, process: ModelProcess, task: ModelTask) -> list[ModelTask]:
+        """Return the older calls of its process that stand in line for the same gates."""
+        return [
+            other
+            for other in process.apart
+            if self.passages[other].named is GatedState.GATES
+            and TIMER_TYPES.isdisjoint({task.task_type, other.task_type})
+            and _id(other) < _id(task)
+            and self.wants(other) == self.wants(task)
+        ]
+
+    def before(self, process: ModelProcess, task: ModelTask) -> list[ModelTask]:
+        """Return who keeps a task from its process, at rest and not being in its line."""
+        starts = [
+            other
+            for other in process.apart
+            if other.task_type is TaskType.INIT and other is not task
+        ]
+        return starts + self.older_in_line(process, task)
+
     def own(self, process: ModelProcess, task: ModelTask) -> set[str]:
         """Return the gates that are no hindrance to a task: its process has them, unused.
 
         What is reserved for another of its process it may come to use too, but only if it is the
-        first of its line when that is looked at: so far that gate is full.
+        first of its line when that is looked at: so far that gate is full. So is what its process
+        has got by another that has gone back: when who took its turn has ended, that is looked at.
         """
         used = {gate for other in self._available(process) for gate in self.wants(other)}
-        return (self.kept[process] - used) | self.reserved_for(process, task)
+        return (self.kept[process] - used - self.unseen[process]) | self.reserved_for(process, task)
 
     def reserved_for(self, process: ModelProcess, task: ModelTask | None = None) -> set[str]:
         """Return which gates are reserved for a task, or for any of its process."""
@@ -306,59 +341,74 @@ class GatedModel(Model):
         process = self.process_of(task)
         run_at = self.passages[task].run_at
         assert run_at is None or run_at <= now, "before its time"
-        assert not self._has_smaller_version(task), "before a smaller version"
+        assert not self.smaller_versions(task), "before a smaller version"
         assert not self._is_behind(process, task), "out of turn"
         may_stand_behind = self.has_waited_long(task, now) and task.task_type not in TIMER_TYPES
         assert process.running is None or may_stand_behind, "two tasks of a process"
 
-    def assert_rank(self, passed: Collection[ModelTask], now: dt.datetime) -> None:
-        """Assert that nobody was passed who could have gone instead, and comes first."""
+    def assert_passages(
+        self, trace: Iterable[Passed], now: dt.datetime, *, by_rank: bool = True
+    ) -> None:
+        """Assert of each task that has passed that it had all its gates, and passed nobody."""
+        for passage in trace:
+            task = self.find(passage.task_id)
+            assert self.wants(task) <= passage.holders, "some of its gates, and not all"
+            self._assert_version(task, passage)
+            if by_rank:
+                self._assert_rank(task, passage, now)
+
+    def _assert_version(self, task: ModelTask, passage: Passed) -> None:
+        order = _constraints(task).order
+        smaller = [
+            other.task_id
+            for process in self.processes.values()
+            for other in process.tasks
+            if order is not None
+            and other.task_id in passage.states
+            and _is_smaller(other.constraints, order)
+        ]
+        assert smaller == [], f"{task.task_id} of {order} has passed {smaller}"
+
+    def _assert_rank(self, task: ModelTask, passage: Passed, now: dt.datetime) -> None:
+        """Assert that nobody was passed who could have gone instead, and comes first.
+
+        That is one who stood in line for gates that all had a place, and did not get them: a place
+        that it lacks was taken before its eyes. Nothing but gates is in its way now, and nothing
+        has happened in its process since.
+        """
         for process, waiting in self.apart():
-            if self.in_the_way(process, waiting, now) != {GatedState.GATES}:
-                continue
-            full = self.full(waiting, self.own(process, waiting))
-            for task in passed:
-                is_enough = (
-                    full <= self.taken[task]
-                    and all(self.held(gate) - 1 < self.capacities[gate] for gate in full)
-                    and not self.wants(waiting) & self.given_back[task]
-                )
-                first = min(self.rank(each, now) for each in (task, *self._before(task, waiting)))
-                assert not is_enough or first <= self.rank(waiting, now), (
-                    f"{task.task_id}, wanting {self.wants(task)}, has passed {waiting.task_id},"
-                    f" wanting {self.wants(waiting)}"
-                )
+            name = self.name_of(process)
+            has = passage.has(name, _id(waiting)) - self._used(process, passage)
+            lacks = self.wants(waiting) - has
+            could_go = (
+                passage.states.get(_id(waiting)) == GatedState.GATES
+                and name not in passage.stirred
+                and all(passage.held(gate) < self.capacities[gate] for gate in lacks)
+                and self.in_the_way(process, waiting, now) == {GatedState.GATES}
+            )
+            assert (
+                not could_go
+                or not lacks & passage.taken
+                or self.rank(task, now) <= self.rank(waiting, now)
+            ), (
+                f"{task.task_id}, wanting {self.wants(task)}, has passed {waiting.task_id},"
+                f" wanting {self.wants(waiting)}"
+            )
+
+    def _used(self, process: ModelProcess, passage: Passed) -> set[str]:
+        """Return what tasks of a process that were available went on with."""
+        return {
+            gate
+            for other in self.gated_of(process)
+            if passage.states.get(_id(other)) == GatedState.AVAILABLE
+            for gate in self.wants(other)
+        }
 
     def rank(self, task: ModelTask, now: dt.datetime) -> tuple[Any, ...]:
         """Return what tasks are let pass by: the smaller first."""
         if self.has_waited_long(task, now):
             return (0, self.passages[task].ripe_at, _id(task))
         return (1, _constraints(task).priority, _id(task))
-
-    def _kept_free(self, process: ModelProcess, task: ModelTask) -> set[str]:
-        """Return what is reserved for a task: for any of its process, or of its line."""
-        lacks = self.wants(task) - self.kept[process]
-        return {
-            gate
-            for other, waiting in self.gated()
-            for gate in self.reserved_for(other, waiting)
-            if other is process or self.wants(waiting) - self.kept[other] == lacks
-        }
-
-    def _before(self, task: ModelTask, waiting: ModelTask) -> list[ModelTask]:
-        """Return who may have kept one waiting in the same deed before another of its process.
-
-        That joins their line before them, and sends them back: afterwards they wait behind it, as
-        if they had not passed. So the one waiting comes before it, but after them, and they come
-        after it: whoever of the three goes, has passed another.
-        """
-        return [
-            other
-            for other in self.process_of(task).apart
-            if self.passages[other].named is GatedState.PROCESS
-            and (_id(other) > _id(task) or other.task_type in TIMER_TYPES)
-            and self.wants(other) & self.wants(waiting)
-        ]
 
     def _constrain_timer(self, process: ModelProcess, now: dt.datetime) -> None:
         timer = process.timer
@@ -398,6 +448,8 @@ class GatedModel(Model):
         for task in line[1:]:
             if task in self.passages and self.passages[task].is_available:
                 self._set_apart(process, task, now)
+                if _constraints(task).hold is GateHold.PROCESS:
+                    self.unseen[process] |= self.wants(task)
 
     def _available(self, process: ModelProcess) -> list[ModelTask]:
         return [task for task in self.gated_of(process) if self.passages[task].is_available]
@@ -407,14 +459,6 @@ class GatedModel(Model):
         waits = passage.named is GatedState.TIME
         return waits and passage.run_at is not None and passage.run_at <= now
 
-    def _has_smaller_version(self, task: ModelTask) -> bool:
-        order = _constraints(task).order
-        others = (_constraints(other).order for _, other in self.gated())
-        return order is not None and any(
-            other is not None and other.key == order.key and other.version < order.version
-            for other in others
-        )
-
     def _is_behind(self, process: ModelProcess, task: ModelTask) -> bool:
         """Tell whether another task of the process comes first that is in line."""
         if process.status is ProcessStatus.INIT and task.task_type is not TaskType.INIT:
@@ -423,15 +467,10 @@ class GatedModel(Model):
             return bool(process.line)
         return any(_id(other) < _id(task) or _has_begun(other) for other in process.line)
 
-    def _stands_behind(self, process: ModelProcess, task: ModelTask) -> bool:
-        """Tell whether an older call of its process stands in line for the same gates."""
-        return task.task_type not in TIMER_TYPES and any(
-            self.passages[other].named is GatedState.GATES
-            and other.task_type not in TIMER_TYPES
-            and _id(other) < _id(task)
-            and self.wants(other) == self.wants(task)
-            for other in process.apart
-        )
+
+def _is_smaller(constraints: Constraints | None, order: Order) -> bool:
+    other = None if constraints is None else constraints.order
+    return other is not None and other.key == order.key and other.version < order.version
 
 
 def _constraints(task: ModelTask) -> Constraints:

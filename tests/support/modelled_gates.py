@@ -1,10 +1,11 @@
 """Storage with gates and its model side by side: after each deed, who has passed is looked at."""
 
+import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
-from collections.abc import Iterator
-from typing import LiteralString
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any, LiteralString, TypeVar
 
 import pytest
 
@@ -12,32 +13,66 @@ from progressor import errors
 from progressor.domain.admission import Verdict
 from progressor.domain.constraint import Constraints, GatedState
 from progressor.domain.intent import Outcome
+from progressor.domain.process import Process, ProcessKey, ProcessStatus
 from progressor.domain.task import TaskStatus, TaskType
 from progressor.storage.promoted import Promoted
+from progressor.storage.settlements import LeaseLost
 from tests.support.gates_model import GatedModel
+from tests.support.gates_trace import Note, note_passages
+from tests.support.laws import broken_laws
 from tests.support.model import ModelProcess, ModelTask
 from tests.support.modelled_storage import ModelledStorage, key_of
 from tests.support.storage import NAMESPACE, a_request
+from tests.support.storage_machine import Machinery
 
-_GATED: LiteralString = "SELECT task_id, state::text FROM progressor.gated"
-_HOLDERS: LiteralString = """
-    SELECT process_id, gate, is_reserved, task_id FROM progressor.gate_holders"""
-_GATES: LiteralString = "SELECT gate, capacity, held FROM progressor.gates"
-_LINES: LiteralString = """
-    SELECT l.line, l.head_priority, l.head_task_id, l.oldest_at, l.oldest_id
-    FROM progressor.gate_lines l
-    ORDER BY l.line"""
-_HEADS: LiteralString = """
-    SELECT DISTINCT ON (g.line) g.line, g.priority, g.task_id,
-        min(g.ripe_at) OVER (PARTITION BY g.line),
-        first_value(g.task_id) OVER (PARTITION BY g.line ORDER BY g.ripe_at, g.task_id)
-    FROM progressor.gated g
-    WHERE g.line IS NOT NULL
-    ORDER BY g.line, g.priority, g.task_id"""
+T = TypeVar("T")
+
+_SEEN: LiteralString = """
+    WITH noted AS (
+        DELETE FROM public.noted RETURNING place, what, process_id, task_id, detail
+    )
+    SELECT
+        (SELECT json_agg(json_build_array(
+                p.process_id, p.status, p.detail, p.corrupted_by, p.last_event_id,
+                encode(p.aux_state, 'hex')
+            ) ORDER BY p.process_id COLLATE "C")
+        FROM progressor.processes p),
+        (SELECT json_agg(json_build_array(
+                t.task_id, t.process_id, t.task_type, coalesce(s.status, t.status),
+                t.attempt_count, s.due_at, t.error_reason, encode(t.response, 'hex'),
+                t.idempotency_key
+            ) ORDER BY t.task_id)
+        FROM progressor.tasks t
+        LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)),
+        (SELECT json_object_agg(g.task_id, g.state) FROM progressor.gated g),
+        (SELECT json_agg(json_build_array(h.process_id, h.gate, h.is_reserved, h.task_id))
+        FROM progressor.gate_holders h),
+        (SELECT json_object_agg(g.gate, json_build_array(g.capacity, g.held))
+        FROM progressor.gates g),
+        (SELECT json_agg(json_build_array(n.what, n.process_id, n.task_id, n.detail)
+            ORDER BY n.place)
+        FROM noted n)"""
+_PROCESS: LiteralString = """
+    SELECT status::text, previous_status::text, detail, aux_state, metadata, corrupted_by,
+        created_at, status_changed_at, last_event_id, init_task_id
+    FROM progressor.processes
+    WHERE process_id = %s"""
 _LOCK: LiteralString = """
     SELECT FROM progressor.processes WHERE process_id = %s FOR NO KEY UPDATE"""
 _LOOKS_MAX = 20
 """Each look promotes what it finds: more than there are tasks would be a circle."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """What the tables hold, read at once, and what was noted since they were read before."""
+
+    processes: list[tuple[Any, ...]]
+    tasks: list[tuple[Any, ...]]
+    states: dict[int, GatedState]
+    holders: list[tuple[str, str, bool, int]]
+    gates: dict[str, tuple[int, int]]
+    notes: list[Note]
 
 
 class ModelledGates(ModelledStorage):
@@ -47,9 +82,65 @@ class ModelledGates(ModelledStorage):
     locked: str | None = None
     """A process that somebody keeps locked."""
 
+    _seen: Seen | None = None
+    """What the tables hold, as long as nothing has been done since."""
+    _judged: Seen | None = None
+    """What was found right."""
+
+    def __init__(self, machinery: Machinery) -> None:
+        """Begin with empty tables, and both replicas alive."""
+        super().__init__(machinery)
+        self.trace = note_passages(machinery.eye)
+        self._notes: list[Note] = []
+
     def a_model(self) -> GatedModel:
         """Return the model to compare with."""
         return GatedModel()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to its end."""
+        self._seen = None
+        return super().do(work)
+
+    def process(self, key: ProcessKey) -> Process:
+        """Return a process as storage has it; that Get tells the same has tests of its own."""
+        row = self.machinery.eye.execute(_PROCESS, [key.process_id], prepare=True).fetchone()
+        assert row is not None
+        status, previous_status, *others = row
+        detail, aux_state, metadata, corrupted_by, *instants, last_event_id, init_task_id = others
+        return Process(
+            key=key,
+            status=ProcessStatus(status),
+            previous_status=None if previous_status is None else ProcessStatus(previous_status),
+            detail=detail,
+            aux_state=aux_state,
+            metadata=metadata,
+            corrupted_by=corrupted_by,
+            created_at=instants[0],
+            status_changed_at=instants[1],
+            last_event_id=last_event_id,
+            init_task_id=init_task_id,
+            result=None,
+        )
+
+    def beat(self) -> None:
+        """Let those that live write a heartbeat, at once."""
+        self.do(self._beat_at_once())
+        self.beaten |= dict.fromkeys(self.alive, self.clock.now())
+
+    async def _beat_at_once(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in self.alive:
+                group.create_task(self.desks[number].beat())
+
+    def seen(self) -> Seen:
+        """Read the tables, if anything has been done since they were read."""
+        if self._seen is None:
+            row = self.machinery.eye.execute(_SEEN, prepare=True).fetchone()
+            assert row is not None
+            self._seen = _read(row)
+            self._notes += self._seen.notes
+        return self._seen
 
     def request(
         self,
@@ -157,8 +248,14 @@ class ModelledGates(ModelledStorage):
         self.follow(by_rank=False)
 
     def settle_too_late(self, which: int, outcome: Outcome) -> None:
-        """Settle under a lease that is lost: nothing changes."""
-        super().settle_too_late(which, outcome)
+        """Settle under a lease that is lost: nothing changes, which the tables show."""
+        if not self.stale:
+            return
+        late = self.stale[which % len(self.stale)]
+
+        settled = self.do(self.desks[late.desk].settle(late.task, outcome))
+
+        assert settled == LeaseLost()
         self.follow()
 
     def what_waits_is_told(self) -> None:
@@ -176,43 +273,53 @@ class ModelledGates(ModelledStorage):
         now = self.clock.now()
         self.adopt()
         told = self._told()
-        rows = self.machinery.eye.execute(_GATED).fetchall()
-        states = {row[0]: GatedState(row[1]) for row in rows}
+        seen = self.seen()
+        trace = self.trace.replay(self._notes, self.model.capacities)
+        self._notes = []
         waited = {task for _, task in self.model.apart()}
-        passed = [task for task in waited if states.get(_id(task)) is GatedState.AVAILABLE]
+        passed = [task for task in waited if seen.states.get(_id(task)) is GatedState.AVAILABLE]
         for task in passed:
             self.model.assert_may_pass(task, now)
         for task in passed:
             self.model.pass_on(task, now)
-        # Not before: what they had reserved by then, they have not taken now.
-        self.model.reserve(self._reserved())
-        self._are_told(passed, waited, told, states)
+        self.model.reserve(_reserved(seen))
+        self._are_told(passed, waited, told, seen.states)
         for _, task in self.model.gated():
-            self.model.passages[task].named = states[_id(task)]
-        holders = self.machinery.eye.execute(_HOLDERS).fetchall()
-        self.model.keep({task_id for _, _, is_reserved, task_id in holders if not is_reserved})
-        if by_rank:
-            self.model.assert_rank(passed, now)
+            self.model.passages[task].named = seen.states[_id(task)]
+        self.model.keep(trace)
+        self.model.assert_passages(trace, now, by_rank=by_rank)
 
     def tables_are_as_the_model_says(self) -> None:
         """Compare everything."""
-        super().tables_are_as_the_model_says()
-        eye, model, now = self.machinery.eye, self.model, self.clock.now()
-        states = {row[0]: GatedState(row[1]) for row in eye.execute(_GATED).fetchall()}
-        assert states.keys() == {task.task_id for _, task in model.gated()}
+        self.adopt()
+        seen, model, now = self.seen(), self.model, self.clock.now()
+        for rows, modelled in (
+            (seen.processes, model.process_rows()),
+            (seen.tasks, model.task_rows()),
+        ):
+            assert rows == modelled, (
+                f"in the tables {set(rows) - set(modelled)},"
+                f" in the model {set(modelled) - set(rows)}"
+            )
+        assert seen.states.keys() == {task.task_id for _, task in model.gated()}
         for process, task in model.gated():
-            self._state_is_right(process, task, states[_id(task)], now)
-        holders = eye.execute(_HOLDERS).fetchall()
-        assert {(row[0], row[1]) for row in holders if not row[2]} == {
+            self._state_is_right(process, task, seen.states[_id(task)], now)
+        assert {(row[0], row[1]) for row in seen.holders if not row[2]} == {
             (process_id, gate)
             for process_id, process in model.processes.items()
             for gate in model.holds(process)
         }
-        assert {row[0]: row[1:] for row in eye.execute(_GATES).fetchall()} == {
+        assert seen.gates == {
             gate: (capacity, model.held(gate)) for gate, capacity in model.capacities.items()
         }
-        assert eye.execute(_LINES).fetchall() == eye.execute(_HEADS).fetchall()
-        assert self.do(self.desks[0].gates.find_idle([NAMESPACE.name])) == ()
+
+    def judge(self) -> None:
+        """Compare everything, and ask for the laws of gates, unless nothing was done since."""
+        if self.seen() is not self._judged:
+            self.tables_are_as_the_model_says()
+            broken = broken_laws(self.machinery.eye, of_gates=True, now=self.clock.now())
+            assert broken == {}, broken
+            self._judged = self.seen()
 
     def _state_is_right(
         self, process: ModelProcess, task: ModelTask, state: GatedState, now: dt.datetime
@@ -222,14 +329,6 @@ class ModelledGates(ModelledStorage):
             return
         in_the_way = self.model.in_the_way(process, task, now)
         assert state in in_the_way, f"{task.task_id} names {state}, waits for {in_the_way}"
-
-    def _reserved(self) -> dict[str, dict[str, int]]:
-        reserved: dict[str, dict[str, int]] = {}
-        for row in self.machinery.eye.execute(_HOLDERS).fetchall():
-            process_id, gate, is_reserved, task_id = row
-            if is_reserved:
-                reserved.setdefault(process_id, {})[gate] = task_id
-        return reserved
 
     def _told(self) -> Promoted:
         """Return all that was told, once nothing is left to be looked at again."""
@@ -276,3 +375,32 @@ class ModelledGates(ModelledStorage):
 def _id(task: ModelTask) -> int:
     assert task.task_id is not None, "its id is not known yet"
     return task.task_id
+
+
+def _read(row: Sequence[Any]) -> Seen:
+    processes, tasks, states, holders, gates, notes = row
+    return Seen(
+        processes=[(*each[:5], bytes.fromhex(each[5])) for each in processes or []],
+        tasks=[
+            (
+                *each[:5],
+                None if each[5] is None else dt.datetime.fromisoformat(each[5]),
+                each[6],
+                None if each[7] is None else bytes.fromhex(each[7]),
+                each[8],
+            )
+            for each in tasks or []
+        ],
+        states={int(task_id): GatedState(state) for task_id, state in (states or {}).items()},
+        holders=[tuple(each) for each in holders or []],
+        gates={gate: tuple(each) for gate, each in (gates or {}).items()},
+        notes=notes or [],
+    )
+
+
+def _reserved(seen: Seen) -> dict[str, dict[str, int]]:
+    reserved: dict[str, dict[str, int]] = {}
+    for process_id, gate, is_reserved, task_id in seen.holders:
+        if is_reserved:
+            reserved.setdefault(process_id, {})[gate] = task_id
+    return reserved
