@@ -17,7 +17,7 @@ from progressor.telemetry.names import METRICS
 from tests.support.metrics_load import ROUNDS, Load, keep_a_gate
 from tests.support.prometheus_server import PROMETHEUS, Prometheus, running_prometheus
 from tests.support.promql import query
-from tests.support.replica import NOW_AND_THEN, open_stage, running_replica
+from tests.support.replica import LONG_LEASE, NOW_AND_THEN, open_stage, running_replica
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -38,7 +38,8 @@ SELDOM = {
 async def prometheus(
     database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Prometheus]:
-    settings = {"telemetry.metrics_bind": "127.0.0.1:0"}
+    # What is answered by a script must be asked once, however slow the machine is.
+    settings = {**LONG_LEASE, "telemetry.metrics_bind": "127.0.0.1:0"}
     async with (
         running_replica(database, settings) as first,
         open_stage(first, retry_policy=NOW_AND_THEN) as stage,
