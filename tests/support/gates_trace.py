@@ -91,15 +91,21 @@ class Passed:
 
 @dataclasses.dataclass(slots=True)
 class Trace:
-    """The gates and the lines, replayed from what was noted."""
+    """The gates and the lines, replayed from what was noted.
+
+    ``were`` are places as they were before a task, by its id, went on with them: what was reserved
+    for it was kept from others, also from those of its process.
+    """
 
     places: dict[tuple[str, str], Place] = dataclasses.field(default_factory=dict)
+    were: dict[int, dict[tuple[str, str], Place]] = dataclasses.field(default_factory=dict)
     states: dict[int, str] = dataclasses.field(default_factory=dict)
 
     def replay(self, notes: Iterable[Note], capacities: Mapping[str, int]) -> list[Passed]:
         """Replay what a deed has brought about; assert that each place that was taken was there."""
         noted = list(notes)
         found = []
+        left: Place | None = None
         for number, (what, process_id, task_id, detail) in enumerate(noted):
             match what:
                 case "gone":
@@ -109,12 +115,16 @@ class Trace:
                         stirred = frozenset(_stirred(noted[number + 1 :], self.states))
                         found.append(self._passage(process_id, task_id, noted[:number], stirred))
                     self.states[task_id] = detail
+                    self.were.pop(task_id, None)
                 case "left":
-                    del self.places[process_id, detail]
+                    left = self.places.pop((process_id, detail))
                 case _:
                     self.places[process_id, detail] = Place(task_id, what.endswith("reserved"))
                     held = sum(gate == detail for _, gate in self.places)
                     is_new = what.startswith("taken")
+                    if not is_new:
+                        assert left is not None, "what is changed has just left, as it was"
+                        self.were.setdefault(task_id, {}).setdefault((process_id, detail), left)
                     assert not is_new or held <= capacities[detail], f"{held} in {detail}"
         return found
 
@@ -134,7 +144,8 @@ class Trace:
                 each: place
                 for each, place in self.places.items()
                 if each[0] != process_id or each[1] not in taken
-            },
+            }
+            | self.were.get(task_id, {}),
             holders=frozenset(
                 gate
                 for (owner, gate), place in self.places.items()
