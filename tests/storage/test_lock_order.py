@@ -50,6 +50,7 @@ KEYS = [process_key(NAMESPACE.name, f"p{number}") for number in range(6)]
 ROUNDS = 12
 CONNECTIONS_EACH = 2
 HOUR = dt.timedelta(hours=1)
+PATIENCE_SECONDS = 30.0
 
 
 class Party:
@@ -231,11 +232,13 @@ PAIRS = [
 
 
 async def _patiently(party: Party, writer: Writer) -> None:
-    while True:
-        try:
-            return await writer(party)
-        except (psycopg.errors.LockNotAvailable, errors.StorageLockedError):
-            continue
+    # A lock that nobody ever gives back is a defect all the same.
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            try:
+                return await writer(party)
+            except (psycopg.errors.LockNotAvailable, errors.StorageLockedError):
+                continue
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -1,6 +1,7 @@
 """Waiting until a backend waits for a lock, so that a race can be laid out step by step."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -10,18 +11,19 @@ _PATIENCE_SECONDS = 10.0
 
 async def until_blocked(eye: psycopg.Connection[Any], count: int = 1) -> None:
     """Return once `count` sessions of the database wait for a lock."""
-    async with asyncio.timeout(_PATIENCE_SECONDS):
-        while True:
-            if blocked_count(eye) >= count:
-                return
-            await asyncio.sleep(0.002)
+    await _until(lambda: blocked_count(eye) >= count)
 
 
 async def until_none_blocked(eye: psycopg.Connection[Any]) -> None:
     """Return once no session of the database waits for a lock."""
+    await _until(lambda: not blocked_count(eye))
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    # PostgreSQL tells nobody when a session begins or ceases to wait.
     async with asyncio.timeout(_PATIENCE_SECONDS):
         while True:
-            if not blocked_count(eye):
+            if holds():
                 return
             await asyncio.sleep(0.002)
 
