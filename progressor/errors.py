@@ -2,7 +2,7 @@
 
     ProgressorError
       RequestError      the caller must change the request, or learn that it cannot be
-        NotFoundError   ...of a namespace, process, event or task
+        NotFoundError   ...of a namespace, process, event, task or gate (more: job_errors)
         StateError      ...in this state of the process
       ProcessorError    the user's service must be mended
       StorageError      try again later

@@ -84,6 +84,7 @@ TASK_TYPE_TO_WIRE: Mapping[TaskType, types_pb2.TaskType.ValueType] = {
     TaskType.REPAIR: types_pb2.TASK_TYPE_REPAIR,
     TaskType.TIMEOUT: types_pb2.TASK_TYPE_TIMEOUT,
     TaskType.REMOVE: types_pb2.TASK_TYPE_REMOVE,
+    TaskType.JOIN: types_pb2.TASK_TYPE_JOIN,
 }
 TASK_TYPE_FROM_WIRE: Mapping[int, TaskType] = {
     number: task_type for task_type, number in TASK_TYPE_TO_WIRE.items()

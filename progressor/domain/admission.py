@@ -26,7 +26,13 @@ from collections.abc import Mapping
 from progressor.domain.constraint import Constraints
 from progressor.domain.event import HistoryRange, NewEvent
 from progressor.domain.intent import SetTimer
-from progressor.domain.process import Process, ProcessKey, ProcessStatus
+from progressor.domain.process import (
+    JobOptions,
+    Leadership,
+    Process,
+    ProcessKey,
+    ProcessStatus,
+)
 from progressor.domain.task import RunningTask, TaskResult, TaskType
 
 
@@ -52,6 +58,7 @@ class Request:
 
     ``task_type`` is init, call, notify or repair. ``waits``: a caller waits for the answer in this
     replica. ``metadata`` only for init. ``constraints`` not for repair; None: without any.
+    ``led_by`` and ``job_options`` only for the init of a job's leader: the graph is its args.
     """
 
     key: ProcessKey
@@ -64,12 +71,14 @@ class Request:
     metadata: Mapping[str, object] | None = None
     waits: bool = True
     constraints: Constraints | None = None
+    led_by: Leadership | None = None
+    job_options: JobOptions | None = None
 
     def fingerprint(self) -> bytes:
         """Return 16 bytes that are equal for equal requests.
 
-        Two requests are the same when type, args, history range, metadata and constraints are; the
-        caller's context (trace ids, say) may differ between repetitions.
+        Two requests are the same when type, args, history range, metadata, constraints and who
+        leads are; the caller's context (trace ids, say) may differ between repetitions.
         """
         digest = hashlib.blake2b(digest_size=16)
         digest.update(f"{self.task_type}\0{self.history_range}\0".encode())
@@ -77,6 +86,8 @@ class Request:
             digest.update(repr(_sorted(self.metadata)).encode() + b"\0")
         if self.constraints is not None:
             digest.update(f"{self.constraints}\0".encode())
+        if self.led_by is not None:
+            digest.update(f"led by {self.led_by}\0".encode())
         digest.update(self.args)
         return digest.digest()
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from progressor.domain.constraint import Constraints
 from progressor.domain.event import HistoryRange, NewEvent
+from progressor.domain.job import StartNodes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Complete:
     result: bytes = b""
 
 
-Action = KeepTimer | SetTimer | UnsetTimer | RemoveProcess | Complete
+Action = KeepTimer | SetTimer | UnsetTimer | RemoveProcess | Complete | StartNodes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,8 @@ class Failed:
     """The step failed: the processor said so, or could not be asked.
 
     ``retryable`` says that another attempt may help; whether there is one, the policy decides.
-    ``retry_after`` is the earliest that the processor wants to be asked again.
+    ``retry_after`` is the earliest that the processor wants to be asked again. ``patient``: retried
+    without counting attempts, since somebody else knows when it has been enough.
     """
 
     code: int
@@ -99,6 +101,7 @@ class Failed:
     message: str
     retryable: bool
     retry_after: dt.timedelta | None = None
+    patient: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

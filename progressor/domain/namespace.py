@@ -3,21 +3,19 @@
 import dataclasses
 import datetime as dt
 import enum
+import re
 from collections.abc import Mapping
 from typing import assert_never
 
 from progressor.domain.event import NO_HISTORY, WHOLE_HISTORY, HistoryRange
+from progressor.domain.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.task import TaskType
 
 PAYLOAD_BYTES_CEILING = 16 * 1024 * 1024
 """No namespace may allow larger payloads: a message carries several, and must fit gRPC's."""
 
 
-class ZombiePolicy(enum.StrEnum):
-    """What is done with a task whose lease was lost."""
-
-    RETRY = "retry"
-    FAIL = "fail"
+_NAME = re.compile(r"[a-z0-9._-]{1,64}")
 
 
 class HistoryMode(enum.StrEnum):
@@ -28,21 +26,9 @@ class HistoryMode(enum.StrEnum):
     NONE = "none"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
-    """Waits: initial_interval * coefficient ** (attempt - 1), at most interval_max.
-
-    Each is spread by +/- ``jitter`` (0 .. 1) of itself. ``attempts_max`` counts all attempts, 1:
-    never retried. ``elapsed_max`` counts from the first attempt; None: no limit.
-    """
-
-    initial_interval: dt.timedelta = dt.timedelta(milliseconds=100)
-    coefficient: float = 2.0
-    interval_max: dt.timedelta = dt.timedelta(seconds=30)
-    jitter: float = 0.2
-    attempts_max: int = 8
-    elapsed_max: dt.timedelta | None = None
-    non_retryable_reasons: tuple[str, ...] = ()
+def is_namespace_name(name: str) -> bool:
+    """Tell whether a namespace could have this name."""
+    return _NAME.fullmatch(name) is not None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +49,7 @@ class Namespace:
     task_retention: dt.timedelta | None = None
     payload_bytes_max: int = 2 * 1024 * 1024
     waiting_callers_max: int = 20_000
+    target_patience: dt.timedelta = dt.timedelta(minutes=5)
     created_at: dt.datetime | None = None
     updated_at: dt.datetime | None = None
     revision: int = 0

@@ -6,6 +6,8 @@ import enum
 import zlib
 from collections.abc import Mapping
 
+from progressor.domain.policy import RetryPolicy, ZombiePolicy
+
 SLOT_COUNT = 1024
 """Slots over which processes are spread: partition key, and lane of the group commit."""
 
@@ -37,6 +39,44 @@ def process_key(namespace: str, process_id: str) -> ProcessKey:
     return ProcessKey(digest % SLOT_COUNT, namespace, process_id)
 
 
+class Leadership(enum.StrEnum):
+    """Who carries the tasks of a leader."""
+
+    ENGINE = "engine"
+    PROCESSOR = "processor"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What a process of a job has in place of what its namespace says.
+
+    ``target`` is one of the namespace's processor targets, spelt as there; ``scheduled``: its job
+    was started by a schedule, so that it is failed, not tried again, when its replica is lost.
+    """
+
+    takes_results: bool = False
+    retry_policy: RetryPolicy | None = None
+    zombie_policy: ZombiePolicy | None = None
+    target: str | None = None
+    scheduled: bool = False
+
+
+NO_OPTIONS = JobOptions()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A process's part in jobs: it leads one, follows in one, or both.
+
+    ``leader`` and ``node``, its ordinal there from 1, are None for one that follows nobody.
+    """
+
+    led_by: Leadership | None = None
+    leader: ProcessKey | None = None
+    node: int | None = None
+    options: JobOptions = dataclasses.field(default_factory=JobOptions)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """A process without its history, as the last settlement left it.
@@ -56,3 +96,4 @@ class Process:
     last_event_id: int
     init_task_id: int
     result: bytes | None
+    part: Part | None = None

@@ -2,7 +2,7 @@
 
 import datetime as dt
 
-from progressor.domain.namespace import RetryPolicy
+from progressor.domain.policy import RetryPolicy
 
 
 def next_delay(

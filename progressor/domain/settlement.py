@@ -13,6 +13,7 @@ failed       any task, retryable, attempts left         Retry
              namespace lets calls fail alone
              anything else                              Break
 lost         policy retry, attempts left                Retry at once
+             a job that a schedule has started          as failed for good
              policy fail, or attempts spent             as failed for good
 released     any task                                   Retry at once, the attempt not counted
 ===========  =========================================  ==========================================
@@ -35,7 +36,9 @@ from progressor.domain.intent import (
     RemoveProcess,
     Succeeded,
 )
-from progressor.domain.namespace import Namespace, ZombiePolicy
+from progressor.domain.namespace import Namespace
+from progressor.domain.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.process import NO_OPTIONS, JobOptions
 from progressor.domain.retry import next_delay
 from progressor.domain.task import TaskError, TaskType
 
@@ -43,6 +46,7 @@ ZOMBIE = "ZOMBIE"
 ZOMBIE_DETECTED = "zombie detected"
 _ABORTED = 10
 _NOW = dt.timedelta()
+_ANY = 2**31
 _LONE_TYPES = frozenset({TaskType.CALL, TaskType.NOTIFY})
 
 
@@ -104,7 +108,13 @@ Settlement = Finish | Fail | Retry | Break | Remove
 
 
 def settle(
-    task: Attempted, outcome: Outcome, *, namespace: Namespace, now: dt.datetime, spread: float
+    task: Attempted,
+    outcome: Outcome,
+    *,
+    namespace: Namespace,
+    now: dt.datetime,
+    spread: float,
+    options: JobOptions = NO_OPTIONS,
 ) -> Settlement:
     """Return what is to be written for an outcome.
 
@@ -114,6 +124,7 @@ def settle(
         namespace: Whose policies apply.
         now: The instant, on the clock that `task.first_started_at` is of.
         spread: A random number, -1 .. 1, for the retry policy's jitter.
+        options: What a process of a job has in place of the namespace's policies.
     """
     match outcome:
         case Succeeded(intent):
@@ -123,9 +134,12 @@ def settle(
         case Rejected():
             return _settle_rejection(task, outcome)
         case Failed():
-            return _settle_failure(task, outcome, namespace=namespace, now=now, spread=spread)
+            elapsed = now - task.first_started_at
+            policy = options.retry_policy or namespace.policy_for(task.task_type)
+            delay = _delay(task, outcome, policy, elapsed=elapsed, spread=spread)
+            return _settle_failure(task, outcome, delay, namespace)
         case Lost():
-            return _settle_loss(task, namespace)
+            return _settle_loss(task, namespace, options)
         case Released():
             return Retry(delay=_NOW, attempt_count=task.attempt - 1, error=None)
         case _:
@@ -144,28 +158,43 @@ def _settle_rejection(task: Attempted, rejected: Rejected) -> Settlement:
     return Remove(error=error) if task.task_type is TaskType.INIT else Fail(error)
 
 
+def _delay(
+    task: Attempted, failed: Failed, policy: RetryPolicy, *, elapsed: dt.timedelta, spread: float
+) -> dt.timedelta | None:
+    """Return how long a failed task waits for its next attempt; None: there is none."""
+    if not failed.retryable:
+        return None
+    if failed.patient:
+        policy = dataclasses.replace(
+            policy, attempts_max=_ANY, elapsed_max=None, non_retryable_reasons=()
+        )
+    return next_delay(
+        policy,
+        attempt=task.attempt,
+        reason=failed.reason,
+        elapsed=elapsed,
+        spread=spread,
+        retry_after=failed.retry_after,
+    )
+
+
 def _settle_failure(
-    task: Attempted, failed: Failed, *, namespace: Namespace, now: dt.datetime, spread: float
+    task: Attempted, failed: Failed, delay: dt.timedelta | None, namespace: Namespace
 ) -> Settlement:
     error = TaskError(code=failed.code, reason=failed.reason, message=failed.message)
-    if failed.retryable:
-        delay = next_delay(
-            namespace.policy_for(task.task_type),
-            attempt=task.attempt,
-            reason=failed.reason,
-            elapsed=now - task.first_started_at,
-            spread=spread,
-            retry_after=failed.retry_after,
-        )
-        if delay is not None:
-            return Retry(delay=delay, attempt_count=task.attempt, error=error)
+    if delay is not None:
+        return Retry(delay=delay, attempt_count=task.attempt, error=error)
     return _give_up(task, error, alone=failed.retryable and namespace.exhausted_call_fails_alone)
 
 
-def _settle_loss(task: Attempted, namespace: Namespace) -> Settlement:
+def _settle_loss(task: Attempted, namespace: Namespace, options: JobOptions) -> Settlement:
     error = TaskError(code=_ABORTED, reason=ZOMBIE, message=ZOMBIE_DETECTED)
-    policy = namespace.policy_for(task.task_type)
-    if namespace.zombie_policy is ZombiePolicy.RETRY and task.attempt < policy.attempts_max:
+    policy = options.retry_policy or namespace.policy_for(task.task_type)
+    zombie_policy = options.zombie_policy or namespace.zombie_policy
+    if options.scheduled:
+        # Its schedule comes again; what is lost is not to pile up behind it.
+        zombie_policy = ZombiePolicy.FAIL
+    if zombie_policy is ZombiePolicy.RETRY and task.attempt < policy.attempts_max:
         return Retry(delay=_NOW, attempt_count=task.attempt, error=error)
     return _give_up(task, error, alone=False)
 

@@ -18,6 +18,7 @@ class TaskType(enum.StrEnum):
     REPAIR = "repair"
     TIMEOUT = "timeout"
     REMOVE = "remove"
+    JOIN = "join"
 
 
 TIMER_TYPES = frozenset({TaskType.TIMEOUT, TaskType.REMOVE})
@@ -58,6 +59,29 @@ class TaskError:
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+class NodeState(enum.StrEnum):
+    """Where a node is. Members and order equal the SQL enum ``node_state``."""
+
+    WAITING = "waiting"
+    READY = "ready"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    CANCELLED = "cancelled"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOutcome:
+    """How a node has ended: for its leader's join, or for a successor that wants results."""
+
+    name: str
+    state: NodeState
+    result: bytes = b""
+    error: TaskError | None = None
+    skipped_because_of: str | None = None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
     """How a task that had waited was leased.
@@ -78,7 +102,8 @@ class RunningTask:
     ``history_range`` and ``step_timeout`` are None where the namespace decides; ``claim`` where its
     admission, or the step before it, leased it at once. ``spent`` tells of a task with constraints
     how long it has been in each of its states until this attempt began, in microseconds: those of
-    `GatedState` in their order, and running. Together that is all of its life.
+    `GatedState` in their order, and running. Together that is all of its life. ``nodes`` are those
+    of the job for a join, and the predecessors for the init of a node that wants their results.
     """
 
     process: Process
@@ -96,6 +121,7 @@ class RunningTask:
     first_started_at: dt.datetime
     claim: Claim | None = dataclasses.field(default=None, compare=False)
     spent: tuple[int, ...] | None = None
+    nodes: tuple[NodeOutcome, ...] = ()
 
     @property
     def key(self) -> ProcessKey:

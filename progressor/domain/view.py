@@ -22,12 +22,38 @@ class Timer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LedJob:
+    """The job that a process leads: how many nodes it has, and how many have not ended."""
+
+    unfinished_count: int
+    node_count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FollowedJob:
+    """The job in which a process follows, by its leader, and the name of its node."""
+
+    namespace: str
+    job_id: str
+    node: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobRole:
+    """A process's part in jobs: it leads one, follows in one, or both."""
+
+    led: LedJob | None
+    followed: FollowedJob | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessView:
-    """A process as Get shows it, without its history."""
+    """A process as Get shows it, without its history. ``role`` None: it has no part in jobs."""
 
     process: Process
     timer: Timer | None
     waits: tuple[Wait, ...]
+    role: JobRole | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

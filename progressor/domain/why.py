@@ -38,6 +38,7 @@ from progressor.domain.namespace import Namespace
 from progressor.domain.process import Process, ProcessStatus
 from progressor.domain.replica import Crew, Facts, ReplicaFacts
 from progressor.domain.task import TaskType
+from progressor.domain.view import JobRole
 from progressor.domain.wait import (
     BehindTask,
     BehindVersion,
@@ -84,10 +85,14 @@ def explain(wait: Wait) -> str:
     return f"Task {wait.task_id} ({wait.task_type}) {_predicate(wait.cause, wait)}{besides}"
 
 
-def explain_process(process: Process, found: Sequence[Wait]) -> str:
+def explain_process(process: Process, found: Sequence[Wait], role: JobRole | None = None) -> str:
     """Return what a process waits for that is no wait of a task; "" where the tasks tell all."""
     match process.status:
         case ProcessStatus.INIT | ProcessStatus.RUNNING:
+            led = None if role is None else role.led
+            if led is not None and led.unfinished_count:
+                count = f"{led.unfinished_count} of the {led.node_count} nodes"
+                return f"The process leads a job, and waits for {count} of it."
             return "" if found else "The process waits for nothing: it has no task and no timer."
         case ProcessStatus.ERROR:
             since, detail = _at(process.status_changed_at), _quoted(process.detail or "no detail")

@@ -509,6 +509,7 @@ class GetResponse(_message.Message):
     WAITS_FIELD_NUMBER: _builtins.int
     NEXT_AFTER_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
+    JOB_ROLE_FIELD_NUMBER: _builtins.int
     next_after: _builtins.int
     """Where more events are in the range than a message can hold: continue with this `after`."""
     explanation: _builtins.str
@@ -529,6 +530,10 @@ class GetResponse(_message.Message):
         At most the first 100.
         """
 
+    @_builtins.property
+    def job_role(self) -> Global___JobRole:
+        """Its part in jobs; absent: none."""
+
     def __init__(
         self,
         *,
@@ -538,16 +543,96 @@ class GetResponse(_message.Message):
         waits: _abc.Iterable[_types_pb2.Wait] | None = ...,
         next_after: _builtins.int | None = ...,
         explanation: _builtins.str = ...,
+        job_role: Global___JobRole | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "next_after", b"next_after", "process", b"process", "timer", b"timer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "job_role", b"job_role", "next_after", b"next_after", "process", b"process", "timer", b"timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "explanation", b"explanation", "history", b"history", "next_after", b"next_after", "process", b"process", "timer", b"timer", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_next_after", b"_next_after", "explanation", b"explanation", "history", b"history", "job_role", b"job_role", "next_after", b"next_after", "process", b"process", "timer", b"timer", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__next_after: _TypeAlias = _typing.Literal["next_after"]  # noqa: Y015
     _WhichOneofArgType__next_after: _TypeAlias = _typing.Literal["_next_after", b"_next_after"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__next_after) -> _WhichOneofReturnType__next_after | None: ...
 
 Global___GetResponse: _TypeAlias = GetResponse  # noqa: Y015
+
+@_typing.final
+class JobRole(_message.Message):
+    """A process's part in jobs: it leads one, follows in one, or both."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LED_FIELD_NUMBER: _builtins.int
+    FOLLOWED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def led(self) -> Global___LedJob: ...
+    @_builtins.property
+    def followed(self) -> Global___FollowedJob: ...
+    def __init__(
+        self,
+        *,
+        led: Global___LedJob | None = ...,
+        followed: Global___FollowedJob | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["followed", b"followed", "led", b"led"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["followed", b"followed", "led", b"led"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobRole: _TypeAlias = JobRole  # noqa: Y015
+
+@_typing.final
+class LedJob(_message.Message):
+    """The job that a process leads; JobService tells the rest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNFINISHED_COUNT_FIELD_NUMBER: _builtins.int
+    NODE_COUNT_FIELD_NUMBER: _builtins.int
+    unfinished_count: _builtins.int
+    """Nodes that have not ended."""
+    node_count: _builtins.int
+    def __init__(
+        self,
+        *,
+        unfinished_count: _builtins.int = ...,
+        node_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_count", b"node_count", "unfinished_count", b"unfinished_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LedJob: _TypeAlias = LedJob  # noqa: Y015
+
+@_typing.final
+class FollowedJob(_message.Message):
+    """The job in which a process is a node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Of its leader."""
+    job_id: _builtins.str
+    node: _builtins.str
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        node: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "namespace", b"namespace", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowedJob: _TypeAlias = FollowedJob  # noqa: Y015
 
 @_typing.final
 class PutRequest(_message.Message):

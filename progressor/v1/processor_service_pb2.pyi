@@ -16,6 +16,7 @@ from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from progressor.v1 import nodes_pb2 as _nodes_pb2
 from progressor.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
@@ -227,10 +228,11 @@ class ProcessorTask(_message.Message):
     SCHEDULED_AT_FIELD_NUMBER: _builtins.int
     CALLER_CONTEXT_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     """Ascending within a process, unique within the engine."""
     type: _types_pb2.TaskType.ValueType
-    """init, call, notify, repair or timeout; `remove` never reaches a processor."""
+    """init, call, notify, repair, timeout or join; `remove` never reaches a processor."""
     args: _builtins.bytes
     attempt: _builtins.int
     """1 for the first attempt."""
@@ -248,6 +250,12 @@ class ProcessorTask(_message.Message):
     def trace_context(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """W3C trace context of the step, as in the call's gRPC metadata."""
 
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_nodes_pb2.NodeOutcome]:
+        """Of a join: all nodes of the job, in the order in which they were added. Of the init of a node that
+        wants results: its predecessors.
+        """
+
     def __init__(
         self,
         *,
@@ -259,10 +267,11 @@ class ProcessorTask(_message.Message):
         scheduled_at: _timestamp_pb2.Timestamp | None = ...,
         caller_context: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         trace_context: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        nodes: _abc.Iterable[_nodes_pb2.NodeOutcome] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["scheduled_at", b"scheduled_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "attempt", b"attempt", "caller_context", b"caller_context", "scheduled_at", b"scheduled_at", "task_id", b"task_id", "token", b"token", "trace_context", b"trace_context", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "attempt", b"attempt", "caller_context", b"caller_context", "nodes", b"nodes", "scheduled_at", b"scheduled_at", "task_id", b"task_id", "token", b"token", "trace_context", b"trace_context", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -284,6 +293,7 @@ class ProcessResponse(_message.Message):
     COMPLETE_FIELD_NUMBER: _builtins.int
     REJECT_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
+    START_NODES_FIELD_NUMBER: _builtins.int
     aux_state: _builtins.bytes
     """Overwrites the process's state. Absent: unchanged."""
     response: _builtins.bytes
@@ -322,6 +332,12 @@ class ProcessResponse(_message.Message):
     def failure(self) -> Global___Failure:
         """The step failed. Everything else in this message is ignored."""
 
+    @_builtins.property
+    def start_nodes(self) -> _nodes_pb2.StartNodes:
+        """Starts processes that depend on each other, and of which this one is told when the last has
+        ended, by a join task. The timer goes on as with no action.
+        """
+
     def __init__(
         self,
         *,
@@ -335,14 +351,15 @@ class ProcessResponse(_message.Message):
         complete: Global___Complete | None = ...,
         reject: Global___Reject | None = ...,
         failure: Global___Failure | None = ...,
+        start_nodes: _nodes_pb2.StartNodes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "failure", b"failure", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "set_timer", b"set_timer", "unset_timer", b"unset_timer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "failure", b"failure", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "set_timer", b"set_timer", "start_nodes", b"start_nodes", "unset_timer", b"unset_timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "events", b"events", "failure", b"failure", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "response", b"response", "set_timer", b"set_timer", "unset_timer", b"unset_timer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "events", b"events", "failure", b"failure", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "response", b"response", "set_timer", b"set_timer", "start_nodes", b"start_nodes", "unset_timer", b"unset_timer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__aux_state: _TypeAlias = _typing.Literal["aux_state"]  # noqa: Y015
     _WhichOneofArgType__aux_state: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state"]  # noqa: Y015
-    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["set_timer", "unset_timer", "remove", "complete", "reject", "failure"]  # noqa: Y015
+    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["set_timer", "unset_timer", "remove", "complete", "reject", "failure", "start_nodes"]  # noqa: Y015
     _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__aux_state) -> _WhichOneofReturnType__aux_state | None: ...

@@ -80,6 +80,8 @@ class _TaskTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TaskType.Val
     """A timer set by the processor."""
     TASK_TYPE_REMOVE: _TaskType.ValueType  # 6
     """A timer that removes the process; done by the engine, the processor is not asked."""
+    TASK_TYPE_JOIN: _TaskType.ValueType  # 7
+    """To the leader of a job: all its nodes have ended."""
 
 class TaskType(_TaskType, metaclass=_TaskTypeEnumTypeWrapper):
     """Why a task exists."""
@@ -97,6 +99,8 @@ TASK_TYPE_TIMEOUT: TaskType.ValueType  # 5
 """A timer set by the processor."""
 TASK_TYPE_REMOVE: TaskType.ValueType  # 6
 """A timer that removes the process; done by the engine, the processor is not asked."""
+TASK_TYPE_JOIN: TaskType.ValueType  # 7
+"""To the leader of a job: all its nodes have ended."""
 Global___TaskType: _TypeAlias = TaskType  # noqa: Y015
 
 class _TaskStatus:
