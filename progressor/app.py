@@ -21,9 +21,12 @@ from progressor.api.binding import Tls
 from progressor.api.ports import Activities as ActivitiesPort
 from progressor.api.ports import Gates as GatesPort
 from progressor.api.ports import Intake as IntakePort
+from progressor.api.ports import Jobs as JobsPort
+from progressor.api.ports import Launches as LaunchesPort
 from progressor.api.ports import Namespaces as NamespacesPort
 from progressor.api.ports import Processes as ProcessesPort
 from progressor.api.ports import Roster as RosterPort
+from progressor.api.ports import Schedules as SchedulesPort
 from progressor.api.server import ApiServer, Listening
 from progressor.assembly import Assembly
 from progressor.clock import Clock, SystemClock
@@ -99,6 +102,9 @@ class Engine:
             processes=cast("ProcessesPort", self._doors.processes),
             namespaces=cast("NamespacesPort", self._doors.namespaces),
             gates=cast("GatesPort", self._doors.gates),
+            jobs=cast("JobsPort", self._doors.jobs),
+            schedules=cast("SchedulesPort", self._doors.schedules),
+            launches=cast("LaunchesPort", self._doors.launches),
             roster=cast("RosterPort", self._doors.roster),
             activities=cast("ActivitiesPort", self._doors.activities),
             log_levels=LogLevel(asyncio.get_running_loop().call_later),
@@ -376,6 +382,8 @@ class _Doors:
     def __init__(self) -> None:
         self.intake, self.processes = _Door(), _Door()
         self.namespaces, self.gates = _Door(), _Door()
+        self.jobs = _Door()
+        self.schedules, self.launches = _Door(), _Door()
         self.roster, self.activities = _Door(), _Door()
 
     def open(self, opened: Assembly) -> None:
@@ -383,6 +391,9 @@ class _Doors:
         self.processes.lead_to(opened.processes)
         self.namespaces.lead_to(opened.namespaces)
         self.gates.lead_to(opened.gates)
+        self.jobs.lead_to(opened.jobs)
+        self.schedules.lead_to(opened.schedules)
+        self.launches.lead_to(opened.launches)
         self.roster.lead_to(opened.roster)
         self.activities.lead_to(opened.activities)
 

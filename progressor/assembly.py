@@ -10,28 +10,36 @@ import random
 from progressor import errors
 from progressor.clock import Clock, SystemClock
 from progressor.config import Config
+from progressor.domain.process import ProcessKey
 from progressor.domain.replica import CREWS_MAX, Crew, Load
+from progressor.domain.task import TaskError
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
 from progressor.scanner.backlog import Backlog
 from progressor.scanner.due import DueScan
 from progressor.scanner.gates import GateScan
+from progressor.scanner.jobs import JobScan
 from progressor.scanner.loop import JITTER, repeat
 from progressor.scanner.measures import ScanMeasures
 from progressor.scanner.places import Places
 from progressor.scanner.queues import INTERVAL as QUEUES_INTERVAL
 from progressor.scanner.queues import QueueScan
 from progressor.scanner.retention import RetentionScan
+from progressor.scanner.schedules import ScheduleScan
 from progressor.scanner.timers import Timers
 from progressor.scanner.zombies import ZombieScan
 from progressor.storage import results
 from progressor.storage.activities import Activities
 from progressor.storage.admissions import Admissions
+from progressor.storage.cancelled import Cancelled
 from progressor.storage.claims import Claims
+from progressor.storage.firings import Firings
 from progressor.storage.functions import Functions
 from progressor.storage.gates import Gates
 from progressor.storage.group_commit import Waiting
 from progressor.storage.histories import Histories
+from progressor.storage.job_news import JobNews
+from progressor.storage.jobs import Jobs
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.pools import Pool, Pools
 from progressor.storage.processes import Processes
@@ -40,6 +48,7 @@ from progressor.storage.queues import Queues, QueueWatch
 from progressor.storage.replicas import Replicas, Roster
 from progressor.storage.results import Results
 from progressor.storage.retention import Retention
+from progressor.storage.schedules import Schedules
 from progressor.storage.settlements import Settlements
 from progressor.storage.watch import Watch
 from progressor.telemetry.instruments import Labels
@@ -47,7 +56,9 @@ from progressor.telemetry.metrics import Metrics
 from progressor.telemetry.setup import Telemetry
 from progressor.worker.aftermath import Aftermath
 from progressor.worker.agenda import Agenda
+from progressor.worker.graphs import Graphs
 from progressor.worker.intake import Intake
+from progressor.worker.launches import Launches
 from progressor.worker.leases import Leases
 from progressor.worker.measures import MILLISECONDS, IntakeMeasures, StepMeasures
 from progressor.worker.observer import Observers
@@ -56,6 +67,7 @@ from progressor.worker.replies import Replies
 from progressor.worker.snapshots import Snapshots
 from progressor.worker.step import Steps
 from progressor.worker.tallies import Tallies
+from progressor.worker.tending import Tending
 from progressor.worker.workers import Workers
 
 _AGENDA_MAX = 100_000
@@ -95,6 +107,7 @@ class Assembly:
         self._channels_task: asyncio.Task[None] | None = None
         self._build_storage()
         self._build_worker()
+        self._build_schedules()
         self._build_gauges()
 
     def _replica_id(self) -> int:
@@ -122,6 +135,23 @@ class Assembly:
             statement_timeout=config.database.statement_timeout, patience=config.gates.patience,
             on_promoted=self._promoted,
         )  # fmt: skip
+
+    def _jobs_on(self, pool: Pool) -> Jobs:
+        config = self._config
+        return Jobs(
+            pool=pool, functions=self.functions, clock=self._clock, replica_id=self._replica_id,
+            statement_timeout=config.database.statement_timeout, patience=config.gates.patience,
+            on_promoted=self._promoted, on_cancelled=self._stopped, on_untended=self._untended,
+        )  # fmt: skip
+
+    def _stopped(self, key: ProcessKey, task: Cancelled, error: TaskError) -> None:
+        self._tending.stopped(key, task, error)
+
+    def _untended(self, key: ProcessKey) -> None:
+        self._tending.add(key)
+
+    def _heard_of_jobs(self, news: JobNews) -> None:
+        self._tending.heard(news)
 
     def _promoted(self, told: Promoted) -> None:
         self._promotions.heard(told)
@@ -162,8 +192,10 @@ class Assembly:
             commit=config.commit, step_grace=grace, statement_timeout=timeout,
             on_batch=self._count_batch, crowd=self._crowd, jitter=self._jitter,
             metrics=self._metrics, patience=config.gates.patience, on_promoted=self._promoted,
+            on_jobs=self._heard_of_jobs,
         )  # fmt: skip
         self.gates = self._gates_on(pools.front)
+        self.jobs = self._jobs_on(pools.front)
         self._claims = Claims(
             functions=functions, clock=clock, replica_id=own_id, step_grace=grace,
             statement_timeout=timeout,
@@ -195,6 +227,7 @@ class Assembly:
             jitter=self._jitter,
         )
         self._aftermath = Aftermath(replies=self.replies, agenda=self._agenda, replica_id=own_id)
+        self._tending = Tending(self._agenda, self._aftermath)
         self._processor = ProcessorClient(self._channels, clock)
         steps = Steps(
             processor=self._processor,
@@ -203,6 +236,7 @@ class Assembly:
             namespaces=self.namespaces,
             snapshots=Snapshots(bytes_max=config.snapshots.bytes_max),
             aftermath=self._aftermath,
+            graphs=Graphs(self._jobs_on(self._pools.worker)),
             leases=self.leases,
             clock=clock,
             spread=self._spread,
@@ -228,6 +262,29 @@ class Assembly:
             measures=IntakeMeasures(self._metrics),
         )
         self._places = Places(workers=self.workers, step_grace=grace)
+
+    def _build_schedules(self) -> None:
+        self._schedules_changed = asyncio.Event()
+        self.schedules = Schedules(
+            pool=self._pools.front, functions=self.functions, clock=self._clock,
+            statement_timeout=self._config.database.statement_timeout,
+            on_changed=self._schedules_changed.set,
+        )  # fmt: skip
+        self.launches = self._launches_on(self._firings_on(self._pools.front))
+
+    def _firings_on(self, pool: Pool) -> Firings:
+        config = self._config
+        return Firings(
+            pool=pool, functions=self.functions, clock=self._clock, replica_id=self._replica_id,
+            statement_timeout=config.database.statement_timeout, patience=config.gates.patience,
+            on_promoted=self._promoted,
+        )  # fmt: skip
+
+    def _launches_on(self, firings: Firings) -> Launches:
+        return Launches(
+            firings=firings, schedules=self.schedules, requests=self.intake, jobs=self.jobs,
+            observers=self._observers, metrics=self._metrics,
+        )  # fmt: skip
 
     def _build_gauges(self) -> None:
         metrics = self._metrics
@@ -304,16 +361,34 @@ class Assembly:
             replica=self._config.replica, observers=observers, called=self._called,
             clock=self._clock, measures=measures,
         )  # fmt: skip
+        jobs = JobScan(
+            jobs=self._jobs_on(self._pools.scan), tending=self._tending, scanner=scanner,
+            observers=observers, metrics=self._metrics, jitter=self._jitter,
+        )  # fmt: skip
+        jobs.observed()
+        firings = self._firings_on(self._pools.scan)
+        schedules = ScheduleScan(
+            firings=firings, launches=self._launches_on(firings), interval=scanner.interval,
+            lease=self._config.replica.lease_timeout, observers=observers, metrics=self._metrics,
+            jitter=self._jitter, changed=self._schedules_changed,
+        )  # fmt: skip
         self._scanners = [
+            group.create_task(schedules.run(), name="schedules"),
             group.create_task(timers.run(), name="timers"),
             group.create_task(self._promotions.run(), name="promotions"),
+            group.create_task(jobs.run(), name="jobs"),
             group.create_task(backlog.run(), name="backlog"),
             group.create_task(due.run_called(), name="due, called"),
-            *self._repeat_scans(group, due, measures),
+            *self._repeat_scans(group, due, jobs, schedules, measures),
         ]
 
     def _repeat_scans(
-        self, group: asyncio.TaskGroup, due: DueScan, measures: ScanMeasures
+        self,
+        group: asyncio.TaskGroup,
+        due: DueScan,
+        jobs: JobScan,
+        schedules: ScheduleScan,
+        measures: ScanMeasures,
     ) -> list[asyncio.Task[None]]:
         scanner, observers = self._config.scanner, self._observers
         zombies = ZombieScan(
@@ -341,6 +416,10 @@ class Assembly:
             "due": (due.scan, scanner.interval),
             "zombies": (zombies.scan, scanner.interval),
             "gates": (gates.scan, scanner.interval),
+            "jobs": (jobs.scan, scanner.interval),
+            "job_counts": (jobs.count, QUEUES_INTERVAL),
+            "queued_firings": (schedules.scan, scanner.interval),
+            "old_firings": (schedules.forget, scanner.retention_interval),
             "retention": (retention.scan, scanner.retention_interval),
             "queues": (queues.scan, QUEUES_INTERVAL),
         }

@@ -29,7 +29,7 @@ RETURNS TABLE (
     error_reason text, error_message text, error_rejected boolean, error_metadata json,
     process_status process_status, previous_status process_status, detail text, aux_state bytea,
     metadata jsonb, corrupted_by bigint, created_at timestamptz, status_changed_at timestamptz,
-    last_event_id bigint, init_task_id bigint
+    last_event_id bigint, init_task_id bigint, part json
 )
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -50,7 +50,7 @@ BEGIN
     FOR item, verdict, admitted_at, task_id, token, free, task_type, task_status, response,
         error_code, error_reason, error_message, error_rejected, error_metadata, process_status,
         previous_status, detail, aux_state, metadata, corrupted_by, created_at,
-        status_changed_at, last_event_id, init_task_id
+        status_changed_at, last_event_id, init_task_id, part
     IN
         SELECT *
         FROM admit_requests(
@@ -71,7 +71,7 @@ BEGIN
     SELECT 0, g.verdict, v_now, NULL::bigint, NULL::bigint, NULL::boolean, NULL::task_type,
         NULL::task_status, NULL::bytea, NULL::integer, NULL::text, NULL::text, NULL::boolean,
         NULL::json, NULL::process_status, NULL::process_status, NULL::text, NULL::bytea, g.told,
-        NULL::bigint, NULL::timestamptz, NULL::timestamptz, NULL::bigint, NULL::bigint
+        NULL::bigint, NULL::timestamptz, NULL::timestamptz, NULL::bigint, NULL::bigint, NULL::json
     FROM admitted_gates(
         v_now, p_replica_id, p_patience, p_slot, p_namespace, p_process_id, v_items, v_tasks,
         p_constraints) g;

@@ -33,7 +33,7 @@ RETURNS TABLE (
     error_reason text, error_message text, error_rejected boolean, error_metadata json,
     process_status process_status, previous_status process_status, detail text, aux_state bytea,
     metadata jsonb, corrupted_by bigint, created_at timestamptz, status_changed_at timestamptz,
-    last_event_id bigint, init_task_id bigint
+    last_event_id bigint, init_task_id bigint, part json
 )
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -87,7 +87,7 @@ BEGIN
     FOR item, v_head, verdict, free, v_has_timer, task_id, task_type, task_status, response,
         error_code, error_reason, error_message, error_rejected, error_metadata, process_status,
         previous_status, detail, aux_state, metadata, corrupted_by, created_at,
-        status_changed_at, last_event_id, init_task_id
+        status_changed_at, last_event_id, init_task_id, part
     IN
         SELECT i.item, i.head,
             CASE
@@ -122,7 +122,8 @@ BEGIN
             k.task_id, coalesce(k.task_type, i.task_type::task_type), k.status, k.response,
             k.error_code, k.error_reason, k.error_message, k.error_rejected, k.error_metadata,
             p.status, p.previous_status, p.detail, p.aux_state, p.metadata, p.corrupted_by,
-            p.created_at, p.status_changed_at, p.last_event_id, p.init_task_id
+            p.created_at, p.status_changed_at, p.last_event_id, p.init_task_id, job_part(
+                p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options)
         FROM (
             SELECT generate_subscripts(p_slot, 1) AS item, unnest(p_slot) AS slot,
                 unnest(p_namespace) AS namespace, unnest(p_process_id) AS process_id,

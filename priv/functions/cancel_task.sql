@@ -1,7 +1,7 @@
 -- Cancels a task that waits or is available, known by its id or by its idempotency key. Who is next in
 -- the line of its process is due then, the timer that stood aside wakes, and its gates are left. An init
--- task takes its process with it, which has never been.
--- Locks: the process; then as settle_gates.
+-- task takes its process with it, which has never been, and fails its node where that follows in a job.
+-- Locks: the process, and the leader of the job that it follows in, in key order; then as settle_gates.
 -- Returns: first a verdict: cancelled, process_not_found, task_not_found, task_is_running, task_has_ended; and of a cancelled
 -- one the type and who waits for its answer, as in settle_tasks. Then as settle_gates.
 CREATE FUNCTION cancel_task(
@@ -35,11 +35,12 @@ DECLARE
     v_task    tasks%ROWTYPE;
     v_first   schedule%ROWTYPE;
 BEGIN
-    SELECT *
-    INTO v_process
-    FROM processes p
-    WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
-    FOR UPDATE;
+    IF lock_family(p_slot, p_namespace, p_process_id) THEN
+        SELECT *
+        INTO v_process
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
+    END IF;
     v_now := coalesce(p_now, clock_timestamp());
     IF p_task_id IS NULL THEN
         SELECT *
@@ -86,6 +87,17 @@ BEGIN
         PERFORM leave_line(v_now, p_slot, p_namespace, p_process_id, v_task.task_id);
     END IF;
     RETURN NEXT;
+    IF v_task.task_type = 'init' AND v_process.leader_id IS NOT NULL THEN
+        verdict := NULL; cancelled := NULL;
+        FOR slot, namespace, process_id, task_id IN
+            SELECT f.slot, f.namespace, f.process_id, f.task_id
+            FROM fail_node(
+                v_now, p_replica_id, v_process, 'TASK_CANCELLED', 'cancelled by request') f
+        LOOP
+            RETURN NEXT;
+        END LOOP;
+        slot := p_slot; namespace := p_namespace; process_id := p_process_id;
+    END IF;
     IF v_process.is_gated THEN
         RETURN QUERY
         SELECT NULL::text, g.slot, g.namespace, g.process_id, g.task_id, NULL::task_type,

@@ -21,7 +21,7 @@ RETURNS TABLE (
     first_started_at timestamptz, due_at timestamptz, set_by bigint,
     process_status process_status, previous_status process_status, detail text, aux_state bytea,
     metadata jsonb, corrupted_by bigint, created_at timestamptz, status_changed_at timestamptz,
-    last_event_id bigint, init_task_id bigint, spent_us bigint[]
+    last_event_id bigint, init_task_id bigint, spent_us bigint[], part json
 )
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -94,7 +94,9 @@ BEGIN
             FROM gated g
             WHERE (g.slot, g.namespace, g.process_id, g.task_id)
                 = (b.slot, b.namespace, b.process_id, b.task_id)
-        ) END
+        ) END,
+        job_part(
+            p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options)
     FROM begun b
     JOIN processes p USING (slot, namespace, process_id);
 END;

@@ -44,7 +44,13 @@ BEGIN
         SELECT i.slot, i.namespace, i.process_id, i.task_id, i.constraints, s.task_type, s.due_at
         FROM unnest(p_slot, p_namespace, p_process_id, p_task_id, p_constraints)
             AS i (slot, namespace, process_id, task_id, constraints)
-        JOIN schedule s USING (slot, namespace, process_id, task_id)
+        CROSS JOIN LATERAL (
+            SELECT s.task_type, s.due_at
+            FROM schedule s
+            WHERE (s.slot, s.namespace, s.process_id, s.task_id)
+                = (i.slot, i.namespace, i.process_id, i.task_id)
+            OFFSET 0
+        ) s
     LOOP
         INSERT INTO gated (
             slot, namespace, process_id, task_id, task_type, state, state_since, run_at, ripe_at,

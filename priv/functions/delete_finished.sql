@@ -1,5 +1,6 @@
 -- Retention: deletes up to p_limit processes of a namespace that finished longer ago than p_age.
--- Processes that someone else has locked are left for the next round.
+-- Processes that someone else has locked are left for the next round; so are followers of a job that has
+-- not ended.
 -- Locks: processes, oldest first, SKIP LOCKED: no waiting, so no order is needed.
 -- Returns: how many are gone.
 CREATE FUNCTION delete_finished(
@@ -24,6 +25,13 @@ BEGIN
         FROM processes p
         WHERE p.namespace = p_namespace COLLATE "C"
             AND p.finished_at < v_before
+            AND (p.leader_id IS NULL OR NOT EXISTS (
+                SELECT
+                FROM jobs j
+                WHERE (j.slot, j.namespace, j.process_id)
+                        = (p.leader_slot, p.leader_namespace, p.leader_id)
+                    AND j.state = 'running'
+            ))
         ORDER BY p.namespace COLLATE "C", p.finished_at
         LIMIT p_limit
         FOR UPDATE SKIP LOCKED

@@ -2,6 +2,7 @@
 -- that have ended since p_since, the answers are kept in replies for callers who have not heard of them:
 -- in other replicas the news may be late; and the replica that carried a task, where its caller is noted
 -- nowhere, may not know yet that it was settled. Null: none are.
+-- The job that it leads goes with it; followers that run are left to stop_orphans.
 -- Locks: none of its own; the caller has locked the process.
 -- Returns: its unfinished tasks as settle_tasks tells the cancelled ones; null if there are none.
 CREATE FUNCTION delete_process(
@@ -39,6 +40,32 @@ BEGIN
         AND (t.reply_to IS NOT NULL OR t.task_type IN ('init', 'call', 'repair'))
         AND t.task_id IS DISTINCT FROM p_except;
 
+    IF EXISTS (
+        SELECT
+        FROM jobs
+        WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id)
+    ) THEN
+        INSERT INTO orphans (slot, namespace, process_id, init_task_id)
+        SELECT p.slot, p.namespace, p.process_id, p.init_task_id
+        FROM job_nodes n
+        CROSS JOIN LATERAL (
+            SELECT p.slot, p.namespace, p.process_id, p.init_task_id
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id)
+                    = (n.follower_slot, n.follower_namespace, n.follower_id)
+                AND (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
+                    = (n.slot, n.namespace, n.process_id, n.ordinal)
+            OFFSET 0
+        ) p
+        WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
+            AND n.state = 'running'
+        ON CONFLICT (slot, namespace, process_id) DO UPDATE
+        SET init_task_id = excluded.init_task_id;
+        DELETE FROM job_nodes
+        WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
+        DELETE FROM jobs
+        WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
+    END IF;
     DELETE FROM running
     WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id);
     DELETE FROM schedule

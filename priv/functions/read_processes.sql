@@ -27,7 +27,8 @@ RETURNS TABLE (
     status_changed_at timestamptz, last_event_id bigint, init_task_id bigint, result bytea,
     timer_task_id bigint, timer_type task_type, timer_status task_status, timer_due_at timestamptz,
     waits json, event_count bigint, event_ids bigint[], occurred_at timestamptz[],
-    payloads bytea[], format_versions integer[], event_metadata json[], task_ids bigint[]
+    payloads bytea[], format_versions integer[], event_metadata json[], task_ids bigint[],
+    job_role json
 )
 LANGUAGE plpgsql
 STABLE
@@ -55,7 +56,21 @@ BEGIN
                     ARRAY[i.process_id]) g
             ) ELSE w.waits END,
         r.last - r.first + 1,
-        e.event_ids, e.occurred_at, e.payloads, e.format_versions, e.metadata, e.task_ids
+        e.event_ids, e.occurred_at, e.payloads, e.format_versions, e.metadata, e.task_ids,
+        -- Nobody else pays for the look-ups.
+        CASE WHEN p.led_by IS NOT NULL OR p.leader_id IS NOT NULL THEN json_build_array(
+            (
+                SELECT json_build_array(j.waiting + j.ready + j.running, j.node_count)
+                FROM jobs j
+                WHERE (j.slot, j.namespace, j.process_id) = (i.slot, i.namespace, i.process_id)
+            ),
+            (
+                SELECT json_build_array(n.namespace, n.process_id, n.name)
+                FROM job_nodes n
+                WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                    = (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
+            )
+        ) END
     FROM unnest(p_slot, p_namespace, p_process_id, p_after, p_limit, p_backward)
         WITH ORDINALITY
         AS i (slot, namespace, process_id, after, wanted, backward, number)

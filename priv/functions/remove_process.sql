@@ -1,7 +1,8 @@
 -- Removes a process in any status, if it is still the one with that init task: a removal that was
 -- held up on its way must not meet a later process of the same id. A step in flight finds its lease
--- gone.
--- Locks: the process; then, if it is gated, as settle_gates.
+-- gone. Of a follower the node fails.
+-- Locks: the process, and the leader of the job that it follows in, in key order; then, if it is gated, as
+-- settle_gates, and as start_nodes.
 -- Returns: whether it existed, its unfinished tasks as settle_tasks tells the cancelled ones, and what
 -- settle_gates returns as settled_gates tells it.
 CREATE FUNCTION remove_process(
@@ -24,22 +25,24 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now      timestamptz;
-    v_is_gated boolean;
+    v_now     timestamptz;
+    v_process processes%ROWTYPE;
+    v_due     jsonb;
 BEGIN
-    SELECT is_gated
-    INTO v_is_gated
-    FROM processes
-    WHERE (slot, namespace, process_id) = (p_slot, p_namespace, p_process_id)
-        AND init_task_id = p_init_task_id
-    FOR UPDATE;
-    existed := FOUND;
+    IF lock_family(p_slot, p_namespace, p_process_id) THEN
+        SELECT p.*
+        INTO v_process
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
+            AND p.init_task_id = p_init_task_id;
+    END IF;
+    existed := v_process.process_id IS NOT NULL;
     v_now := coalesce(p_now, clock_timestamp());
     IF existed THEN
         cancelled := delete_process(
             v_now - interval '1 minute', p_slot, p_namespace, p_process_id, NULL);
     END IF;
-    IF v_is_gated THEN
+    IF v_process.is_gated THEN
         SELECT jsonb_agg(jsonb_build_array(
             g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
             g.wait_seconds, g.due_seconds))
@@ -47,6 +50,14 @@ BEGIN
         FROM settle_gates(
             v_now, p_replica_id, p_patience, 100, ARRAY[p_slot], ARRAY[p_namespace],
             ARRAY[p_process_id]) g;
+    END IF;
+    IF v_process.leader_id IS NOT NULL THEN
+        SELECT jsonb_agg(jsonb_build_array(
+            f.namespace, f.process_id, f.task_id, NULL, NULL, NULL, NULL, NULL))
+        INTO v_due
+        FROM fail_node(
+            v_now, p_replica_id, v_process, 'PROCESS_REMOVED', 'its process was removed') f;
+        told := coalesce(told || v_due, told, v_due);
     END IF;
     RETURN NEXT;
 END;

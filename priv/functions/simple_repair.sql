@@ -1,7 +1,8 @@
 -- Brings a broken process back without asking its processor: a failed timer runs again and brings
--- the process to running once it succeeds; anything else is left behind, running at once.
--- Locks: the process; then of it alone: schedule, tasks; and where that timer has constraints, as
--- settle_gates.
+-- the process to running once it succeeds; anything else is left behind, running at once. The job that it
+-- leads goes on with it, and so does the node that it follows in.
+-- Locks: the process, and the leader of the job that it follows in, in key order; then of these alone:
+-- schedule, tasks, jobs, job_nodes; and where that timer has constraints, as settle_gates.
 -- Returns: a verdict of domain/admission.py and, where a timer runs again, its new task, due now; or, in
 -- place of that instant, what settle_gates returns as settled_gates tells it.
 CREATE FUNCTION simple_repair(
@@ -27,11 +28,12 @@ DECLARE
     v_process processes%ROWTYPE;
     v_broken  tasks%ROWTYPE;
 BEGIN
-    SELECT *
-    INTO v_process
-    FROM processes p
-    WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
-    FOR NO KEY UPDATE;
+    IF lock_family(p_slot, p_namespace, p_process_id) THEN
+        SELECT *
+        INTO v_process
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
+    END IF;
     v_now := coalesce(p_now, clock_timestamp());
 
     verdict := CASE v_process.status
@@ -68,26 +70,21 @@ BEGIN
         SET status = 'running', previous_status = 'error', status_changed_at = v_now,
             detail = NULL, corrupted_by = NULL
         WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
+        IF v_process.led_by IS NOT NULL THEN
+            PERFORM resume_job(v_now, p_replica_id, p_slot, p_namespace, p_process_id);
+        END IF;
+        IF v_process.leader_id IS NOT NULL THEN
+            PERFORM reopen_node(
+                v_now, p_replica_id, v_process.leader_slot, v_process.leader_namespace,
+                v_process.leader_id, v_process.node);
+        END IF;
         RETURN NEXT;
         RETURN;
     END IF;
 
     task_id := nextval('task_ids');
     due_at := v_now;
-    INSERT INTO tasks (
-        slot, namespace, process_id, task_id, task_type, status, created_at, scheduled_at,
-        step_timeout, history_after, history_limit, history_backward, args, trace_context
-    ) VALUES (
-        p_slot, p_namespace, p_process_id, task_id, v_broken.task_type, 'waiting', v_now, v_now,
-        v_broken.step_timeout, v_broken.history_after, v_broken.history_limit,
-        v_broken.history_backward, v_broken.args, v_broken.trace_context
-    );
-    INSERT INTO schedule (
-        slot, namespace, process_id, task_id, task_type, status, due_at, replica_id
-    ) VALUES (
-        p_slot, p_namespace, p_process_id, task_id, v_broken.task_type, 'waiting', v_now,
-        p_replica_id
-    );
+    PERFORM run_timer_again(v_now, p_replica_id, v_broken, task_id);
     IF v_broken.constraints IS NOT NULL THEN
         PERFORM constrain_tasks(
             v_now, p_replica_id, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id],

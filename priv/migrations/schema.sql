@@ -2,21 +2,39 @@
 -- Written by `make migrate-schema`, proven equal by tests/storage/test_migrations.py. Nothing reads
 -- it but people.
 
+CREATE TYPE progressor.firing_cause AS ENUM ('time', 'trigger', 'backfill');
+
+CREATE TYPE progressor.firing_state AS ENUM ('queued', 'running', 'done', 'failed', 'cancelled', 'gone', 'skipped', 'missed', 'refused');
+
 CREATE TYPE progressor.gate_hold AS ENUM ('task', 'process');
 
 CREATE TYPE progressor.gated_state AS ENUM ('time', 'order', 'process', 'gates', 'available');
+
+CREATE TYPE progressor.job_state AS ENUM ('running', 'done', 'failed', 'cancelled');
+
+CREATE TYPE progressor.node_state AS ENUM ('waiting', 'ready', 'running', 'done', 'failed', 'skipped', 'cancelled');
+
+CREATE TYPE progressor.overlap_policy AS ENUM ('skip', 'queue_one', 'allow', 'cancel_previous');
 
 CREATE TYPE progressor.process_status AS ENUM ('init', 'running', 'error', 'finished');
 
 CREATE TYPE progressor.task_status AS ENUM ('waiting', 'available', 'running', 'blocked', 'finished', 'error', 'cancelled');
 
-CREATE TYPE progressor.task_type AS ENUM ('init', 'call', 'notify', 'repair', 'timeout', 'remove');
+CREATE TYPE progressor.task_type AS ENUM ('init', 'call', 'notify', 'repair', 'timeout', 'remove', 'join');
 
 CREATE SEQUENCE progressor.lease_tokens AS bigint;
 
 CREATE SEQUENCE progressor.replica_ids AS bigint;
 
 CREATE SEQUENCE progressor.task_ids AS bigint;
+
+CREATE TABLE progressor.duties (
+    duty text NOT NULL,
+    due_at timestamp with time zone NOT NULL,
+    replica_id bigint,
+    begun_at timestamp with time zone,
+    CONSTRAINT duties_pkey PRIMARY KEY (duty)
+);
 
 CREATE TABLE progressor.events (
     slot smallint NOT NULL,
@@ -35,6 +53,39 @@ CREATE TABLE progressor.events (
     autovacuum_vacuum_insert_scale_factor=0.05,
     autovacuum_analyze_scale_factor=0.05,
     autovacuum_freeze_min_age=0
+);
+
+CREATE TABLE progressor.firings (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    schedule_id text NOT NULL,
+    instant timestamp with time zone NOT NULL,
+    cause progressor.firing_cause NOT NULL,
+    state progressor.firing_state NOT NULL,
+    overlap_policy progressor.overlap_policy NOT NULL,
+    due_at timestamp with time zone NOT NULL,
+    fired_at timestamp with time zone NOT NULL,
+    started_at timestamp with time zone,
+    ended_at timestamp with time zone,
+    process_slot smallint,
+    process_id text,
+    task_type progressor.task_type,
+    task_id bigint,
+    error_code integer,
+    error_reason text,
+    error_message text,
+    missed_count bigint,
+    missed_until timestamp with time zone,
+    idempotency_key text,
+    CONSTRAINT firings_pkey PRIMARY KEY (slot, namespace, schedule_id, instant),
+    CONSTRAINT only_missed_are_counted CHECK ((((state = 'missed'::progressor.firing_state) = (missed_count IS NOT NULL)) AND ((missed_count IS NULL) = (missed_until IS NULL)))),
+    CONSTRAINT running_has_started CHECK (((state = ANY (ARRAY['running'::progressor.firing_state, 'done'::progressor.firing_state, 'failed'::progressor.firing_state, 'gone'::progressor.firing_state])) <= (task_id IS NOT NULL))),
+    CONSTRAINT started_has_a_task CHECK (((started_at IS NULL) = (task_id IS NULL)))
+) WITH (
+    fillfactor=70,
+    autovacuum_vacuum_scale_factor=0.05,
+    autovacuum_vacuum_insert_scale_factor=0.05,
+    autovacuum_analyze_scale_factor=0.05
 );
 
 CREATE TABLE progressor.gate_holders (
@@ -131,6 +182,86 @@ CREATE TABLE progressor.gates (
     autovacuum_vacuum_cost_delay=0
 );
 
+CREATE TABLE progressor.job_nodes (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    process_id text NOT NULL,
+    ordinal integer NOT NULL,
+    state progressor.node_state NOT NULL,
+    begun boolean NOT NULL DEFAULT false,
+    queued boolean NOT NULL GENERATED ALWAYS AS ((state = 'ready'::progressor.node_state)) STORED,
+    gated boolean NOT NULL DEFAULT false,
+    attempt integer NOT NULL DEFAULT 1,
+    waits_for integer NOT NULL,
+    skipped_because_of integer,
+    revision bigint NOT NULL,
+    follower_slot smallint NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    ready_at timestamp with time zone,
+    started_at timestamp with time zone,
+    ended_at timestamp with time zone,
+    name text NOT NULL,
+    follower_namespace text NOT NULL,
+    follower_id text NOT NULL,
+    predecessors integer[] NOT NULL DEFAULT '{}'::integer[],
+    successors integer[] NOT NULL DEFAULT '{}'::integer[],
+    args bytea NOT NULL DEFAULT '\x'::bytea,
+    options json,
+    constraints json,
+    result bytea,
+    error_code integer,
+    error_reason text,
+    error_message text,
+    CONSTRAINT job_nodes_pkey PRIMARY KEY (slot, namespace, process_id, ordinal),
+    CONSTRAINT ended_when_final CHECK (((state = ANY (ARRAY['waiting'::progressor.node_state, 'ready'::progressor.node_state, 'running'::progressor.node_state])) = (ended_at IS NULL))),
+    CONSTRAINT job_nodes_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 128))),
+    CONSTRAINT job_nodes_ordinal_check CHECK ((ordinal >= 1)),
+    CONSTRAINT job_nodes_waits_for_check CHECK ((waits_for >= 0)),
+    CONSTRAINT ready_waits_for_nobody CHECK (((state <> ALL (ARRAY['ready'::progressor.node_state, 'running'::progressor.node_state, 'done'::progressor.node_state])) OR (waits_for = 0))),
+    CONSTRAINT skipped_has_a_cause CHECK (((state = 'skipped'::progressor.node_state) = (skipped_because_of IS NOT NULL))),
+    CONSTRAINT started_when_running CHECK (((state <> 'running'::progressor.node_state) OR (started_at IS NOT NULL)))
+) WITH (
+    fillfactor=50,
+    autovacuum_vacuum_scale_factor=0.05,
+    autovacuum_vacuum_insert_scale_factor=0.05,
+    autovacuum_analyze_scale_factor=0.05
+);
+
+CREATE TABLE progressor.jobs (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    process_id text NOT NULL,
+    state progressor.job_state NOT NULL,
+    node_count integer NOT NULL,
+    waiting integer NOT NULL DEFAULT 0,
+    ready integer NOT NULL DEFAULT 0,
+    running integer NOT NULL DEFAULT 0,
+    failed integer NOT NULL DEFAULT 0,
+    skipped integer NOT NULL DEFAULT 0,
+    cancelled integer NOT NULL DEFAULT 0,
+    beginning integer NOT NULL DEFAULT 0,
+    join_task_id bigint,
+    detail text,
+    caller_context json,
+    trace_context json,
+    schedule_id text,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    ended_at timestamp with time zone,
+    deadline_at timestamp with time zone,
+    retry_count integer NOT NULL DEFAULT 0,
+    revision bigint NOT NULL DEFAULT 1,
+    untended_at timestamp with time zone,
+    CONSTRAINT jobs_pkey PRIMARY KEY (slot, namespace, process_id),
+    CONSTRAINT counts_are_counts CHECK (((LEAST(waiting, ready, running, failed, skipped, cancelled, beginning) >= 0) AND ((((((waiting + ready) + running) + failed) + skipped) + cancelled) <= node_count) AND (beginning <= running))),
+    CONSTRAINT ended_when_not_running CHECK (((state = 'running'::progressor.job_state) = (ended_at IS NULL)))
+) WITH (
+    fillfactor=50,
+    autovacuum_vacuum_scale_factor=0.01,
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_cost_delay=0
+);
+
 CREATE TABLE progressor.migrations (
     number integer NOT NULL,
     name text NOT NULL,
@@ -157,6 +288,14 @@ CREATE TABLE progressor.orders (
     CONSTRAINT orders_order_key_check CHECK (((octet_length(order_key) >= 1) AND (octet_length(order_key) <= 256)))
 );
 
+CREATE TABLE progressor.orphans (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    process_id text NOT NULL,
+    init_task_id bigint NOT NULL,
+    CONSTRAINT orphans_pkey PRIMARY KEY (slot, namespace, process_id)
+);
+
 CREATE TABLE progressor.processes (
     slot smallint NOT NULL,
     namespace text NOT NULL,
@@ -174,11 +313,19 @@ CREATE TABLE progressor.processes (
     result bytea,
     finished_at timestamp with time zone,
     is_gated boolean NOT NULL DEFAULT false,
+    led_by text,
+    leader_slot smallint,
+    leader_namespace text,
+    leader_id text,
+    node integer,
+    job_options json,
     CONSTRAINT processes_pkey PRIMARY KEY (slot, namespace, process_id),
     CONSTRAINT corrupted_only_in_error CHECK (((corrupted_by IS NULL) OR (status = 'error'::progressor.process_status))),
     CONSTRAINT detail_with_error CHECK (((status = 'error'::progressor.process_status) = (detail IS NOT NULL))),
     CONSTRAINT finished_at_when_finished CHECK (((status = 'finished'::progressor.process_status) = (finished_at IS NOT NULL))),
+    CONSTRAINT follower_is_whole CHECK ((((leader_id IS NULL) = (leader_slot IS NULL)) AND ((leader_id IS NULL) = (leader_namespace IS NULL)) AND ((leader_id IS NULL) = (node IS NULL)))),
     CONSTRAINT processes_last_event_id_check CHECK ((last_event_id >= 0)),
+    CONSTRAINT processes_led_by_check CHECK ((led_by = ANY (ARRAY['engine'::text, 'processor'::text]))),
     CONSTRAINT processes_process_id_check CHECK (((octet_length(process_id) >= 1) AND (octet_length(process_id) <= 256)))
 ) WITH (
     autovacuum_vacuum_scale_factor=0.05,
@@ -267,6 +414,60 @@ CREATE TABLE progressor.schedule (
     vacuum_index_cleanup=on
 );
 
+CREATE TABLE progressor.schedules (
+    slot smallint NOT NULL,
+    namespace text NOT NULL,
+    schedule_id text NOT NULL,
+    cron text,
+    time_zone text,
+    every interval,
+    anchor timestamp with time zone,
+    jitter interval NOT NULL,
+    start_at timestamp with time zone,
+    end_at timestamp with time zone,
+    overlap_policy progressor.overlap_policy NOT NULL,
+    catch_up_window interval NOT NULL,
+    target text NOT NULL,
+    target_id text NOT NULL,
+    args bytea NOT NULL,
+    caller_context json,
+    metadata jsonb,
+    history_after bigint,
+    history_limit integer,
+    history_backward boolean,
+    constraints json,
+    fingerprint bytea NOT NULL,
+    paused boolean NOT NULL,
+    note text NOT NULL,
+    revision bigint NOT NULL DEFAULT 1,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    next_instant timestamp with time zone,
+    next_at timestamp with time zone,
+    claimed_until timestamp with time zone,
+    started_count bigint NOT NULL DEFAULT 0,
+    skipped_count bigint NOT NULL DEFAULT 0,
+    missed_count bigint NOT NULL DEFAULT 0,
+    refused_count bigint NOT NULL DEFAULT 0,
+    forgotten_from timestamp with time zone,
+    forgotten_until timestamp with time zone,
+    CONSTRAINT schedules_pkey PRIMARY KEY (slot, namespace, schedule_id),
+    CONSTRAINT cron_has_a_zone CHECK (((cron IS NULL) = (time_zone IS NULL))),
+    CONSTRAINT cron_or_interval CHECK (((cron IS NULL) = (every IS NOT NULL))),
+    CONSTRAINT forgotten_is_a_span CHECK ((((forgotten_from IS NULL) = (forgotten_until IS NULL)) AND (forgotten_from <= forgotten_until))),
+    CONSTRAINT interval_has_an_anchor CHECK (((every IS NULL) = (anchor IS NULL))),
+    CONSTRAINT next_at_not_before_instant CHECK ((next_at >= next_instant)),
+    CONSTRAINT next_is_whole CHECK (((next_instant IS NULL) = (next_at IS NULL))),
+    CONSTRAINT paused_has_no_next CHECK (((NOT paused) OR (next_at IS NULL))),
+    CONSTRAINT schedules_schedule_id_check CHECK (((octet_length(schedule_id) >= 1) AND (octet_length(schedule_id) <= 128))),
+    CONSTRAINT schedules_target_check CHECK ((target = ANY (ARRAY['start'::text, 'call'::text, 'notify'::text, 'job'::text])))
+) WITH (
+    fillfactor=50,
+    autovacuum_vacuum_scale_factor=0.01,
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_cost_delay=0
+);
+
 CREATE TABLE progressor.tasks (
     slot smallint NOT NULL,
     namespace text NOT NULL,
@@ -312,6 +513,12 @@ CREATE TABLE progressor.tasks (
     autovacuum_analyze_scale_factor=0.05
 );
 
+CREATE UNIQUE INDEX firings_by_key ON progressor.firings USING btree (slot, namespace, schedule_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
+
+CREATE INDEX firings_queued ON progressor.firings USING btree (slot, namespace, schedule_id, instant) WHERE (state = 'queued'::progressor.firing_state);
+
+CREATE INDEX firings_running ON progressor.firings USING btree (slot, namespace, schedule_id, instant) WHERE (state = 'running'::progressor.firing_state);
+
 CREATE INDEX gate_holders_by_gate ON progressor.gate_holders USING btree (namespace, gate, held_at);
 
 CREATE INDEX gate_lines_by_age ON progressor.gate_lines USING btree (namespace, waits_on, oldest_at, oldest_id);
@@ -336,6 +543,16 @@ CREATE INDEX gated_inits ON progressor.gated USING btree (namespace, state_since
 
 CREATE INDEX gated_timers ON progressor.gated USING btree (slot, namespace, process_id) WHERE (task_type = ANY (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type]));
 
+CREATE INDEX job_nodes_ready ON progressor.job_nodes USING btree (slot, namespace, process_id, gated, ordinal) WHERE queued;
+
+CREATE INDEX jobs_by_creation ON progressor.jobs USING btree (namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC);
+
+CREATE INDEX jobs_by_deadline ON progressor.jobs USING btree (deadline_at) WHERE ((state = 'running'::progressor.job_state) AND (deadline_at IS NOT NULL));
+
+CREATE INDEX jobs_running ON progressor.jobs USING btree (slot, namespace, process_id) WHERE (state = 'running'::progressor.job_state);
+
+CREATE INDEX jobs_untended ON progressor.jobs USING btree (untended_at) WHERE (untended_at IS NOT NULL);
+
 CREATE INDEX processes_by_creation ON progressor.processes USING btree (namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC);
 
 CREATE INDEX processes_by_metadata ON progressor.processes USING gin (metadata jsonb_path_ops) WHERE (metadata IS NOT NULL);
@@ -353,5 +570,9 @@ CREATE INDEX schedule_due_requests ON progressor.schedule USING btree (namespace
 CREATE INDEX schedule_retries ON progressor.schedule USING btree (namespace, due_at) WHERE ((attempt > 0) AND (due_at IS NOT NULL));
 
 CREATE UNIQUE INDEX schedule_timer ON progressor.schedule USING btree (slot, namespace, process_id) WHERE (task_type = ANY (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type]));
+
+CREATE INDEX schedules_by_id ON progressor.schedules USING btree (namespace COLLATE "C", schedule_id COLLATE "C");
+
+CREATE INDEX schedules_due ON progressor.schedules USING btree (next_at) WHERE (next_at IS NOT NULL);
 
 CREATE UNIQUE INDEX tasks_by_idempotency_key ON progressor.tasks USING btree (slot, namespace, process_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);

@@ -8,10 +8,9 @@ from progressor import wire
 from progressor.api import page_tokens
 from progressor.api.wait_codec import fill_spent, fill_wait
 from progressor.domain import why
-from progressor.domain.constraint import Constraints
-from progressor.domain.task import TaskError
-from progressor.domain.view import HistoryPage, ProcessPage, ProcessView, TaskTrace, Timer
+from progressor.domain.view import HistoryPage, JobRole, ProcessPage, ProcessView, TaskTrace, Timer
 from progressor.domain.wait import Wait
+from progressor.node_wire import fill_constraints, fill_error
 from progressor.v1 import process_service_pb2, types_pb2
 
 PAGE_BYTES_MAX = 3 * 1024 * 1024
@@ -32,10 +31,22 @@ def get_to_wire(view: ProcessView, page: HistoryPage) -> process_service_pb2.Get
     if view.timer is not None:
         _fill_timer(response.timer, view.timer)
     _fill_waits(response.waits, view.waits)
-    response.explanation = why.explain_process(view.process, view.waits)
+    response.explanation = why.explain_process(view.process, view.waits, view.role)
+    if view.role is not None:
+        _fill_role(response.job_role, view.role)
     if page.next_after is not None:
         response.next_after = page.next_after
     return response
+
+
+def _fill_role(message: process_service_pb2.JobRole, role: JobRole) -> None:
+    if role.led is not None:
+        message.led.unfinished_count = role.led.unfinished_count
+        message.led.node_count = role.led.node_count
+    if role.followed is not None:
+        message.followed.namespace = role.followed.namespace
+        message.followed.job_id = role.followed.job_id
+        message.followed.node = role.followed.node
 
 
 def trace_to_wire(
@@ -115,7 +126,7 @@ def _fill_trace(message: process_service_pb2.TaskTrace, trace: TaskTrace) -> Non
     message.idempotency_key = trace.idempotency_key or ""
     message.response = trace.response
     if trace.error is not None:
-        message.error.CopyFrom(_error_to_wire(trace.error))
+        fill_error(message.error, trace.error)
     _fill_gated(message, trace)
     add_event = message.events.add
     for event in trace.events:
@@ -124,22 +135,6 @@ def _fill_trace(message: process_service_pb2.TaskTrace, trace: TaskTrace) -> Non
 
 def _fill_gated(message: process_service_pb2.TaskTrace, trace: TaskTrace) -> None:
     if trace.constraints is not None:
-        _fill_constraints(message.constraints, trace.constraints)
+        fill_constraints(message.constraints, trace.constraints)
     if trace.spent is not None:
         fill_spent(message.spent, trace.spent)
-
-
-def _fill_constraints(message: types_pb2.Constraints, constraints: Constraints) -> None:
-    if constraints.run_at is not None:
-        wire.fill_timestamp(message.run_at, constraints.run_at)
-    if constraints.order is not None:
-        message.order.key = constraints.order.key
-        message.order.version = str(constraints.order.version)
-    for gate, capacity in constraints.gates.items():
-        message.gates.add(gate=gate, capacity=capacity)
-    message.priority = constraints.priority
-    message.hold = wire.GATE_HOLD_TO_WIRE[constraints.hold]
-
-
-def _error_to_wire(error: TaskError) -> types_pb2.TaskError:
-    return types_pb2.TaskError(code=error.code, reason=error.reason, message=error.message)

@@ -9,15 +9,16 @@ on an empty call (2026-11-20, 2-core reference machine, uvloop).
 """
 
 import asyncio
+import contextlib
 import datetime as dt
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, NoReturn, Protocol
 
 import grpc
-from google.protobuf import message_factory
+from google.protobuf import empty_pb2, message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 
@@ -36,7 +37,8 @@ from progressor.telemetry.tracing import SILENT, Tracing
 READS = frozenset(
     {
         "Get", "Trace", "List", "GetNamespace", "ListNamespaces", "ListReplicas", "GetActivity",
-        "SetLogLevel", "ListGates", "GetGate",
+        "SetLogLevel", "ListGates", "GetGate", "GetJob", "ListJobs",
+        "GetSchedule", "ListSchedules",
     }
 )  # fmt: skip
 """Methods that are served while draining: they store nothing and wait for nobody."""
@@ -45,11 +47,15 @@ RETRY_AFTER = dt.timedelta(milliseconds=200)
 """When a refused caller may try again: about what a balancer needs to find another replica."""
 
 _STORAGE_LOG_SECONDS = 1.0
-_SUBJECT_FIELDS = ("namespace", "process_id")
+_SUBJECT_FIELDS = ("namespace", "process_id", "job_id", "schedule_id")
+_NO_ANSWER = empty_pb2.Empty()
 _SUBJECT = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
 
 # Each method has a message type of its own; no union of them fits a callable.
 Method = Callable[..., Awaitable[Message]]
+Watch = Callable[..., AsyncGenerator[Message, None]]
+"""A method that answers with a stream of messages."""
+
 Served = Callable[[Message | Malformed, CallContext], Awaitable[Message | status.RichStatus]]
 
 _log = logging.getLogger(__name__)
@@ -77,6 +83,13 @@ class StreamContext(AbortableContext, Protocol):
         """Return once a frame may be followed by the next."""
 
 
+class WatchContext(AbortableContext, Protocol):
+    """What a stream of answers asks of gRPC."""
+
+    async def write(self, message: Message) -> None:
+        """Return once a message may be followed by the next."""
+
+
 class Stream(Protocol):
     """A method with frames both ways."""
 
@@ -102,6 +115,8 @@ class Interceptor:
         self._refuses_all = False
         # Each call by its task, and whether it is a read.
         self._in_flight: dict[asyncio.Task[object], bool] = {}
+        # Those that would go on for as long as there is something to see.
+        self._watches: set[asyncio.Task[object]] = set()
         # Those that we have cancelled ourselves, and what they are to end with.
         self._cut_off: dict[asyncio.Task[object], errors.ProgressorError] = {}
         self._left = asyncio.Event()
@@ -112,14 +127,20 @@ class Interceptor:
         service: ServiceDescriptor,
         methods: Mapping[str, Method],
         streams: Mapping[str, Stream] | None = None,
+        watches: Mapping[str, Watch] | None = None,
     ) -> grpc.GenericRpcHandler:
         """Return what grpc.aio is to be given for a service with all its methods."""
-        streams = streams or {}
-        streaming = {name for name, it in service.methods_by_name.items() if it.client_streaming}
-        assert set(streams) == streaming, "streams differ from the contract"
-        assert set(methods) == set(service.methods_by_name) - streaming, (
-            "methods differ from the contract"
-        )
+        streams, watches = streams or {}, watches or {}
+        kinds = {
+            name: (it.client_streaming, it.server_streaming)
+            for name, it in service.methods_by_name.items()
+        }
+        given = {
+            **dict.fromkeys(methods, (False, False)),
+            **dict.fromkeys(watches, (False, True)),
+            **dict.fromkeys(streams, (True, True)),
+        }
+        assert given == kinds, "methods differ from the contract"
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(
                 self.wrapped(service.methods_by_name[name], method),
@@ -134,6 +155,12 @@ class Interceptor:
                 request_deserializer=deserializer(stream.frame),
                 response_serializer=_serialize,
             )
+        for name, watch in watches.items():
+            handlers[name] = grpc.unary_stream_rpc_method_handler(
+                self.wrapped_watch(service.methods_by_name[name], watch),
+                request_deserializer=deserializer(request_type(service.methods_by_name[name])),
+                response_serializer=_serialize,
+            )
         return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
     def wrapped(self, descriptor: MethodDescriptor, method: Method) -> Method:
@@ -145,6 +172,30 @@ class Interceptor:
             if isinstance(end, status.RichStatus):
                 await context.abort(end.code, end.message, end.trailing_metadata)
             return end
+
+        return answer
+
+    def wrapped_watch(
+        self, descriptor: MethodDescriptor, watch: Watch
+    ) -> Callable[[Any, Any], Awaitable[None]]:
+        """Return a stream of answers as grpc.aio calls it; while draining, it ends at once."""
+
+        async def answer(request: Message | Malformed, context: WatchContext) -> None:
+            async def write_all(request: Message, told: CallContext) -> Message:
+                async with contextlib.aclosing(watch(request, told)) as responses:
+                    async for message in responses:
+                        await context.write(message)
+                return _NO_ANSWER
+
+            task = asyncio.current_task()
+            assert task is not None, "each call runs in a task"
+            self._watches.add(task)
+            try:
+                end = await self.served(descriptor, write_all)(request, context)
+            finally:
+                self._watches.discard(task)
+            if isinstance(end, status.RichStatus):
+                await context.abort(end.code, end.message, end.trailing_metadata)
 
         return answer
 
@@ -227,8 +278,10 @@ class Interceptor:
         return status.status_of(error, subject={} if is_invalid else _subject_of(request))
 
     def refuse_work(self) -> None:
-        """Refuse new calls from now on, except reads."""
+        """Refuse new calls from now on, except reads; end those that would last."""
         self._refuses_work = True
+        for task in self._watches:
+            self.cut_short(task, errors.ShuttingDownError(RETRY_AFTER))
 
     def refuse_all(self) -> None:
         """Refuse new calls from now on, reads too."""

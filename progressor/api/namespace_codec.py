@@ -7,7 +7,7 @@ stored.
 
 import dataclasses
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import reduce
 
 from google.protobuf import duration_pb2, timestamp_pb2
@@ -21,14 +21,11 @@ from progressor.api.validation import (
     page_size_from_wire,
     shown,
 )
-from progressor.domain.namespace import HistoryMode, Namespace, RetryPolicy, ZombiePolicy
+from progressor.domain.namespace import HistoryMode, Namespace
+from progressor.policy_wire import ZOMBIE_POLICY_TO_WIRE, retry_policy_to_wire
 from progressor.v1 import namespace_service_pb2
 
 _SET_BY_THE_ENGINE = frozenset({"created_at", "updated_at", "revision"})
-_ZOMBIE_POLICY_TO_WIRE: Mapping[ZombiePolicy, namespace_service_pb2.ZombiePolicy.ValueType] = {
-    ZombiePolicy.RETRY: namespace_service_pb2.ZOMBIE_POLICY_RETRY,
-    ZombiePolicy.FAIL: namespace_service_pb2.ZOMBIE_POLICY_FAIL,
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,19 +98,20 @@ def namespace_to_wire(namespace: Namespace) -> namespace_service_pb2.Namespace:
         name=namespace.name,
         processor_targets=namespace.processor_targets,
         step_timeout=wire.timedelta_to_duration(namespace.step_timeout),
-        retry_policy=_retry_policy_to_wire(namespace.retry_policy),
+        retry_policy=retry_policy_to_wire(namespace.retry_policy),
         retry_policies={
-            task_type.value: _retry_policy_to_wire(policy)
+            task_type.value: retry_policy_to_wire(policy)
             for task_type, policy in namespace.retry_policies.items()
         },
         exhausted_call_fails_alone=namespace.exhausted_call_fails_alone,
-        zombie_policy=_ZOMBIE_POLICY_TO_WIRE[namespace.zombie_policy],
+        zombie_policy=ZOMBIE_POLICY_TO_WIRE[namespace.zombie_policy],
         worker_count_max=namespace.worker_count_max,
         history=_history_to_wire(namespace),
         finished_process_retention=_duration_to_wire(namespace.finished_process_retention),
         task_retention=_duration_to_wire(namespace.task_retention),
         payload_bytes_max=namespace.payload_bytes_max,
         waiting_callers_max=namespace.waiting_callers_max,
+        target_patience=wire.timedelta_to_duration(namespace.target_patience),
         created_at=_instant_to_wire(namespace.created_at),
         updated_at=_instant_to_wire(namespace.updated_at),
         revision=namespace.revision,
@@ -151,18 +149,6 @@ def _change_of(
         if path in DECODERS and (change := DECODERS[path](message, violations)) is not None
     ]
     return lambda current: reduce(lambda namespace, change: change(namespace), changes, current)
-
-
-def _retry_policy_to_wire(policy: RetryPolicy) -> namespace_service_pb2.RetryPolicy:
-    return namespace_service_pb2.RetryPolicy(
-        initial_interval=wire.timedelta_to_duration(policy.initial_interval),
-        coefficient=policy.coefficient,
-        interval_max=wire.timedelta_to_duration(policy.interval_max),
-        jitter=policy.jitter,
-        attempts_max=policy.attempts_max,
-        elapsed_max=_duration_to_wire(policy.elapsed_max),
-        non_retryable_reasons=policy.non_retryable_reasons,
-    )
 
 
 def _history_to_wire(namespace: Namespace) -> namespace_service_pb2.HistoryPolicy:

@@ -4,26 +4,22 @@ The bounds and defaults are those that namespace_service.proto writes beside the
 """
 
 import dataclasses
+import datetime as dt
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from progressor import wire
-from progressor.api.retry_codec import retry_policy_from_wire
 from progressor.api.validation import (
     Violations,
     check_range,
     duration_from_wire,
     shown,
 )
-from progressor.domain.namespace import (
-    PAYLOAD_BYTES_CEILING,
-    HistoryMode,
-    Namespace,
-    RetryPolicy,
-    ZombiePolicy,
-)
+from progressor.domain.namespace import PAYLOAD_BYTES_CEILING, HistoryMode, Namespace
+from progressor.domain.policy import RetryPolicy
 from progressor.domain.task import TaskType
+from progressor.policy_wire import ZOMBIE_POLICY_FROM_WIRE, retry_policy_from_wire
 from progressor.v1 import namespace_service_pb2
 
 Change = Callable[[Namespace], Namespace]
@@ -32,6 +28,7 @@ Decoder = Callable[[namespace_service_pb2.Namespace, Violations], Change]
 TARGETS_MAX = 32
 WORKERS_MAX = 100_000
 HISTORY_LAST_MAX = 100_000
+TARGET_PATIENCE_MAX = dt.timedelta(days=30)
 
 _COUNT_MAX = 2**31 - 1
 _DEFAULTS = Namespace(name="", processor_targets=())
@@ -47,14 +44,8 @@ _RETRIED_TYPES: Mapping[str, TaskType] = MappingProxyType(
             TaskType.NOTIFY,
             TaskType.REPAIR,
             TaskType.TIMEOUT,
+            TaskType.JOIN,
         )
-    }
-)
-_ZOMBIE_POLICIES: Mapping[int, ZombiePolicy] = MappingProxyType(
-    {
-        namespace_service_pb2.ZOMBIE_POLICY_UNSPECIFIED: ZombiePolicy.RETRY,
-        namespace_service_pb2.ZOMBIE_POLICY_RETRY: ZombiePolicy.RETRY,
-        namespace_service_pb2.ZOMBIE_POLICY_FAIL: ZombiePolicy.FAIL,
     }
 )
 
@@ -91,8 +82,12 @@ def _step_timeout(message: namespace_service_pb2.Namespace, violations: Violatio
 
 
 def _retry_policy(message: namespace_service_pb2.Namespace, violations: Violations) -> Change:
-    policy = retry_policy_from_wire(message.retry_policy, "namespace.retry_policy", violations)
-    return lambda current: dataclasses.replace(current, retry_policy=policy)
+    policy = violations.attempt(
+        retry_policy_from_wire, message.retry_policy, "namespace.retry_policy"
+    )
+    return lambda current: dataclasses.replace(
+        current, retry_policy=policy or _DEFAULTS.retry_policy
+    )
 
 
 def _retry_policies(message: namespace_service_pb2.Namespace, violations: Violations) -> Change:
@@ -105,9 +100,8 @@ def _retry_policies(message: namespace_service_pb2.Namespace, violations: Violat
             violations.add(field, f"{shown(name)} is none of {known}")
             continue
         field = f"namespace.retry_policies[{name!r}]"
-        policies[task_type] = retry_policy_from_wire(
-            message.retry_policies[name], field, violations
-        )
+        policy = violations.attempt(retry_policy_from_wire, message.retry_policies[name], field)
+        policies[task_type] = policy or _DEFAULTS.retry_policy
     return lambda current: dataclasses.replace(current, retry_policies=policies)
 
 
@@ -119,8 +113,8 @@ def _exhausted_call_fails_alone(
 
 
 def _zombie_policy(message: namespace_service_pb2.Namespace, violations: Violations) -> Change:
-    policy = _ZOMBIE_POLICIES.get(message.zombie_policy)
-    if policy is None:
+    policy = ZOMBIE_POLICY_FROM_WIRE.get(message.zombie_policy)
+    if policy is None and message.zombie_policy:
         violations.add("namespace.zombie_policy", f"{message.zombie_policy} is no policy")
     return lambda current: dataclasses.replace(
         current, zombie_policy=policy or _DEFAULTS.zombie_policy
@@ -181,6 +175,15 @@ def _waiting_callers_max(
     return lambda current: dataclasses.replace(current, waiting_callers_max=value)
 
 
+def _target_patience(message: namespace_service_pb2.Namespace, violations: Violations) -> Change:
+    field, value = "namespace.target_patience", _DEFAULTS.target_patience
+    if message.HasField("target_patience"):
+        value = duration_from_wire(message.target_patience, field, violations) or value
+        if not wire.STEP_TIMEOUT_MIN <= value <= TARGET_PATIENCE_MAX:
+            violations.add(field, f"{value.total_seconds()} s is not in 1 ms .. 30 days")
+    return lambda current: dataclasses.replace(current, target_patience=value)
+
+
 DECODERS: Mapping[str, Decoder] = MappingProxyType(
     {
         "processor_targets": _processor_targets,
@@ -195,5 +198,6 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
         "task_retention": _task_retention,
         "payload_bytes_max": _payload_bytes_max,
         "waiting_callers_max": _waiting_callers_max,
+        "target_patience": _target_patience,
     }
 )

@@ -13,12 +13,14 @@ from progressor.api.validation import (
     check_id,
     check_namespace_name,
 )
-from progressor.domain.process import Process
+from progressor.domain.job import Job
+from progressor.domain.process import Process, ProcessKey
 from progressor.wire import ID_BYTES_MAX
 
 _FIELD = "page_token"
 _TOKEN_CHARACTERS_MAX = 2 * ID_BYTES_MAX
-_TASK, _PROCESS, _NAMESPACE, _REPLICA, _GATE = "t", "p", "n", "r", "g"
+_TASK, _PROCESS, _NAMESPACE, _REPLICA, _GATE, _JOB = "t", "p", "n", "r", "g", "j"
+_SCHEDULE = "s"
 _ID_MAX = 2**63 - 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -37,22 +39,22 @@ def task_of_token(token: str, violations: Violations) -> int:
 
 def token_of_process(process: Process) -> str:
     """Return the token of the page behind a process."""
-    microseconds = (process.created_at - _EPOCH) // _MICROSECOND
-    return _encode(_PROCESS, f"{microseconds}/{process.key.process_id}")
+    return _token_of(_PROCESS, process.created_at, process.key)
 
 
 def process_of_token(token: str, violations: Violations) -> tuple[dt.datetime, str] | None:
     """Return when the last process seen was created, and its id; None for the first page."""
-    if not token:
-        return None
-    microseconds, slash, process_id = (_decode(_PROCESS, token) or "").partition("/")
-    created_at = _instant(microseconds)
-    inner = Violations()
-    check_id(process_id, _FIELD, inner)
-    if not slash or created_at is None or inner:
-        violations.add(_FIELD, _GARBLED)
-        return None
-    return created_at, process_id
+    return _place_of(_PROCESS, token, violations)
+
+
+def token_of_job(job: Job) -> str:
+    """Return the token of the page behind a job."""
+    return _token_of(_JOB, job.created_at, job.key)
+
+
+def job_of_token(token: str, violations: Violations) -> tuple[dt.datetime, str] | None:
+    """Return when the last job seen was created, and its id; None for the first page."""
+    return _place_of(_JOB, token, violations)
 
 
 def token_of_namespace(name: str) -> str:
@@ -99,6 +101,42 @@ def gate_of_token(token: str, violations: Violations) -> str:
         violations.add(_FIELD, _GARBLED)
         return ""
     return gate
+
+
+def _token_of(kind: str, created_at: dt.datetime, key: ProcessKey) -> str:
+    microseconds = (created_at - _EPOCH) // _MICROSECOND
+    return _encode(kind, f"{microseconds}/{key.process_id}")
+
+
+def _place_of(kind: str, token: str, violations: Violations) -> tuple[dt.datetime, str] | None:
+    if not token:
+        return None
+    microseconds, slash, process_id = (_decode(kind, token) or "").partition("/")
+    created_at = _instant(microseconds)
+    inner = Violations()
+    check_id(process_id, _FIELD, inner)
+    if not slash or created_at is None or inner:
+        violations.add(_FIELD, _GARBLED)
+        return None
+    return created_at, process_id
+
+
+def token_of_schedule(schedule_id: str) -> str:
+    """Return the token of the page behind a schedule."""
+    return _encode(_SCHEDULE, schedule_id)
+
+
+def schedule_of_token(token: str, violations: Violations) -> str:
+    """Return the schedule that a page begins behind; empty for the first page."""
+    if not token:
+        return ""
+    schedule_id = _decode(_SCHEDULE, token)
+    inner = Violations()
+    check_id(schedule_id or "", _FIELD, inner)
+    if schedule_id is None or inner:
+        violations.add(_FIELD, _GARBLED)
+        return ""
+    return schedule_id
 
 
 def _id_of(kind: str, token: str, violations: Violations) -> int:

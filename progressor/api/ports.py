@@ -1,7 +1,7 @@
 """What this room needs of others, in its own words; `app` hands it in."""
 
 import datetime as dt
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from progressor.domain.activity import Activity
@@ -9,9 +9,19 @@ from progressor.domain.admission import Import, Request
 from progressor.domain.answer import Answer, Receipt
 from progressor.domain.event import HistoryRange
 from progressor.domain.gate import Gate, GateView
+from progressor.domain.job import Job, Node
+from progressor.domain.job_view import JobFilter, JobPage
 from progressor.domain.namespace import Namespace
 from progressor.domain.process import ProcessKey
 from progressor.domain.replica import ReplicaView
+from progressor.domain.schedule import (
+    Firing,
+    OverlapPolicy,
+    Schedule,
+    ScheduleKey,
+    ScheduleSpec,
+    Upcoming,
+)
 from progressor.domain.view import HistoryPage, ProcessPage, ProcessQuery, ProcessView, TaskTrace
 from progressor.telemetry.log_level import Level
 
@@ -160,6 +170,42 @@ class Gates(Protocol):
         """
 
 
+class Jobs(Protocol):
+    """Keeps the jobs; all raise `errors.StorageUnavailableError`, all but one JobNotFoundError."""
+
+    async def read(self, key: ProcessKey, *, payloads: bool) -> JobPage:
+        """Return a job with its nodes; where not `payloads`, without args and results."""
+
+    async def list(
+        self,
+        namespace: str,
+        wanted: JobFilter,
+        *,
+        after: tuple[dt.datetime, str] | None,
+        limit: int,
+    ) -> tuple[Job, ...]:
+        """Return at most `limit` jobs, the youngest first, behind the creation and id `after`."""
+
+    async def changes(self, key: ProcessKey, after_revision: int) -> tuple[Job, tuple[Node, ...]]:
+        """Return a job, and its nodes that have changed after a revision, without payloads."""
+
+    async def cancel(self, key: ProcessKey, reason: str) -> Job:
+        """End a job.
+
+        Raises:
+            JobEndedError: It has ended.
+        """
+
+    async def retry(
+        self, key: ProcessKey, *, deadline: dt.datetime | None, timeout: dt.timedelta | None
+    ) -> tuple[Job, tuple[str, ...]]:
+        """Go on with a failed job; return it and the names of the nodes that begin again.
+
+        Raises:
+            JobNotFailedError: It has not failed.
+        """
+
+
 class Roster(Protocol):
     """Knows the replicas; raises `errors.StorageUnavailableError`."""
 
@@ -189,3 +235,62 @@ class CallContext(Protocol):
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
         """Return the caller's metadata, keys in lower case."""
+
+
+class Schedules(Protocol):
+    """Keeps the schedules; all raise `errors.StorageUnavailableError`.
+
+    Those that name a schedule raise ScheduleNotFoundError, and those that expect a revision, 0 for
+    any, ScheduleChangedError.
+    """
+
+    async def create(
+        self, key: ScheduleKey, spec: ScheduleSpec, *, paused: bool, note: str
+    ) -> Schedule:
+        """Make a schedule.
+
+        Raises:
+            NamespaceNotFoundError: There is none.
+            ScheduleAlreadyExistsError: The id is taken.
+        """
+
+    async def get(self, key: ScheduleKey) -> Schedule:
+        """Return a schedule."""
+
+    async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Schedule, ...]:
+        """Return at most `limit` schedules with ids above `after`, in order, without args."""
+
+    async def update(
+        self, key: ScheduleKey, spec: ScheduleSpec, *, expected_revision: int
+    ) -> Schedule:
+        """Replace the spec of a schedule."""
+
+    async def pause(self, key: ScheduleKey, *, note: str, expected_revision: int) -> Schedule:
+        """Have a schedule fire no more."""
+
+    async def resume(self, key: ScheduleKey, *, note: str, expected_revision: int) -> Schedule:
+        """Have a schedule fire again."""
+
+    async def delete(self, key: ScheduleKey, *, expected_revision: int) -> None:
+        """Delete a schedule with the record of its firings."""
+
+    async def backfill(
+        self, schedule: Schedule, instants: Sequence[Upcoming], policy: OverlapPolicy
+    ) -> int:
+        """Queue instants of the past, and return how many had started nothing before.
+
+        Raises:
+            InvalidRequestError: Some are where the record of firings is gone.
+        """
+
+
+class Launches(Protocol):
+    """Fires schedules, and tells what they have fired."""
+
+    async def trigger(
+        self, key: ScheduleKey, *, policy: OverlapPolicy | None, idempotency_key: str | None
+    ) -> Firing:
+        """Fire a schedule now; a key that came before finds its firing."""
+
+    async def last(self, key: ScheduleKey, *, limit: int) -> tuple[Firing, ...]:
+        """Return at most `limit` firings, the latest first."""

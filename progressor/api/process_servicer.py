@@ -10,9 +10,8 @@ from progressor.api.deadlines import seconds_left
 from progressor.api.interceptors import Method
 from progressor.api.ports import CallContext, Intake, Namespaces, Processes
 from progressor.api.trace_context import trace_context_of
-from progressor.api.validation import is_namespace_name
 from progressor.domain.admission import Import, Request
-from progressor.domain.namespace import PAYLOAD_BYTES_CEILING
+from progressor.domain.namespace import PAYLOAD_BYTES_CEILING, is_namespace_name
 from progressor.domain.process import ProcessKey, ProcessStatus
 from progressor.domain.task import TaskType
 from progressor.domain.view import HistoryPage, ProcessView

@@ -4,7 +4,7 @@ A namespace is named once it is known to exist, by the first request that got pa
 names that anybody may invent would be labels without end.
 """
 
-from progressor import errors
+from progressor import errors, job_errors
 from progressor.telemetry.instruments import OVERFLOW
 from progressor.telemetry.metrics import Metrics
 
@@ -33,6 +33,8 @@ _BEHIND_THE_LOOK = (
     errors.EventNotFoundError,
     errors.TaskNotFoundError,
     errors.GateNotFoundError,
+    job_errors.JobNotFoundError,
+    job_errors.ScheduleNotFoundError,
 )
 
 

@@ -14,18 +14,23 @@ from progressor.api.binding import BIND_KEY, Tls, bind, check_free, credentials_
 from progressor.api.gate_servicer import GateServicer
 from progressor.api.health import Health
 from progressor.api.interceptors import Interceptor
+from progressor.api.job_servicer import JobServicer
 from progressor.api.namespace_servicer import NamespaceServicer
 from progressor.api.ports import (
     Activities,
     Gates,
     Intake,
+    Jobs,
+    Launches,
     LogLevels,
     Namespaces,
     Processes,
     Roster,
+    Schedules,
 )
 from progressor.api.process_servicer import ProcessServicer
 from progressor.api.replica_servicer import ReplicaServicer
+from progressor.api.schedule_servicer import ScheduleServicer
 from progressor.api.sessions import Sessions
 from progressor.clock import Clock
 from progressor.domain.namespace import PAYLOAD_BYTES_CEILING
@@ -34,14 +39,18 @@ from progressor.telemetry.metrics import Metrics
 from progressor.telemetry.tracing import SILENT, Tracing
 from progressor.v1 import (
     gate_service_pb2,
+    job_service_pb2,
     namespace_service_pb2,
     process_service_pb2,
     replica_service_pb2,
+    schedule_service_pb2,
 )
 
 PROCESS_SERVICE = process_service_pb2.DESCRIPTOR.services_by_name["ProcessService"]
 NAMESPACE_SERVICE = namespace_service_pb2.DESCRIPTOR.services_by_name["NamespaceService"]
 GATE_SERVICE = gate_service_pb2.DESCRIPTOR.services_by_name["GateService"]
+JOB_SERVICE = job_service_pb2.DESCRIPTOR.services_by_name["JobService"]
+SCHEDULE_SERVICE = schedule_service_pb2.DESCRIPTOR.services_by_name["ScheduleService"]
 REPLICA_SERVICE = replica_service_pb2.DESCRIPTOR.services_by_name["ReplicaService"]
 
 _HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -50,6 +59,8 @@ _WATCHED = (
     PROCESS_SERVICE.full_name,
     NAMESPACE_SERVICE.full_name,
     GATE_SERVICE.full_name,
+    JOB_SERVICE.full_name,
+    SCHEDULE_SERVICE.full_name,
     REPLICA_SERVICE.full_name,
 )
 _NO_ADDRESS = "must name at least one address, not ''"
@@ -110,6 +121,9 @@ class ApiServer:
         processes: Processes,
         namespaces: Namespaces,
         gates: Gates,
+        jobs: Jobs,
+        schedules: Schedules,
+        launches: Launches,
         roster: Roster,
         activities: Activities,
         log_levels: LogLevels,
@@ -123,6 +137,10 @@ class ApiServer:
         self._processes = ProcessServicer(intake=intake, processes=processes, namespaces=namespaces)
         self._namespaces = NamespaceServicer(namespaces=namespaces)
         self._gates = GateServicer(gates=gates, namespaces=namespaces)
+        self._schedules = ScheduleServicer(
+            schedules=schedules, launches=launches, namespaces=namespaces, clock=clock
+        )
+        self._jobs = JobServicer(intake=intake, jobs=jobs, namespaces=namespaces, clock=clock)
         self._replicas = ReplicaServicer(
             roster=roster, activities=activities, log_levels=log_levels, name=replica_name
         )
@@ -159,6 +177,10 @@ class ApiServer:
                 ),
                 self._interceptor.handler(NAMESPACE_SERVICE, self._namespaces.methods()),
                 self._interceptor.handler(GATE_SERVICE, self._gates.methods()),
+                self._interceptor.handler(
+                    JOB_SERVICE, self._jobs.methods(), watches=self._jobs.watches()
+                ),
+                self._interceptor.handler(SCHEDULE_SERVICE, self._schedules.methods()),
                 self._interceptor.handler(REPLICA_SERVICE, self._replicas.methods()),
             )
         )

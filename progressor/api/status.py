@@ -15,7 +15,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from progressor import errors
+from progressor import errors, job_errors
 
 DOMAIN = "progressor"
 PROCESSOR_DOMAIN = "processor"
@@ -34,6 +34,10 @@ CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = MappingProxyType
         errors.EventNotFoundError: grpc.StatusCode.NOT_FOUND,
         errors.TaskNotFoundError: grpc.StatusCode.NOT_FOUND,
         errors.GateNotFoundError: grpc.StatusCode.NOT_FOUND,
+        job_errors.JobNotFoundError: grpc.StatusCode.NOT_FOUND,
+        job_errors.ScheduleNotFoundError: grpc.StatusCode.NOT_FOUND,
+        job_errors.ScheduleAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
+        job_errors.ScheduleChangedError: grpc.StatusCode.ABORTED,
         errors.StateError: grpc.StatusCode.FAILED_PRECONDITION,
         errors.ProcessAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
         errors.NamespaceAlreadyExistsError: grpc.StatusCode.ALREADY_EXISTS,
@@ -41,6 +45,8 @@ CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = MappingProxyType
         errors.NamespaceChangedError: grpc.StatusCode.ABORTED,
         errors.GateInUseError: grpc.StatusCode.FAILED_PRECONDITION,
         errors.GateChangedError: grpc.StatusCode.ABORTED,
+        job_errors.JobNotFailedError: grpc.StatusCode.FAILED_PRECONDITION,
+        job_errors.JobEndedError: grpc.StatusCode.FAILED_PRECONDITION,
         errors.TaskIsRunningError: grpc.StatusCode.FAILED_PRECONDITION,
         errors.TaskHasEndedError: grpc.StatusCode.FAILED_PRECONDITION,
         errors.IdempotencyKeyReusedError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -77,11 +83,13 @@ CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = MappingProxyType
 _TOLD_FIELDS = (
     "namespace",
     "process_id",
+    "job_id",
     "task_id",
     "detail",
     "idempotency_key",
     "event_id",
     "gate",
+    "schedule_id",
     "expected",
     "actual",
     "what",

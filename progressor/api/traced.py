@@ -18,7 +18,11 @@ from progressor.telemetry import names
 from progressor.telemetry.spans import UNTRACED, Span
 from progressor.telemetry.tracing import Tracing
 
-_SUBJECT = (("namespace", names.NAMESPACE), ("process_id", names.PROCESS_ID))
+_SUBJECT = (
+    ("namespace", names.NAMESPACE),
+    ("process_id", names.PROCESS_ID),
+    ("job_id", names.PROCESS_ID),
+)
 _TEXT_MAX = 256
 
 # Each method has a message type of its own.

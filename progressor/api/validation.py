@@ -1,13 +1,13 @@
 """The checks that requests share, and the collector that reports all violations at once."""
 
 import datetime as dt
-import re
 from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeVar
 
 from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
 
 from progressor import errors, wire
+from progressor.domain.namespace import is_namespace_name
 from progressor.domain.process import ProcessKey, ProcessStatus, process_key
 
 CALLER_CONTEXT_PAIRS_MAX = 64
@@ -16,7 +16,6 @@ PAGE_SIZE_MAX = 1000
 PAGE_SIZE_DEFAULT = 100
 VIOLATIONS_MAX = 100
 
-_NAMESPACE = re.compile(r"[a-z0-9._-]{1,64}")
 _SHOWN_MAX = 64
 
 P = ParamSpec("P")
@@ -58,11 +57,6 @@ class Violations:
         """
         if self._found:
             raise errors.InvalidRequestError(*self._found)
-
-
-def is_namespace_name(name: str) -> bool:
-    """Tell whether a namespace could have this name."""
-    return _NAMESPACE.fullmatch(name) is not None
 
 
 def check_namespace_name(name: str, field: str, violations: Violations) -> None:

@@ -102,13 +102,16 @@ class Channels:
         Channels that nobody names any more are closed soon after, by `run`; where that does not
         run, by `close`.
         """
-        forgotten = self._rounds.pop(namespace_name, None)
-        if forgotten is None:
-            return
-        if self._group is None:
-            _uncount(forgotten)
-            return
-        self._group.create_task(self._release(forgotten), name=f"forget {namespace_name}")
+        # With those of nodes that are bound to one of its targets.
+        bound = [name for name in self._rounds if name.startswith(f"{namespace_name}@")]
+        for name in (namespace_name, *bound):
+            forgotten = self._rounds.pop(name, None)
+            if forgotten is None:
+                continue
+            if self._group is None:
+                _uncount(forgotten)
+                continue
+            self._group.create_task(self._release(forgotten), name=f"forget {name}")
 
     async def close(self) -> None:
         """Close all channels; calls in flight end as if their processors were unavailable."""

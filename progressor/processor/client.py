@@ -6,6 +6,7 @@ attempt, if that breaks the stream.
 """
 
 import asyncio
+import dataclasses
 import datetime as dt
 import re
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from grpc import aio
 
 from progressor.clock import Clock
 from progressor.domain.event import Event
+from progressor.domain.intent import Failed
 from progressor.domain.namespace import Namespace
 from progressor.domain.task import RunningTask
 from progressor.processor import codec, failures
@@ -73,9 +75,17 @@ class ProcessorClient:
             return failures.message_too_large(
                 f"the request has {len(request)} bytes, more than {failures.MESSAGE_BYTES_MAX}"
             )
+        target = _target_of(task)
+        if target is not None:
+            if target not in namespace.processor_targets:
+                return failures.target_not_found(target)
+            namespace = _bound(namespace, target)
+            if self._channels.is_connected(namespace.name):
+                # Whoever is cut off now was there: it may be the step that takes the target down.
+                target = None
         answer = await self._exchange(request, task, namespace, timeout.total_seconds())
         if not isinstance(answer, bytes):
-            return answer
+            return answer if target is None else self._patiently(answer, namespace, target)
         return codec.decode_answer(
             answer, task_type=task.task_type, payload_bytes_max=namespace.payload_bytes_max
         )
@@ -129,6 +139,15 @@ class ProcessorClient:
                 raise
             return failures.processor_unavailable("the channel was closed during the call")
 
+    def _patiently(self, answer: codec.Answer, namespace: Namespace, target: str) -> codec.Answer:
+        """Return what becomes of a step whose one target was not reached: as long as it may be."""
+        if not isinstance(answer, Failed) or answer.reason != failures.PROCESSOR_UNAVAILABLE:
+            return answer
+        unreachable_for = self.reach.unreachable().get(namespace.name)
+        if unreachable_for is None or unreachable_for < namespace.target_patience:
+            return dataclasses.replace(answer, patient=True)
+        return failures.target_unreachable(target, unreachable_for, answer.message)
+
     def _suspect(self, task_id: int) -> None:
         self._suspects[task_id] = None
         if len(self._suspects) > SUSPECTS_MAX:
@@ -139,6 +158,17 @@ class ProcessorClient:
             return False
         del self._suspects[task_id]
         return True
+
+
+def _target_of(task: RunningTask) -> str | None:
+    part = task.process.part
+    return None if part is None else part.options.target
+
+
+def _bound(namespace: Namespace, target: str) -> Namespace:
+    """Return a namespace as one of its targets sees it, under a name that no namespace has."""
+    name = f"{namespace.name}@{target}"
+    return dataclasses.replace(namespace, name=name, processor_targets=(target,))
 
 
 def _is_being_cancelled() -> bool:

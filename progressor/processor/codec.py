@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from google.protobuf import message, unknown_fields
 from google.rpc import code_pb2
 
-from progressor import errors, wire
+from progressor import errors, node_wire, wire
 from progressor.domain.event import Event, NewEvent
 from progressor.domain.intent import (
     Action,
@@ -58,6 +58,9 @@ def encode_request(task: RunningTask, history: tuple[Event, ...], deadline: dt.d
         message.caller_context.update(task.caller_context)
     if task.trace_context:
         message.trace_context.update(task.trace_context)
+    add_node = message.nodes.add
+    for outcome in task.nodes:
+        node_wire.fill_node_outcome(add_node(), outcome)
     wire.fill_timestamp(request.deadline, deadline)
     return request.SerializeToString()
 
@@ -143,14 +146,18 @@ def _action(
             result = response.complete.result
             wire.check_payload(result, "complete.result", payload_bytes_max)
             return Complete(result)
+        case "start_nodes":
+            return node_wire.start_nodes_from_wire(
+                response.start_nodes, "start_nodes", payload_bytes_max
+            )
         case _:
             message_of_a_bug = f"the proto has an action {action!r} that the codec forgot"
             raise AssertionError(message_of_a_bug)
 
 
 def _rejected(reject: processor_service_pb2.Reject, task_type: TaskType) -> Rejected:
-    if task_type is TaskType.TIMEOUT:
-        wire.refuse("reject", "a timeout has no caller to refuse")
+    if task_type in {TaskType.TIMEOUT, TaskType.JOIN}:
+        wire.refuse("reject", f"a {task_type} has no caller to refuse")
     if not 1 <= reject.code <= _CODE_MAX:
         wire.refuse("reject.code", f"{reject.code} is not in 1 .. {_CODE_MAX}")
     return Rejected(

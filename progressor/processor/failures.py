@@ -32,6 +32,8 @@ INVALID_ANSWER = "INVALID_ANSWER"
 MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
 PROCESSOR_UNAVAILABLE = "PROCESSOR_UNAVAILABLE"
 STEP_TIMEOUT = "STEP_TIMEOUT"
+TARGET_NOT_FOUND = "TARGET_NOT_FOUND"
+TARGET_UNREACHABLE = "TARGET_UNREACHABLE"
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 """The size of one request or answer on the wire."""
@@ -115,6 +117,27 @@ def processor_unavailable(why: str) -> Failed:
         reason=PROCESSOR_UNAVAILABLE,
         message=clean_text(why),
         retryable=True,
+    )
+
+
+def target_not_found(target: str) -> Failed:
+    """Return the failure of a node whose target its namespace does not name any more."""
+    return Failed(
+        code=code_pb2.FAILED_PRECONDITION,
+        reason=TARGET_NOT_FOUND,
+        message=clean_text(f"the namespace has no processor target {target}"),
+        retryable=False,
+    )
+
+
+def target_unreachable(target: str, unreachable_for: dt.timedelta, why: str) -> Failed:
+    """Return the failure of a node whose target has been out of reach for longer than it may."""
+    seconds = unreachable_for.total_seconds()
+    return Failed(
+        code=code_pb2.UNAVAILABLE,
+        reason=TARGET_UNREACHABLE,
+        message=clean_text(f"{target} has been unreachable for {seconds:.1f} s: {why}"),
+        retryable=False,
     )
 
 

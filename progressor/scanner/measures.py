@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from progressor.domain.namespace import ZombiePolicy
+from progressor.domain.policy import ZombiePolicy
 from progressor.domain.settlement import Settlement
 from progressor.domain.task import TIMER_TYPES, TaskType
 from progressor.storage.claims import Claimed

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from progressor import errors
 from progressor.clock import Clock, SystemClock
 from progressor.domain.intent import Lost, Released
-from progressor.domain.process import ProcessKey
+from progressor.domain.process import NO_OPTIONS, ProcessKey
 from progressor.domain.settlement import Settlement, settle
 from progressor.scanner.measures import ScanMeasures
 from progressor.settings.sections import Replica, Scanner
@@ -118,6 +118,7 @@ class ZombieScan:
             namespace=namespace,
             now=zombie.found_at,
             spread=self.spread.uniform(-1, 1),
+            options=NO_OPTIONS if zombie.part is None else zombie.part.options,
         )
         entry = Entry(
             key=zombie.key,
@@ -130,6 +131,7 @@ class ZombieScan:
             continues=False,
             expires_after=namespace.step_timeout,
             trace_context=zombie.trace_context,
+            part=zombie.part,
             on_sent=span.on_sent,
         )
         try:

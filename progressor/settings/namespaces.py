@@ -15,13 +15,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from progressor import errors
-from progressor.domain.namespace import (
-    PAYLOAD_BYTES_CEILING,
-    HistoryMode,
-    Namespace,
-    RetryPolicy,
-    ZombiePolicy,
-)
+from progressor.domain.namespace import PAYLOAD_BYTES_CEILING, HistoryMode, Namespace
+from progressor.domain.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.task import TaskType
 from progressor.settings.addresses import check_address
 from progressor.settings.decoding import Given, decode, given_table, setting
@@ -29,7 +24,7 @@ from progressor.settings.decoding import Given, decode, given_table, setting
 _NAME = re.compile(r"[a-z0-9._-]{1,64}")
 _TARGETS_MAX = 32
 _YEARS = 100 * 365 * 86_400
-_RETRIED_TYPES = ("init", "call", "notify", "repair", "timeout")
+_RETRIED_TYPES = ("init", "call", "notify", "repair", "timeout", "join")
 
 Interval = Annotated[dt.timedelta, Meta(ge=0.001, le=365 * 86_400)]
 Retention = Annotated[dt.timedelta, Meta(ge=0, le=_YEARS)]
@@ -69,7 +64,7 @@ class NamespaceTable:
     )
     retry_policies: dict[str, object] = dataclasses.field(
         default_factory=dict,
-        metadata={"meaning": "such tables by task type: init, call, notify, repair, timeout"},
+        metadata={"meaning": "such tables by task type: init, call, notify, repair, timeout, join"},
     )
     exhausted_call_fails_alone: bool = setting(
         False,  # noqa: FBT003 - the default of a key
@@ -93,6 +88,9 @@ class NamespaceTable:
     )
     waiting_callers_max: Annotated[int, Meta(ge=1, le=1_000_000)] = setting(
         20_000, "callers that may wait in one replica"
+    )
+    target_patience: Annotated[dt.timedelta, Meta(ge=0.001, le=30 * 86_400)] = setting(
+        dt.timedelta(minutes=5), "until a node of a job fails whose target is unreachable"
     )
 
 
@@ -141,6 +139,7 @@ def decode_namespace(name: str, given: Mapping[str, Given]) -> Namespace:
         task_retention=table.task_retention,
         payload_bytes_max=table.payload_bytes_max,
         waiting_callers_max=table.waiting_callers_max,
+        target_patience=table.target_patience,
     )
 
 

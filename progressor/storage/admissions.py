@@ -8,10 +8,11 @@ import asyncio
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 from progressor.clock import Clock
 from progressor.domain.admission import Admission, Request, Verdict
-from progressor.domain.process import Process, ProcessKey, ProcessStatus
+from progressor.domain.process import JobOptions, Part, Process, ProcessKey, ProcessStatus
 from progressor.domain.task import FINAL_STATUSES, RunningTask, TaskType
 from progressor.settings.sections import Commit
 from progressor.storage import rows
@@ -40,6 +41,7 @@ from progressor.storage.group_commit import (
     tell_nobody,
 )
 from progressor.storage.locks import find_locked
+from progressor.storage.parts import options_text, part_of
 from progressor.storage.pools import Connection, Pool
 from progressor.storage.promoted import PATIENCE, OnPromoted, ignore, promoted
 
@@ -86,6 +88,7 @@ class Admissions:
         self._on_promoted = on_promoted
         self._admit_starts = Direct(functions.call("admit_starts", arguments=17))
         self._admit_requests = Direct(functions.call("admit_requests", arguments=18))
+        self._admit_jobs = Direct(functions.call("admit_jobs", arguments=19))
         self._admit_gated_starts = Direct(functions.call("admit_gated_starts", arguments=17))
         self._admit_gated_requests = Direct(functions.call("admit_gated_requests", arguments=18))
         self._find_missing_gates = Direct(functions.call("find_missing_gates", arguments=2))
@@ -122,13 +125,18 @@ class Admissions:
         self._gated_requests = group(
             "admit_gated_requests", self._write_gated_requests, _equal_requests
         )
-        self._groups = (self._starts, self._requests, self._gated_starts, self._gated_requests)
+        self._jobs = group("admit_jobs", self._write_jobs)
+        self._groups = (
+            self._starts, self._requests, self._gated_starts, self._gated_requests, self._jobs,
+        )  # fmt: skip
 
     def submit(self, entry: Entry) -> asyncio.Future[Admission]:
         """Put a request in line; see GroupCommit.submit."""
         starts = entry.request.task_type is TaskType.INIT
         if entry.request.constraints is not None:
             return (self._gated_starts if starts else self._gated_requests).submit(entry)
+        if entry.request.led_by is not None:
+            return self._jobs.submit(entry)
         return (self._starts if starts else self._requests).submit(entry)
 
     def waiting(self) -> Sequence[Waiting]:
@@ -156,19 +164,41 @@ class Admissions:
         batch: Sequence[Entry],
         _again: bool,  # noqa: FBT001
     ) -> list[Admission]:
+        found = await self._admit_starts.execute(connection, self._start_arguments(batch))
+        return self._started(batch, found)
+
+    async def _write_jobs(
+        self,
+        connection: Connection,
+        batch: Sequence[Entry],
+        _again: bool,  # noqa: FBT001
+    ) -> list[Admission]:
         requests = [entry.request for entry in batch]
-        _tell_sent(batch)
-        found = await self._admit_starts.execute(
+        options = [request.job_options for request in requests]
+        found = await self._admit_jobs.execute(
             connection,
             [
-                self._clock.pinned(),
-                self._replica_id(),
-                *_key_columns(requests),
-                *_request_columns(requests),
-                JsonbColumn([rows.json_text(request.metadata) for request in requests]),
-                *_run_columns(batch),
+                *self._start_arguments(batch),
+                TextColumn([request.led_by for request in requests]),
+                JsonColumn([each and options_text(each) for each in options]),
             ],
         )
+        return self._started(batch, found)
+
+    def _start_arguments(self, batch: Sequence[Entry]) -> list[Any]:
+        requests = [entry.request for entry in batch]
+        _tell_sent(batch)
+        return [
+            self._clock.pinned(),
+            self._replica_id(),
+            *_key_columns(requests),
+            *_request_columns(requests),
+            JsonbColumn([rows.json_text(request.metadata) for request in requests]),
+            *_run_columns(batch),
+        ]
+
+    @staticmethod
+    def _started(batch: Sequence[Entry], found: Sequence[rows.Row]) -> list[Admission]:
         results: list[Admission | None] = [None] * len(batch)
         for row in found:
             entry = batch[row[0] - 1]
@@ -201,7 +231,11 @@ class Admissions:
         results: list[Admission | None] = [None] * len(batch)
         for row in found:
             entry = batch[row[0] - 1]
-            process = None if row[14] is None else rows.process(entry.request.key, row[14:24])
+            process = (
+                None
+                if row[14] is None
+                else rows.process(entry.request.key, row[14:24], part=part_of(row[24]))
+            )
             results[row[0] - 1] = _admission(
                 entry, row[1:5], row[6:14], process=process, free=bool(row[5])
             )
@@ -274,7 +308,11 @@ class Admissions:
                 continue
             place = places[row[0] - 1]
             request = batch[place].request
-            process = None if row[14] is None else rows.process(request.key, row[14:24])
+            process = (
+                None
+                if row[14] is None
+                else rows.process(request.key, row[14:24], part=part_of(row[24]))
+            )
             results[place] = _admission(
                 batch[place], row[1:5], row[6:14], process=process, free=False
             )
@@ -387,7 +425,14 @@ def _new_process(request: Request, *, at: dt.datetime, init_task_id: int) -> Pro
         last_event_id=0,
         init_task_id=init_task_id,
         result=None,
+        part=_part(request),
     )
+
+
+def _part(request: Request) -> Part | None:
+    if request.led_by is None and request.job_options is None:
+        return None
+    return Part(led_by=request.led_by, options=request.job_options or JobOptions())
 
 
 def _admission(

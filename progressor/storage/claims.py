@@ -12,6 +12,7 @@ from progressor.domain.process import ProcessKey
 from progressor.domain.task import Claim, RunningTask
 from progressor.storage import arrays, rows, statements
 from progressor.storage.functions import Functions
+from progressor.storage.parts import part_of
 from progressor.storage.pools import Pool, connection_of
 from progressor.storage.settlements import Due
 
@@ -216,7 +217,7 @@ class Claims:
 def _claimed(row: rows.Row, sent_at: dt.datetime, answered_at: dt.datetime) -> Claimed:
     key = ProcessKey(row[0], row[1], row[2])
     task = RunningTask(
-        process=rows.process(key, row[19:29]),
+        process=rows.process(key, row[19:29], part=part_of(row[30])),
         task_id=row[3],
         task_type=rows.TASK_TYPES[row[4]],
         attempt=row[5],

@@ -1,10 +1,10 @@
 """The laws of storage: what holds of the tables at any moment, whoever dies and whatever is lost.
 
-Each law is one statement of ``laws.sql`` or ``laws_gates.sql``, so it sees one snapshot of a living
-system; what it returns breaks it: namespace, process id (empty where it is about none), and a
-detail in words. A law that is not deep costs what is at work and what waits; a deep one reads whole
-tables. What some laws forbid may be there for a moment, while a replica is at it: they are asked
-again and again, and only what is found each time breaks them.
+Each law is one statement of ``laws*.sql``, so it sees one snapshot of a living system; what it
+returns breaks it: namespace, the id of a process or schedule (empty where it is about none), and a
+detail in words. A law that is not deep costs what is at work and what waits; a
+deep one reads whole tables. What some laws forbid may be there for a moment, while a replica is at
+it: they are asked again and again, and only what is found each time breaks them.
 """
 
 import dataclasses
@@ -29,7 +29,12 @@ scans, 2 s with the defaults."""
 PAUSE_SECONDS: Final = 0.5
 SUSPECTS_MAX: Final = 1000
 
-_SQL = statements.load("laws") | statements.load("laws_gates")
+_SQL = (
+    statements.load("laws")
+    | statements.load("laws_gates")
+    | statements.load("laws_jobs")
+    | statements.load("laws_schedules")
+)
 # The offenders are counted where they are: they may be millions.
 _COUNTED = sql.SQL(
     "SELECT l.namespace, l.process_id, l.detail, count(*) OVER () AS count"
@@ -45,13 +50,15 @@ _ORDERED = sql.SQL(
 class Law:
     """One law: its statement's name, and what it says in a sentence.
 
-    ``lasting``: what it forbids may be there for a moment, while a replica is at it.
+    ``lasting``: what it forbids may be there for a moment, while a replica is at it; ``logged`` is
+    what such a replica logs that cannot see to it.
     """
 
     name: str
     says: str
     deep: bool = False
     lasting: bool = False
+    logged: str = "gates not looked at yet"
 
     @property
     def query(self) -> LiteralString:
@@ -96,7 +103,7 @@ class Law:
             sorted(suspects),
             advice=(
                 "The replicas should have seen to it within seconds: look in their logs for what "
-                "keeps them from it (`gates not looked at yet`), end whoever keeps rows locked, "
+                f"keeps them from it (`{self.logged}`), end whoever keeps rows locked, "
                 "and report it if that is nobody."
             ),
         )
@@ -196,6 +203,67 @@ LAWS = (
         lasting=True,
     ),
     Law(
+        name="jobs_count_their_nodes",
+        says="a job that runs counts its nodes by their states as they are",
+    ),
+    Law(
+        name="nodes_wait_for_their_predecessors",
+        says="a node counts the predecessors that are not done, and waits while there are any",
+    ),
+    Law(
+        name="nodes_are_skipped_for_a_cause",
+        says="a node is skipped exactly if one that it depends on has failed, which it names",
+    ),
+    Law(
+        name="nodes_say_what_their_followers_do",
+        says="a node runs while its follower does, and has ended as that has",
+    ),
+    Law(
+        name="ready_nodes_wait_for_room",
+        says="a node that is ready is started, as long as there is room for it",
+    ),
+    Law(
+        name="jobs_that_come_to_their_end_are_joined",
+        says="the leader of a job has a join exactly once no node is unfinished",
+    ),
+    Law(
+        name="jobs_are_joined_once",
+        says="a join that waits or runs is that of its job, which runs",
+    ),
+    Law(
+        name="jobs_run_as_long_as_their_leaders",
+        says="a job that runs has a leader that has not ended",
+    ),
+    Law(
+        name="jobs_are_tended",
+        says="what no settlement does for a job is seen to",
+        lasting=True,
+        logged="job not tended yet",
+    ),
+    Law(
+        name="deadlines_of_jobs_are_noticed",
+        says="no job runs whose deadline has passed",
+        lasting=True,
+        logged="job not tended yet",
+    ),
+    Law(
+        name="schedules_fire_in_time",
+        says="no schedule has been due for 10 s",
+        lasting=True,
+        logged="schedules not fired",
+    ),
+    Law(
+        name="queued_firings_are_looked_at",
+        says="a firing is queued only while another one of its schedule is at work",
+        lasting=True,
+        logged="scan failed",
+    ),
+    Law(
+        name="firings_come_before_the_next_one",
+        says="what a schedule has fired comes before what it fires next",
+        deep=True,
+    ),
+    Law(
         name="unfinished_tasks_have_their_place",
         says="a task that waits is scheduled or kept by its constraints, one that runs is leased",
         deep=True,
@@ -238,6 +306,56 @@ LAWS = (
     Law(
         name="times_spent_add_up_to_a_life",
         says="what a task with constraints has spent on each cause adds up to its life",
+        deep=True,
+    ),
+    Law(
+        name="ended_jobs_say_how_their_leaders_ended",
+        says="a job has ended as its leader has, and every leader has a job",
+        deep=True,
+    ),
+    Law(
+        name="job_rows_have_their_leader",
+        says="every job is of a leader, and every node of a job",
+        deep=True,
+    ),
+    Law(
+        name="ended_jobs_leave_nothing_to_begin",
+        says="a job that has ended has nothing left to begin, and counts its nodes as they are",
+        deep=True,
+    ),
+    Law(
+        name="node_ordinals_run_without_gaps",
+        says="the nodes of a job are numbered from 1 without gaps, and no two have one name",
+        deep=True,
+    ),
+    Law(
+        name="edges_are_known_at_both_ends",
+        says="an edge of a job is known to both its nodes, once",
+        deep=True,
+    ),
+    Law(
+        name="followers_at_work_are_nodes_that_run",
+        says="whoever follows a job that runs and has not ended is one of its running nodes",
+        deep=True,
+    ),
+    Law(
+        name="firings_start_one_task_each",
+        says="what a firing of a schedule starts was started by it alone",
+        deep=True,
+    ),
+    Law(
+        name="firings_name_the_tasks_they_started",
+        says="the task that a firing names bears the schedule's id in its key",
+        deep=True,
+    ),
+    Law(
+        name="firings_have_their_schedule",
+        says="every firing is of a schedule, which counts it",
+        deep=True,
+    ),
+    Law(
+        name="schedules_have_their_namespace",
+        says="every schedule is of a namespace",
         deep=True,
     ),
 )

@@ -9,6 +9,7 @@ written; who is told so asks here which processes it was.
 import asyncio
 import datetime as dt
 from collections.abc import Awaitable, Callable, Sequence
+from typing import LiteralString
 
 from progressor.domain.process import ProcessKey
 from progressor.storage.arrays import Int2Column, TextColumn
@@ -23,12 +24,17 @@ FindLocked = Callable[[Connection, Sequence[ProcessKey]], Awaitable[frozenset[Pr
 """Return those of the processes that another transaction holds locked at this moment."""
 
 
-def find_locked(functions: Functions, statement_timeout: dt.timedelta) -> FindLocked:
+def find_locked(
+    functions: Functions, statement_timeout: dt.timedelta, *, families: bool = False
+) -> FindLocked:
     """Return what finds them, on a connection on which statements may be under way.
 
-    It raises StorageUnavailableError, of which StorageLockedError says that the whole table is.
+    With ``families`` also those whose leader is held: who follows in a job is settled under its
+    leader's lock too. It raises StorageUnavailableError, of which StorageLockedError says that the
+    whole table is.
     """
-    statement = Direct(functions.call("find_locked", arguments=3))
+    name: LiteralString = "find_locked_families" if families else "find_locked"
+    statement = Direct(functions.call(name, arguments=3))
     seconds = statement_timeout.total_seconds()
 
     async def find(connection: Connection, keys: Sequence[ProcessKey]) -> frozenset[ProcessKey]:

@@ -131,6 +131,7 @@ class Namespaces:
             await connection.execute("SET LOCAL lock_timeout = '2s'")
             # Under the lock that follows, nobody may wait for a look at the whole table.
             await connection.execute("SET LOCAL enable_seqscan = off")
+            await connection.execute(_SQL["lock_schedules"], {"name": name})
             await connection.execute(_SQL["lock_processes"])
             cursor = await connection.execute(_SQL["has_processes"], {"name": name})
             row = await cursor.fetchone()

@@ -24,6 +24,14 @@ WHERE name > %(after)s
 ORDER BY name
 LIMIT %(limit)s
 
+-- name: lock_schedules
+-- Who fires one of its schedules holds that, and then starts processes.
+SELECT
+FROM progressor.schedules s
+WHERE s.namespace COLLATE "C" = %(name)s
+ORDER BY s.slot, s.namespace, s.schedule_id
+FOR UPDATE
+
 -- name: lock_processes
 -- Keeps new processes out until the namespace is gone: their functions look for it under this lock.
 LOCK TABLE progressor.processes IN SHARE ROW EXCLUSIVE MODE
@@ -32,7 +40,7 @@ LOCK TABLE progressor.processes IN SHARE ROW EXCLUSIVE MODE
 SELECT EXISTS (SELECT FROM progressor.processes WHERE namespace = %(name)s)
 
 -- name: delete_namespace
--- Its gates go with it: nobody holds them, since it has no processes.
+-- Its gates go with it: nobody holds them, since it has no processes. So do its schedules.
 WITH gone AS (
     DELETE FROM progressor.namespaces
     WHERE name = %(name)s
@@ -41,6 +49,15 @@ WITH gone AS (
     DELETE FROM progressor.gates g
     USING gone
     WHERE g.namespace = gone.name
+), unscheduled AS (
+    DELETE FROM progressor.schedules s
+    USING gone
+    WHERE s.namespace COLLATE "C" = gone.name
+), unfired AS (
+    DELETE FROM progressor.firings f
+    USING gone, progressor.schedules s
+    WHERE s.namespace COLLATE "C" = gone.name
+        AND (f.slot, f.namespace, f.schedule_id) = (s.slot, s.namespace, s.schedule_id)
 )
 SELECT name
 FROM gone

@@ -19,6 +19,7 @@ from progressor.domain.task import TaskType
 from progressor.domain.view import HistoryPage, ProcessPage, ProcessQuery, ProcessView, TaskTrace
 from progressor.domain.wait import UnfinishedTask, Wait
 from progressor.storage import arrays, rows, statements, views
+from progressor.storage.cancelled import Cancelled, cancelled
 from progressor.storage.functions import Functions
 from progressor.storage.group_read import GroupRead
 from progressor.storage.histories import Histories
@@ -26,7 +27,7 @@ from progressor.storage.listings import Listings
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.pools import Connection, Pool, connection_of
 from progressor.storage.promoted import PATIENCE, OnPromoted, ignore, promoted
-from progressor.storage.settlements import Cancelled, Due, cancelled
+from progressor.storage.settlements import Due
 from progressor.storage.traces import Traces
 from progressor.storage.watch import Watch
 
@@ -137,6 +138,7 @@ class Processes:
         self._read_processes = functions.call("read_processes", arguments=12)
         self._put_process = functions.call("put_process", arguments=29)
         self._remove_process = functions.call("remove_process", arguments=7)
+        self._halt_process = functions.call("halt_process", arguments=7)
         self._simple_repair = functions.call("simple_repair", arguments=6)
         self._cancel_task = functions.call("cancel_task", arguments=8)
 
@@ -305,6 +307,36 @@ class Processes:
         if not row[0]:
             # Somebody else was faster.
             raise errors.ProcessNotFoundError(key.namespace, key.process_id)
+        return cancelled(row[1])
+
+    async def halt(self, key: ProcessKey, detail: str) -> tuple[Cancelled, ...]:
+        """Put a process that has not ended into error; return its unfinished tasks.
+
+        A step in hand loses its lease. If this is cancelled, whether it was done is unknown.
+
+        Raises:
+            ProcessNotFoundError: There is none.
+            ProcessFinishedError: It has ended, one way or the other.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        async with (
+            connection_of(self._pool) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            which = [key.slot, key.namespace, key.process_id]
+            cursor = await connection.execute(
+                self._halt_process,
+                [self._clock.pinned(), self._replica_id(), self._patience, *which, detail],
+                binary=True,
+            )
+            row = await cursor.fetchone()
+        assert row is not None, "halt_process returns a row"
+        if row[2] is not None:
+            self._on_promoted(promoted(row[2]))
+        if row[0] == "process_not_found":
+            raise errors.ProcessNotFoundError(key.namespace, key.process_id)
+        if row[0] == "process_has_ended":
+            raise errors.ProcessFinishedError(key.process_id)
         return cancelled(row[1])
 
     async def cancel(self, key: ProcessKey, task: int | str) -> CancelledByRequest:

@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from progressor.clock import Clock
-from progressor.domain.process import ProcessKey
+from progressor.domain.process import Part, ProcessKey
 from progressor.domain.replica import ReplicaView
 from progressor.domain.task import TaskType
 from progressor.storage import arrays, rows, statements
+from progressor.storage.parts import part_of
 from progressor.storage.pools import Pool, connection_of
 
 _SQL = statements.load("replicas")
@@ -43,6 +44,7 @@ class Zombie:
     found_at: dt.datetime
     cause: ZombieCause
     trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    part: Part | None = None
 
 
 class Replicas:
@@ -153,4 +155,5 @@ def _zombie(row: rows.Row) -> Zombie:
         found_at=row[9],
         cause=ZombieCause(row[10]),
         trace_context=row[11] or {},
+        part=part_of(row[12]),
     )

@@ -66,7 +66,11 @@ LIMIT %(limit)s
 -- only what is in flight.
 -- Locks: none; settling them is fenced by their tokens.
 SELECT z.slot, z.namespace, z.process_id, z.task_id, z.task_type, z.attempt, z.token,
-    t.first_started_at, z.replica_id, z.now, z.cause, t.trace_context
+    t.first_started_at, z.replica_id, z.now, z.cause, t.trace_context,
+    CASE WHEN p.led_by IS NOT NULL OR p.leader_id IS NOT NULL OR p.job_options IS NOT NULL THEN
+        json_build_array(
+            p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options)
+    END
 FROM (
     SELECT r.*, clock.now,
         CASE
@@ -96,4 +100,10 @@ CROSS JOIN LATERAL (
         = (z.slot, z.namespace, z.process_id, z.task_id)
     LIMIT 1
 ) t
+CROSS JOIN LATERAL (
+    SELECT p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options
+    FROM progressor.processes p
+    WHERE (p.slot, p.namespace, p.process_id) = (z.slot, z.namespace, z.process_id)
+    LIMIT 1
+) p
 ORDER BY z.leased_at

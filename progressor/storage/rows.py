@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from progressor.domain.event import Direction, Event, HistoryRange
-from progressor.domain.process import Process, ProcessKey, ProcessStatus
+from progressor.domain.process import Part, Process, ProcessKey, ProcessStatus
 from progressor.domain.task import TaskError, TaskResult, TaskStatus, TaskType
 
 Row = Sequence[Any]
@@ -53,7 +53,9 @@ def seconds(value: float | None) -> dt.timedelta | None:
     return None if value is None else dt.timedelta(seconds=value)
 
 
-def process(key: ProcessKey, columns: Row, *, result: bytes | None = None) -> Process:
+def process(
+    key: ProcessKey, columns: Row, *, result: bytes | None = None, part: Part | None = None
+) -> Process:
     """Return the process of the ten columns status .. init_task_id; few readers need its result."""
     return Process(
         key=key,
@@ -68,6 +70,7 @@ def process(key: ProcessKey, columns: Row, *, result: bytes | None = None) -> Pr
         last_event_id=columns[8],
         init_task_id=columns[9],
         result=result,
+        part=part,
     )
 
 

@@ -15,6 +15,7 @@ from progressor.domain.intent import (
     SetTimer,
     UnsetTimer,
 )
+from progressor.domain.job import StartNodes
 from progressor.domain.process import ProcessKey
 from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement
 from progressor.domain.task import TaskError, TaskType
@@ -169,7 +170,7 @@ def _span(value: dt.timedelta | None) -> float | None:
 
 def _timer_word(action: Action) -> str | None:
     match action:
-        case KeepTimer() | Complete() | RemoveProcess():
+        case KeepTimer() | Complete() | RemoveProcess() | StartNodes():
             return None
         case SetTimer():
             return TaskType.REMOVE if action.remove else TaskType.TIMEOUT

@@ -13,16 +13,28 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never
 
 from progressor.clock import Clock
-from progressor.domain.process import Process, ProcessKey
+from progressor.domain.graph import NodePlan
+from progressor.domain.job import StartNodes
+from progressor.domain.process import Leadership, Part, Process, ProcessKey, ProcessStatus
 from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement
 from progressor.domain.task import RunningTask, TaskType
 from progressor.settings.sections import Commit
-from progressor.storage import rows, settlement_columns, statements
+from progressor.storage import job_columns, rows, settlement_columns, statements
 from progressor.storage.backoff import steady
+from progressor.storage.cancelled import Cancelled, cancelled
 from progressor.storage.direct import Direct
 from progressor.storage.functions import Functions
-from progressor.storage.group_commit import GroupCommit, Insistence, OnBatch, Waiting, tell_nobody
+from progressor.storage.group_commit import (
+    GroupCommit,
+    Insistence,
+    OnBatch,
+    Waiting,
+    Write,
+    tell_nobody,
+)
+from progressor.storage.job_news import OnJobs, job_news, tell_no_job
 from progressor.storage.locks import find_locked
+from progressor.storage.parts import part_of
 from progressor.storage.payloads import Payloads
 from progressor.storage.pools import Connection, Pool
 from progressor.storage.promoted import PATIENCE, OnPromoted, ignore, promoted
@@ -38,7 +50,8 @@ class Entry:
     ``process`` is None for a zombie, whose step nobody can continue; ``continues`` says that the
     worker goes on with the next task of the process, for `expires_after` unless that has a timeout
     of its own. ``trace_context`` goes with a timer that the step sets. ``on_sent`` is called when
-    the batch with it is sent.
+    the batch with it is sent. ``part`` is the process's in jobs, ``plan`` what the step adds to
+    one.
     """
 
     key: ProcessKey
@@ -51,16 +64,9 @@ class Entry:
     continues: bool
     expires_after: dt.timedelta
     trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    part: Part | None = None
+    plan: NodePlan | None = None
     on_sent: Callable[[], None] | None = dataclasses.field(default=None, compare=False)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Cancelled:
-    """A task that will never run, and the replicas where a caller may wait for it."""
-
-    task_id: int
-    task_type: TaskType
-    reply_to: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +82,8 @@ class Due:
 class Written:
     """The settlement is durable.
 
-    ``next`` continues in the same worker; ``due`` is what the process waits for if nothing runs.
+    ``next`` continues in the same worker: on the same process or, where that was a node of a job
+    and has ended, on another node of it. ``due`` is what the process waits for if nothing runs.
     ``process`` is as the settlement left it, None after a removal or for a zombie. ``reply_to`` are
     the replicas where callers wait for this task, ``cancelled`` the tasks that will never run.
     """
@@ -116,52 +123,68 @@ class Settlements:
         metrics: Metrics | None = None,
         patience: dt.timedelta = PATIENCE,
         on_promoted: OnPromoted = ignore,
+        on_jobs: OnJobs = tell_no_job,
     ) -> None:
-        """Open nothing; ``on_promoted`` hears of gates what settlements tell."""
+        """Open nothing; `on_promoted` and `on_jobs` hear what is told of gates and of jobs."""
         self._clock = clock
         self._payloads = Payloads(metrics or Metrics())
         self._replica_id = replica_id
         self._step_grace = step_grace.total_seconds()
         self._patience = patience.total_seconds()
         self._on_promoted = on_promoted
+        self._on_jobs = on_jobs
         self._settle_tasks = Direct(functions.call("settle_tasks", arguments=35))
-        self._group: GroupCommit[Entry, Outcome] = GroupCommit(
-            name="settle_tasks",
-            write=self._write,
-            key=lambda entry: entry.key,
-            size=_bytes_of,
-            pool=pool,
-            insistence=Insistence.INSIST,
-            find_locked=find_locked(functions, statement_timeout),
-            lane_count=commit.lane_count,
-            batch_max=commit.batch_max,
-            queue_max=commit.queue_max,
-            statement_timeout=statement_timeout.total_seconds(),
-            gather_max=commit.gather.total_seconds(),
-            crowd=crowd,
-            jitter=jitter,
-            on_batch=on_batch,
-        )
+        self._settle_job_tasks = Direct(functions.call("settle_job_tasks", arguments=60))
+
+        def group(
+            name: str, write: Write[Entry, Outcome], *, families: bool
+        ) -> GroupCommit[Entry, Outcome]:
+            return GroupCommit(
+                name=name,
+                write=write,
+                key=lambda entry: entry.key,
+                size=_bytes_of,
+                pool=pool,
+                insistence=Insistence.INSIST,
+                find_locked=find_locked(functions, statement_timeout, families=families),
+                lane_count=commit.lane_count,
+                batch_max=commit.batch_max,
+                queue_max=commit.queue_max,
+                statement_timeout=statement_timeout.total_seconds(),
+                gather_max=commit.gather.total_seconds(),
+                crowd=crowd,
+                jitter=jitter,
+                on_batch=on_batch,
+            )
+
+        self._plain = group("settle_tasks", self._write, families=False)
+        self._of_jobs = group("settle_job_tasks", self._write_of_jobs, families=True)
+        self._groups = (self._plain, self._of_jobs)
 
     def submit(self, entry: Entry) -> asyncio.Future[Outcome]:
         """Put a settlement in line; it is written whatever becomes of the future."""
-        return self._group.submit(entry)
+        if entry.part is None and entry.plan is None:
+            return self._plain.submit(entry)
+        return self._of_jobs.submit(entry)
 
     def waiting(self) -> Sequence[Waiting]:
         """Return what is in line, from any thread."""
-        return (self._group.waiting,)
+        return [group.waiting for group in self._groups]
 
     def is_waiting(self, key: ProcessKey) -> bool:
         """Tell whether a settlement of a process is in line, or under way."""
-        return self._group.is_waiting(key)
+        return any(group.is_waiting(key) for group in self._groups)
 
     async def run(self) -> None:
         """Write until `close`, and then until nothing is left."""
-        await self._group.run()
+        async with asyncio.TaskGroup() as tasks:
+            for group in self._groups:
+                tasks.create_task(group.run(), name=group.name)
 
     def close(self) -> None:
         """Take no more settlements."""
-        self._group.close()
+        for group in self._groups:
+            group.close()
 
     async def _write(
         self,
@@ -169,7 +192,44 @@ class Settlements:
         batch: Sequence[Entry],
         again: bool,  # noqa: FBT001
     ) -> list[Outcome]:
-        arguments = [
+        found = await self._settle_tasks.execute(connection, self._arguments(batch))
+        return await self._outcomes(connection, batch, found, again=again)
+
+    async def _write_of_jobs(
+        self,
+        connection: Connection,
+        batch: Sequence[Entry],
+        again: bool,  # noqa: FBT001
+    ) -> list[Outcome]:
+        arguments = [*self._arguments(batch), *job_columns.columns(batch)]
+        found = await self._settle_job_tasks.execute(connection, arguments)
+        of_tasks: list[rows.Row] = []
+        of_jobs: list[rows.Row] = []
+        for row in found:
+            (of_jobs if row[0] is None or row[0] < 0 else of_tasks).append(row)
+        results = await self._outcomes(connection, batch, of_tasks, again=again)
+        for told in of_jobs:
+            if told[0] is None:
+                self._on_jobs(job_news(told[1], told[6]))
+                continue
+            written = results[-told[0] - 1]
+            assert isinstance(written, Written), "a worker goes on from a lease that was lost"
+            # Field by field: dataclasses.replace takes three times as long.
+            results[-told[0] - 1] = Written(
+                settled_at=written.settled_at,
+                process=written.process,
+                next=_next_node(told),
+                due=written.due,
+                reply_to=written.reply_to,
+                cancelled=written.cancelled,
+            )
+        return results
+
+    def _arguments(self, batch: Sequence[Entry]) -> list[Any]:
+        for entry in batch:
+            if entry.on_sent is not None:
+                entry.on_sent()
+        return [
             self._clock.pinned(),
             self._replica_id(),
             self._step_grace,
@@ -177,11 +237,17 @@ class Settlements:
             self._patience,
             settlement_columns.timer_constraints(batch),
         ]
-        for entry in batch:
-            if entry.on_sent is not None:
-                entry.on_sent()
+
+    async def _outcomes(
+        self,
+        connection: Connection,
+        batch: Sequence[Entry],
+        found: Sequence[rows.Row],
+        *,
+        again: bool,
+    ) -> list[Outcome]:
         results: list[Outcome] = [_LEASE_LOST] * len(batch)
-        for row in await self._settle_tasks.execute(connection, arguments):
+        for row in found:
             if not row[0]:
                 self._on_promoted(promoted(row[6]))
                 continue
@@ -243,14 +309,6 @@ def _written(entry: Entry, row: rows.Row) -> Written:
     )
 
 
-def cancelled(tasks: Sequence[Any] | None) -> tuple[Cancelled, ...]:
-    """Return the cancelled tasks of a function's jsonb column."""
-    return tuple(
-        Cancelled(task_id=task_id, task_type=TaskType(task_type), reply_to=tuple(reply_to))
-        for task_id, task_type, reply_to in tasks or ()
-    )
-
-
 def _moved(process: Process, task_id: int, settlement: Settlement, row: rows.Row) -> Process:
     """Return the process as the settlement left it: what is known needs no reading."""
     status = rows.PROCESS_STATUSES[row[2]]
@@ -281,7 +339,39 @@ def _moved(process: Process, task_id: int, settlement: Settlement, row: rows.Row
         last_event_id=row[4],
         init_task_id=process.init_task_id,
         result=process.result,
+        part=_part_after(process.part, settlement),
     )
+
+
+def _part_after(part: Part | None, settlement: Settlement) -> Part | None:
+    """Return a process's part in jobs: whoever starts nodes leads one."""
+    if isinstance(settlement, Finish) and isinstance(settlement.intent.action, StartNodes):
+        if part is None:
+            return Part(led_by=Leadership.PROCESSOR)
+        if part.led_by is None:
+            return dataclasses.replace(part, led_by=Leadership.PROCESSOR)
+    return part
+
+
+def _next_node(row: rows.Row) -> RunningTask:
+    """Return the init of a node that a worker goes on with, and its process as it was created."""
+    slot, namespace, process_id, *part = row[6]
+    process = Process(
+        key=ProcessKey(slot, namespace, process_id),
+        status=ProcessStatus.INIT,
+        previous_status=None,
+        detail=None,
+        aux_state=b"",
+        metadata=None,
+        corrupted_by=None,
+        created_at=row[1],
+        status_changed_at=row[1],
+        last_event_id=0,
+        init_task_id=row[9],
+        result=None,
+        part=part_of([None, *part]),
+    )
+    return _next(process, row)
 
 
 def _next(process: Process, row: rows.Row) -> RunningTask:
@@ -303,7 +393,7 @@ def _next(process: Process, row: rows.Row) -> RunningTask:
 
 
 def _recalled(entry: Entry, row: rows.Row) -> Written:
-    process = None if row[1] is None else rows.process(entry.key, row[1:11])
+    process = None if row[1] is None else rows.process(entry.key, row[1:11], part=part_of(row[25]))
     following = None
     if process is not None and row[11] is not None:
         following = RunningTask(

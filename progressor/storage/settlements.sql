@@ -10,7 +10,11 @@ SELECT
     n.task_id, n.task_type, n.attempt_count, n.token, n.args, n.caller_context, n.trace_context,
     n.history_after, n.history_limit, n.history_backward,
     extract(epoch FROM n.step_timeout)::double precision,
-    n.scheduled_at, n.started_at, n.first_started_at
+    n.scheduled_at, n.started_at, n.first_started_at,
+    CASE WHEN p.led_by IS NOT NULL OR p.leader_id IS NOT NULL OR p.job_options IS NOT NULL THEN
+        json_build_array(
+            p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options)
+    END
 FROM progressor.tasks t
 JOIN progressor.processes p USING (slot, namespace, process_id)
 LEFT JOIN progressor.running r

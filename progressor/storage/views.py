@@ -9,7 +9,14 @@ from progressor.domain.event import Direction, Event, HistoryRange
 from progressor.domain.gate import GateHolder
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import TaskStatus
-from progressor.domain.view import HistoryPage, ProcessView, Timer
+from progressor.domain.view import (
+    FollowedJob,
+    HistoryPage,
+    JobRole,
+    LedJob,
+    ProcessView,
+    Timer,
+)
 from progressor.domain.wait import (
     Gated,
     GateWait,
@@ -46,6 +53,7 @@ def view(key: ProcessKey, row: rows.Row, waits: tuple[Wait, ...]) -> ProcessView
         process=rows.process(key, row[2:12], result=row[12]),
         timer=None if row[13] is None else _timer(row[13:17]),
         waits=waits,
+        role=None if row[25] is None else _role(*row[25]),
     )
 
 
@@ -98,6 +106,16 @@ def page(row: rows.Row, wanted: HistoryRange) -> HistoryPage | None:
     if wanted.direction is Direction.BACKWARD:
         events.reverse()
     return HistoryPage(events=tuple(events), next_after=None)
+
+
+def _role(led: Sequence[int] | None, followed: Sequence[str] | None) -> JobRole | None:
+    """Return the part in jobs that is left; a follower's job may be gone."""
+    if led is None and followed is None:
+        return None
+    return JobRole(
+        led=None if led is None else LedJob(unfinished_count=led[0], node_count=led[1]),
+        followed=None if followed is None else FollowedJob(*followed),
+    )
 
 
 def _timer(columns: rows.Row) -> Timer:

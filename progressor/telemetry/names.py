@@ -156,6 +156,48 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             "healthy engine.",
             "namespace",
         ),
+        "jobs_running": _gauge(
+            "progressor_jobs_running", "{job}",
+            "Jobs that have not ended, over all replicas, as of the last look; counted up to "
+            "10,000. Where there are any.",
+            "namespace",
+        ),
+        "job_nodes": _gauge(
+            "progressor_job_nodes", "{node}",
+            "Nodes of these that have not ended. state: waiting (for others), ready (for room), "
+            "running.",
+            "namespace", "state",
+        ),
+        "jobs_overdue": _counter(
+            "progressor_jobs_overdue", "{job}",
+            "Jobs that this replica has failed at their deadline.",
+            "namespace",
+        ),
+        "nodes_tended": _counter(
+            "progressor_nodes_tended", "{node}",
+            "Nodes that this replica has seen to outside of settlements. deed: started (one with "
+            "constraints), stopped (its job had ended).",
+            "namespace", "deed",
+        ),
+        "jobs_recovered": _counter(
+            "progressor_jobs_recovered", "{find}",
+            "What recovery found to stand still, and brought on; zero in a healthy engine. kind: "
+            "join (a leader that was not told), node (one whose process had ended), start, gated "
+            "(ready nodes that nobody had started).",
+            "namespace", "kind",
+        ),
+        "schedule_firings": _counter(
+            "progressor_schedule_firings", "{firing}",
+            "Firings of schedules by what became of them: started, queued, skipped, refused or "
+            "missed. One that was queued counts again when it is started.",
+            "namespace", "verdict",
+        ),
+        "schedule_lateness": _duration(
+            "progressor_schedule_lateness_ms",
+            "From the instant at which a firing was due, with its jitter, to the transaction that "
+            "started what it starts. Those left out that were queued, triggered or backfilled.",
+            ("namespace",),
+        ),
         "scans_failed": _counter(
             "progressor_scans_failed", "{scan}",
             "Scans that ended in an error and are repeated.",

@@ -7,7 +7,8 @@ from progressor.domain import answer
 from progressor.domain.intent import Complete
 from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement
 from progressor.domain.task import TaskError, TaskResult, TaskStatus, TaskType
-from progressor.storage.settlements import Cancelled, Entry, Written
+from progressor.storage.cancelled import Cancelled
+from progressor.storage.settlements import Entry, Written
 from progressor.worker import changes
 from progressor.worker.agenda import Agenda
 from progressor.worker.replies import Replies

@@ -15,13 +15,13 @@ from typing import Protocol, assert_never
 from progressor import errors
 from progressor.clock import Clock, SystemClock
 from progressor.domain.admission import Admission, Import, Request, Verdict
-from progressor.domain.answer import Answer, Receipt, response_of
+from progressor.domain.answer import PROCESS_FAILED, Answer, Receipt, response_of
 from progressor.domain.namespace import Namespace
 from progressor.domain.process import ProcessKey
-from progressor.domain.task import TaskResult
+from progressor.domain.task import TaskError, TaskResult
 from progressor.storage.admissions import Admissions, Entry
+from progressor.storage.cancelled import Cancelled
 from progressor.storage.processes import CancelledByRequest, Put, SimpleRepair
-from progressor.storage.settlements import Cancelled
 from progressor.telemetry.metrics import Metrics
 from progressor.telemetry.spans import UNTRACED, Span
 from progressor.telemetry.tracing import SILENT, Tracing
@@ -33,6 +33,7 @@ from progressor.worker.replies import Replies, Waiter
 from progressor.worker.step import Namespaces
 from progressor.worker.workers import Workers
 
+_FAILED_PRECONDITION = 9
 _RETRY_AFTER = dt.timedelta(milliseconds=500)
 
 
@@ -51,6 +52,9 @@ class Processes(Protocol):
 
     async def remove(self, key: ProcessKey) -> tuple[Cancelled, ...]:
         """Delete a process."""
+
+    async def halt(self, key: ProcessKey, detail: str) -> tuple[Cancelled, ...]:
+        """Put a process into error."""
 
     async def simple_repair(self, key: ProcessKey) -> SimpleRepair:
         """Bring a broken process back."""
@@ -205,6 +209,18 @@ class Intake:
         self.measures.removed(key, self.clock.monotonic() - came_at)
         for task in cancelled:
             self.aftermath.cancelled(task, namespace=key.namespace, error=None, removed=True)
+
+    async def halt(self, key: ProcessKey, detail: str) -> None:
+        """Put a process into error; those who wait for its tasks get ProcessFailedError.
+
+        Raises:
+            RequestError: There is no such process, or it has ended.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        await self.namespaces.lookup(key.namespace)
+        error = TaskError(code=_FAILED_PRECONDITION, reason=PROCESS_FAILED, message=detail)
+        for task in await self.processes.halt(key, detail):
+            self.aftermath.cancelled(task, namespace=key.namespace, error=error, removed=False)
 
     async def cancel(self, key: ProcessKey, task: int | str) -> int:
         """Cancel a task that waits, and return its id; those who wait for it get an error.

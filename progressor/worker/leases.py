@@ -53,7 +53,7 @@ class Leases:
         return grip
 
     def pass_on(self, grip: Grip, task: RunningTask) -> None:
-        """Note that the worker goes on with another task of the process, under a new lease."""
+        """Note that the worker goes on with another task, under a new lease."""
         self._task_ids.discard(grip.task_id)
         grip.task_id, grip.token = task.task_id, task.token
         self._task_ids.add(task.task_id)

@@ -3,7 +3,8 @@
     ask the processor  ->  decide what is written (domain)  ->  write it (fenced)  ->  tell
 
 A worker goes on with what the settlement says is next on the same process (the oldest waiting call,
-or a timer that is due), knowing already what the process looks like: no claim, no read.
+or a timer that is due), knowing already what the process looks like: no claim, no read. Where that
+was a node of a job and has ended, it goes on with the first step of another node of its namespace.
 """
 
 import asyncio
@@ -17,9 +18,11 @@ from typing import Protocol, assert_never
 from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.event import Direction, Event, HistoryRange
+from progressor.domain.graph import NodePlan
 from progressor.domain.intent import Failed, Intent, Outcome, Released, RemoveProcess, Succeeded
+from progressor.domain.job import StartNodes
 from progressor.domain.namespace import Namespace
-from progressor.domain.process import Process, ProcessKey
+from progressor.domain.process import NO_OPTIONS, Process, ProcessKey
 from progressor.domain.settlement import Finish, Settlement, settle
 from progressor.domain.task import RunningTask, TaskType
 from progressor.domain.view import HistoryPage
@@ -29,6 +32,7 @@ from progressor.telemetry.metrics import Metrics
 from progressor.telemetry.spans import UNTRACED, Span
 from progressor.telemetry.tracing import Tracing
 from progressor.worker.aftermath import Aftermath
+from progressor.worker.graphs import Graphs
 from progressor.worker.leases import Ending, Grip, Leases
 from progressor.worker.measures import StepMeasures
 from progressor.worker.observer import Observers
@@ -108,6 +112,7 @@ class Steps:
     namespaces: Namespaces
     snapshots: Snapshots
     aftermath: Aftermath
+    graphs: Graphs
     leases: Leases
     clock: Clock
     spread: random.Random
@@ -117,7 +122,7 @@ class Steps:
     measures: StepMeasures = dataclasses.field(default_factory=lambda: StepMeasures(Metrics()))
 
     async def carry(self, task: RunningTask, workers: Workers) -> None:
-        """Carry a task, and those that follow on its process, until nothing is due there.
+        """Carry a task, and those that follow, until the settlement of one names none.
 
         If it is cancelled, the processor may have acted; a settlement in line is still written.
         """
@@ -153,6 +158,9 @@ class Steps:
             self._abandon(task)
             return None
         self.observers.tell("answered", task_id=task.task_id, key=task.key)
+        plan = None
+        if isinstance(outcome, Succeeded) and isinstance(outcome.intent.action, StartNodes):
+            outcome, plan = await self._plan(task, outcome, outcome.intent.action)
         entry = Entry(
             key=task.key,
             task_id=task.task_id,
@@ -164,6 +172,8 @@ class Steps:
             continues=continues,
             expires_after=namespace.step_timeout + self.step_grace,
             trace_context=task.trace_context,
+            part=task.process.part,
+            plan=plan,
         )
         if span is UNTRACED:
             return await self._settle(entry, task, namespace, span)
@@ -183,9 +193,8 @@ class Steps:
         except errors.StorageRefusedError:
             # A value that `processor/codec.py` let through and PostgreSQL does not take: the
             # processor's answer is at fault, and must not stop anything but its own process.
-            entry = dataclasses.replace(
-                entry, settlement=self._decide(task, _UNSTORABLE, namespace)
-            )
+            settlement = self._decide(task, _UNSTORABLE, namespace)
+            entry = dataclasses.replace(entry, settlement=settlement, plan=None)
             span.fail(_UNSTORABLE.reason)
             try:
                 written = await self.settlements.submit(entry)
@@ -206,6 +215,16 @@ class Steps:
             span.fail("LEASE_LOST")
         return self._conclude(entry, task, written, namespace)
 
+    async def _plan(
+        self, task: RunningTask, outcome: Succeeded, action: StartNodes
+    ) -> tuple[Outcome, NodePlan | None]:
+        """Return what a step adds to a job; waits for PostgreSQL, since the processor has acted."""
+        while True:
+            try:
+                return await self.graphs.plan(task, outcome, action)
+            except errors.StorageUnavailableError:
+                await asyncio.sleep(1)
+
     def _abandon(self, task: RunningTask) -> None:
         self.measures.abandoned(task)
         self.observers.tell("abandoned", task_id=task.task_id, key=task.key)
@@ -219,6 +238,7 @@ class Steps:
             # skew between them shifts a retry's last chance, and nothing else.
             now=self.clock.now(),
             spread=self.spread.uniform(-1, 1),
+            options=NO_OPTIONS if task.process.part is None else task.process.part.options,
         )
 
     def _conclude(
@@ -290,6 +310,11 @@ class Steps:
 
     async def _ask_processor(self, task: RunningTask, namespace: Namespace, span: Span) -> Outcome:
         try:
+            if task.process.part is not None:
+                handed = await self.graphs.handed(task, task.process.part)
+                if not isinstance(handed, RunningTask):
+                    return handed
+                task = handed
             history = await self._history(task, namespace)
         except errors.StorageUnavailableError:
             # Without its history the step cannot be asked for. The settlement waits for PostgreSQL

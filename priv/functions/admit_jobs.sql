@@ -1,0 +1,60 @@
+-- Admits starts of processes that have a part in jobs from their first task on: leaders that the engine
+-- carries (p_led_by), and those that a schedule starts (p_options). As admit_starts.
+-- Locks: as admit_starts.
+-- Returns: as admit_starts.
+CREATE FUNCTION admit_jobs(
+    p_now              timestamptz,
+    p_replica_id       bigint,
+    p_slot             smallint[],
+    p_namespace        text[],
+    p_process_id       text[],
+    p_args             bytea[],
+    p_caller_context   json[],
+    p_trace_context    json[],
+    p_history_after    bigint[],
+    p_history_limit    integer[],
+    p_history_backward boolean[],
+    p_idempotency_key  text[],
+    p_fingerprint      bytea[],
+    p_metadata         jsonb[],
+    p_waits            boolean[],
+    p_run              boolean[],
+    p_expires_after    double precision[],
+    p_led_by           text[],
+    p_options          json[]
+)
+RETURNS TABLE (
+    item integer, verdict text, admitted_at timestamptz, task_id bigint, token bigint,
+    task_type task_type, task_status task_status, response bytea, error_code integer,
+    error_reason text, error_message text, error_rejected boolean, error_metadata json
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET lock_timeout = '300ms'
+AS $$
+#variable_conflict use_column
+BEGIN
+    FOR item, verdict, admitted_at, task_id, token, task_type, task_status, response, error_code,
+        error_reason, error_message, error_rejected, error_metadata
+    IN
+        SELECT *
+        FROM admit_starts(
+            p_now, p_replica_id, p_slot, p_namespace, p_process_id, p_args, p_caller_context,
+            p_trace_context, p_history_after, p_history_limit, p_history_backward,
+            p_idempotency_key, p_fingerprint, p_metadata, p_waits, p_run, p_expires_after)
+    LOOP
+        IF verdict = 'accepted' THEN
+            UPDATE processes p
+            SET led_by = p_led_by[item], job_options = p_options[item]
+            WHERE (p.slot, p.namespace, p.process_id)
+                = (p_slot[item], p_namespace[item], p_process_id[item]);
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END;
+$$;

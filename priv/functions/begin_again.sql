@@ -1,0 +1,177 @@
+-- Begins nodes again whose followers are in error: where its init has not succeeded, a follower is as new,
+-- with a new init task of the same args; otherwise it runs on at once, and the timer that broke it, or that
+-- was cancelled when it was stopped, is set again: for its own instant, or now if that is over. A repair of it that is in line or in hand is cancelled.
+-- Locks: none of its own; the caller has locked leader and followers. It also counts the nodes.
+-- Returns: the tasks that are due now, and the constraints that they have yet to be given.
+CREATE FUNCTION begin_again(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_patience   double precision,
+    p_slot       smallint,  -- of the leader
+    p_namespace  text,
+    p_process_id text,
+    p_ordinal    integer[]
+)
+RETURNS TABLE (
+    slot smallint, namespace text, process_id text, task_id bigint, constraints json
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_busy record;
+BEGIN
+    SELECT array_agg(n.follower_slot) AS slots, array_agg(n.follower_namespace) AS spaces,
+        array_agg(n.follower_id) AS ids, array_agg('a retry of its job begins it again'::text) AS details
+    INTO v_busy
+    FROM unnest(p_ordinal) AS o (ordinal)
+    CROSS JOIN LATERAL (
+        SELECT n.follower_slot, n.follower_namespace, n.follower_id
+        FROM job_nodes n
+        WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+            = (p_slot, p_namespace, p_process_id, o.ordinal)
+        OFFSET 0
+    ) n
+    CROSS JOIN LATERAL (
+        SELECT
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id)
+                = (n.follower_slot, n.follower_namespace, n.follower_id)
+            AND p.status = 'error'
+        OFFSET 0
+    ) p
+    CROSS JOIN LATERAL (
+        SELECT r.task_id
+        FROM running r
+        WHERE (r.slot, r.namespace, r.process_id)
+            = (n.follower_slot, n.follower_namespace, n.follower_id)
+        UNION ALL
+        SELECT s.task_id
+        FROM schedule s
+        WHERE (s.slot, s.namespace, s.process_id)
+            = (n.follower_slot, n.follower_namespace, n.follower_id)
+        UNION ALL
+        SELECT g.task_id
+        FROM gated g
+        WHERE (g.slot, g.namespace, g.process_id)
+            = (n.follower_slot, n.follower_namespace, n.follower_id)
+        LIMIT 1
+    ) w;
+    IF v_busy.slots IS NOT NULL THEN
+        PERFORM halt_processes(
+            p_now, p_replica_id, p_patience, 'error', v_busy.slots, v_busy.spaces, v_busy.ids,
+            v_busy.details);
+    END IF;
+    RETURN QUERY
+    WITH again AS MATERIALIZED (
+        SELECT n.follower_slot AS slot, n.follower_namespace AS namespace,
+            n.follower_id AS process_id, n.node_row, n.args, p.process_row,
+            CASE WHEN i.status <> 'finished' THEN 'init' ELSE b.task_type END::task_type AS task_type,
+            CASE WHEN i.status <> 'finished' OR b.task_type IS NOT NULL
+                THEN nextval('task_ids') END AS task_id,
+            CASE WHEN i.status <> 'finished' THEN n.constraints ELSE b.constraints END
+                AS constraints,
+            i.caller_context, coalesce(b.trace_context, i.trace_context) AS trace_context,
+            b.step_timeout, b.history_after, b.history_limit, b.history_backward,
+            b.args AS timer_args, greatest(p_now, b.scheduled_at) AS due_at
+        FROM unnest(p_ordinal) AS o (ordinal)
+        CROSS JOIN LATERAL (
+            SELECT n.ctid AS node_row, n.follower_slot, n.follower_namespace, n.follower_id,
+                n.args, n.constraints
+            FROM job_nodes n
+            WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                = (p_slot, p_namespace, p_process_id, o.ordinal)
+            OFFSET 0
+        ) n
+        CROSS JOIN LATERAL (
+            SELECT p.ctid AS process_row, p.init_task_id, p.corrupted_by, p.status_changed_at
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id)
+                    = (n.follower_slot, n.follower_namespace, n.follower_id)
+                AND p.status = 'error'
+            OFFSET 0
+        ) p
+        CROSS JOIN LATERAL (
+            SELECT t.status, t.caller_context, t.trace_context
+            FROM tasks t
+            WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                = (n.follower_slot, n.follower_namespace, n.follower_id, p.init_task_id)
+            OFFSET 0
+        ) i
+        LEFT JOIN LATERAL (
+            SELECT t.task_type, t.constraints, t.trace_context, t.step_timeout, t.history_after,
+                t.history_limit, t.history_backward, t.args, t.scheduled_at
+            FROM tasks t
+            WHERE (t.slot, t.namespace, t.process_id)
+                    = (n.follower_slot, n.follower_namespace, n.follower_id)
+                AND t.task_type IN ('timeout', 'remove')
+                AND CASE
+                    WHEN p.corrupted_by IS NOT NULL THEN t.task_id = p.corrupted_by
+                    -- By halt_processes, at one instant with the process.
+                    ELSE t.status = 'cancelled' AND t.finished_at = p.status_changed_at
+                END
+            ORDER BY t.slot DESC, t.namespace DESC, t.process_id DESC, t.task_id DESC
+            LIMIT 1
+        ) b ON i.status = 'finished'
+    ),
+    moved AS (
+        UPDATE job_nodes n
+        SET state = 'running', begun = true, ended_at = NULL,
+            -- One that is ready was counted when it became that.
+            attempt = n.attempt + (n.state <> 'ready')::integer,
+            started_at = coalesce(n.started_at, p_now), ready_at = coalesce(n.ready_at, p_now),
+            result = NULL, error_code = NULL, error_reason = NULL, error_message = NULL,
+            revision = j.revision + 1
+        FROM again a
+        CROSS JOIN LATERAL (
+            SELECT j.revision
+            FROM jobs j
+            WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
+            OFFSET 0
+        ) j
+        WHERE n.ctid = a.node_row
+    ),
+    brought AS (
+        UPDATE processes p
+        SET status = CASE WHEN a.task_type = 'init' THEN 'init' ELSE 'running' END::process_status,
+            previous_status = 'error', status_changed_at = p_now, detail = NULL,
+            corrupted_by = NULL,
+            init_task_id = CASE WHEN a.task_type = 'init' THEN a.task_id ELSE p.init_task_id END
+        FROM again a
+        WHERE p.ctid = a.process_row
+    ),
+    recorded AS (
+        INSERT INTO tasks (
+            slot, namespace, process_id, task_id, task_type, status, created_at, scheduled_at,
+            step_timeout, history_after, history_limit, history_backward, args, caller_context,
+            trace_context
+        )
+        SELECT a.slot, a.namespace, a.process_id, a.task_id, a.task_type, 'waiting', p_now, a.due_at,
+            a.step_timeout, a.history_after, a.history_limit, a.history_backward,
+            CASE WHEN a.task_type = 'init' THEN a.args ELSE a.timer_args END,
+            CASE WHEN a.task_type = 'init' THEN a.caller_context END, a.trace_context
+        FROM again a
+        WHERE a.task_id IS NOT NULL
+    ),
+    scheduled AS (
+        INSERT INTO schedule (
+            slot, namespace, process_id, task_id, task_type, status, due_at, replica_id
+        )
+        SELECT a.slot, a.namespace, a.process_id, a.task_id, a.task_type, 'waiting', a.due_at,
+            p_replica_id
+        FROM again a
+        WHERE a.task_id IS NOT NULL
+    )
+    SELECT a.slot, a.namespace, a.process_id, a.task_id, a.constraints
+    FROM again a
+    WHERE a.task_id IS NOT NULL;
+    PERFORM recount_job(p_now, p_slot, p_namespace, p_process_id);
+END;
+$$;

@@ -1,0 +1,78 @@
+-- Cancels a job that runs: its leader is finished, and what was not started never will be. What was is
+-- stopped by tend_job, or by the settlement of the step that it has in hand.
+-- A leader that follows in another job breaks instead: its job has failed, and so has its node there. It can be
+-- brought back with that one.
+-- Locks: the leader, and the leader of the job that it follows in, in key order; then as halt_processes.
+-- Returns: a verdict: cancelled, job_not_found, job_ended; then as halt_processes, and tasks of the job that
+-- it follows in which are due now, likewise.
+CREATE FUNCTION cancel_job(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_patience   double precision,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text,
+    p_reason     text
+)
+RETURNS TABLE (
+    verdict text, slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET lock_timeout = '2s'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now    timestamptz;
+    v_leader processes%ROWTYPE;
+    v_state  job_state;
+BEGIN
+    IF lock_family(p_slot, p_namespace, p_process_id) THEN
+        SELECT p.*
+        INTO v_leader
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
+        SELECT j.state
+        INTO v_state
+        FROM jobs j
+        WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
+    END IF;
+    v_now := coalesce(p_now, clock_timestamp());
+    verdict := CASE
+        WHEN v_state IS NULL THEN 'job_not_found'
+        WHEN v_state <> 'running' THEN 'job_ended'
+        ELSE 'cancelled'
+    END;
+    RETURN NEXT;
+    IF verdict <> 'cancelled' THEN
+        RETURN;
+    END IF;
+
+    PERFORM end_jobs(
+        v_now, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id],
+        ARRAY[CASE WHEN v_leader.leader_id IS NULL THEN 'cancelled' ELSE 'failed' END::job_state],
+        ARRAY[CASE
+            WHEN v_leader.leader_id IS NULL THEN p_reason
+            ELSE concat('JOB_CANCELLED: ', p_reason)
+        END]);
+    RETURN QUERY
+    SELECT NULL::text, h.slot, h.namespace, h.process_id, h.cancelled, h.told
+    FROM halt_processes(
+        v_now, p_replica_id, p_patience,
+        CASE WHEN v_leader.leader_id IS NULL THEN 'finished' ELSE 'error' END::process_status,
+        ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id],
+        ARRAY[concat('JOB_CANCELLED: ', p_reason)]) h;
+    IF v_leader.leader_id IS NOT NULL THEN
+        RETURN QUERY
+        SELECT NULL::text, NULL::smallint, NULL::text, NULL::text, NULL::jsonb,
+            jsonb_build_array(jsonb_build_array(
+                f.namespace, f.process_id, f.task_id, NULL, NULL, NULL, NULL, NULL))
+        FROM fail_node(v_now, p_replica_id, v_leader, 'JOB_CANCELLED', p_reason) f;
+    END IF;
+END;
+$$;

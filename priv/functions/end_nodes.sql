@@ -1,0 +1,131 @@
+-- Ends nodes of jobs: lowers what their successors wait for, so that some are ready; skips whatever
+-- depends on one that was not done; and where nothing of a job is left to do, tells its leader by a
+-- join. Nodes that have ended already stay as they are.
+-- Locks: none of its own; the caller has locked the leaders.
+-- Returns: nothing.
+CREATE FUNCTION end_nodes(
+    p_now           timestamptz,
+    p_replica_id    bigint,
+    p_slot          smallint[],
+    p_namespace     text[],
+    p_process_id    text[],
+    p_ordinal       integer[],
+    p_state         node_state[],
+    p_result        bytea[],
+    p_error_code    integer[],
+    p_error_reason  text[],
+    p_error_message text[]
+)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_ended   moved_node[];
+    v_fails   boolean;
+    v_leads   boolean;  -- some have successors
+    v_lowered moved_node[];
+    v_skipped moved_node[];
+BEGIN
+    WITH ended AS (
+        UPDATE job_nodes n
+        SET state = p_state[m.item],
+            begun = true,
+            ended_at = p_now,
+            revision = m.revision,
+            result = p_result[m.item],
+            error_code = p_error_code[m.item],
+            error_reason = p_error_reason[m.item],
+            error_message = p_error_message[m.item]
+        FROM (
+            SELECT i.item::integer, n.node_row, n.was, n.begun, j.revision + 1 AS revision
+            FROM unnest(p_ordinal) WITH ORDINALITY AS i (ordinal, item)
+            CROSS JOIN LATERAL (
+                SELECT n.ctid AS node_row, n.state AS was, n.begun
+                FROM job_nodes n
+                WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                        = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item], i.ordinal)
+                    AND n.ended_at IS NULL
+                OFFSET 0
+            ) n
+            CROSS JOIN LATERAL (
+                SELECT j.revision
+                FROM jobs j
+                WHERE (j.slot, j.namespace, j.process_id)
+                    = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
+                OFFSET 0
+            ) j
+            OFFSET 0
+        ) m
+        WHERE n.ctid = m.node_row
+        RETURNING n.slot, n.namespace, n.process_id, n.ordinal, m.was, m.begun, n.state,
+            n.successors
+    )
+    SELECT array_agg(ROW(e.*)::moved_node), bool_or(e.state <> 'done'),
+        bool_or(cardinality(e.successors) > 0)
+    INTO v_ended, v_fails, v_leads
+    FROM ended e;
+    IF v_ended IS NULL THEN
+        RETURN;
+    END IF;
+
+    IF v_leads THEN
+        WITH lowered AS (
+            UPDATE job_nodes n
+            SET waits_for = n.waits_for - m.count,
+                state = CASE
+                    WHEN n.state = 'waiting' AND n.waits_for = m.count THEN 'ready' ELSE n.state
+                END::node_state,
+                ready_at = CASE WHEN n.waits_for = m.count THEN p_now ELSE n.ready_at END,
+                revision = CASE
+                    WHEN n.state = 'waiting' AND n.waits_for = m.count THEN m.revision
+                    ELSE n.revision
+                END
+            FROM (
+                SELECT n.node_row, n.was, g.count, j.revision + 1 AS revision
+                FROM (
+                    SELECT e.slot, e.namespace, e.process_id, s.ordinal, count(*) AS count
+                    FROM unnest(v_ended) AS e
+                    CROSS JOIN LATERAL unnest(e.successors) AS s (ordinal)
+                    WHERE e.state = 'done'
+                    GROUP BY e.slot, e.namespace, e.process_id, s.ordinal
+                ) g
+                CROSS JOIN LATERAL (
+                    SELECT n.ctid AS node_row, n.state AS was
+                    FROM job_nodes n
+                    WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                        = (g.slot, g.namespace, g.process_id, g.ordinal)
+                    OFFSET 0
+                ) n
+                CROSS JOIN LATERAL (
+                    SELECT j.revision
+                    FROM jobs j
+                    WHERE (j.slot, j.namespace, j.process_id)
+                        = (g.slot, g.namespace, g.process_id)
+                    OFFSET 0
+                ) j
+                OFFSET 0
+            ) m
+            WHERE n.ctid = m.node_row
+            RETURNING n.slot, n.namespace, n.process_id, n.ordinal, m.was, n.begun, n.state,
+                n.successors
+        )
+        SELECT array_agg(ROW(l.*)::moved_node)
+        INTO v_lowered
+        FROM lowered l
+        WHERE l.was = 'waiting' AND l.state = 'ready';
+    END IF;
+
+    IF v_fails AND v_leads THEN
+        v_skipped := skip_nodes(p_now, v_ended);
+    END IF;
+    PERFORM count_nodes(p_now, p_replica_id, v_ended || v_lowered || v_skipped);
+END;
+$$;

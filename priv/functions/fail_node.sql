@@ -1,0 +1,31 @@
+-- Fails the node of a follower that something else than a step has ended, and goes on with its job.
+-- p_follower: as it was; it may be gone.
+-- Locks: none of its own; the caller has locked the leader. Then as start_nodes.
+-- Returns: the tasks that are due now because of it.
+CREATE FUNCTION fail_node(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_follower   processes,
+    p_reason     text,
+    p_message    text
+)
+RETURNS TABLE (slot smallint, namespace text, process_id text, task_id bigint)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF NOT is_node_of(p_follower) THEN
+        RETURN;
+    END IF;
+    PERFORM end_nodes(
+        p_now, p_replica_id, ARRAY[p_follower.leader_slot], ARRAY[p_follower.leader_namespace],
+        ARRAY[p_follower.leader_id], ARRAY[p_follower.node], ARRAY['failed'::node_state], NULL,
+        ARRAY[9], ARRAY[p_reason], ARRAY[coalesce(p_message, '')]);
+    RETURN QUERY
+    SELECT s.slot, s.namespace, s.process_id, s.task_id
+    FROM start_nodes(
+        p_now, p_replica_id, ARRAY[p_follower.leader_slot], ARRAY[p_follower.leader_namespace],
+        ARRAY[p_follower.leader_id]) s;
+END;
+$$;

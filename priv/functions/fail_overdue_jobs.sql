@@ -1,0 +1,108 @@
+-- Fails jobs whose deadline has passed: the leader breaks, whatever it has in hand, and its followers are
+-- stopped by tend_job.
+-- Locks: the leaders, and the leaders of the jobs that these follow in, in key order; then as
+-- halt_processes and start_nodes.
+-- Returns: a row per job failed, with its tasks that were cancelled; and rows without a job, with `told` as
+-- settled_gates tells it.
+CREATE FUNCTION fail_overdue_jobs(
+    p_now timestamptz, p_replica_id bigint, p_patience double precision, p_limit integer
+)
+RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET lock_timeout = '300ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now       timestamptz := coalesce(p_now, clock_timestamp());
+    v_slots     smallint[];
+    v_spaces    text[];
+    v_ids       text[];
+    v_leader    processes%ROWTYPE;
+    v_halted    record;
+    v_is_told   boolean;
+BEGIN
+    SELECT array_agg(j.slot), array_agg(j.namespace), array_agg(j.process_id)
+    INTO v_slots, v_spaces, v_ids
+    FROM (
+        SELECT j.slot, j.namespace, j.process_id
+        FROM jobs j
+        WHERE j.state = 'running' AND j.deadline_at <= v_now
+        ORDER BY j.deadline_at
+        LIMIT p_limit
+    ) j;
+    IF v_slots IS NULL THEN
+        RETURN;
+    END IF;
+    PERFORM
+    FROM (
+        SELECT k.slot, k.namespace, k.process_id
+        FROM (
+            SELECT i.slot, i.namespace, i.process_id
+            FROM unnest(v_slots, v_spaces, v_ids) AS i (slot, namespace, process_id)
+            UNION
+            SELECT p.leader_slot, p.leader_namespace, p.leader_id
+            FROM unnest(v_slots, v_spaces, v_ids) AS i (slot, namespace, process_id)
+            JOIN processes p USING (slot, namespace, process_id)
+            WHERE p.leader_id IS NOT NULL
+        ) k
+        ORDER BY k.slot, k.namespace, k.process_id
+    ) k
+    CROSS JOIN LATERAL (
+        SELECT
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
+        FOR NO KEY UPDATE
+    ) p;
+
+    FOR v_leader IN
+        SELECT p.*
+        FROM unnest(v_slots, v_spaces, v_ids) AS i (slot, namespace, process_id)
+        JOIN jobs j USING (slot, namespace, process_id)
+        JOIN processes p USING (slot, namespace, process_id)
+        WHERE j.state = 'running' AND j.deadline_at <= v_now
+    LOOP
+        PERFORM end_jobs(
+            v_now, ARRAY[v_leader.slot], ARRAY[v_leader.namespace], ARRAY[v_leader.process_id],
+            ARRAY['failed'::job_state], ARRAY['DEADLINE_EXCEEDED']);
+        v_is_told := false;
+        FOR v_halted IN
+            SELECT *
+            FROM halt_processes(
+                v_now, p_replica_id, p_patience, 'error', ARRAY[v_leader.slot],
+                ARRAY[v_leader.namespace], ARRAY[v_leader.process_id],
+                ARRAY['DEADLINE_EXCEEDED'])
+        LOOP
+            slot := v_leader.slot; namespace := v_leader.namespace;
+            process_id := v_leader.process_id;
+            cancelled := v_halted.cancelled;
+            told := v_halted.told;
+            v_is_told := true;
+            RETURN NEXT;
+        END LOOP;
+        IF NOT v_is_told THEN
+            slot := v_leader.slot; namespace := v_leader.namespace;
+            process_id := v_leader.process_id;
+            cancelled := NULL; told := NULL;
+            RETURN NEXT;
+        END IF;
+        IF v_leader.leader_id IS NOT NULL THEN
+            slot := NULL; namespace := NULL; process_id := NULL; cancelled := NULL;
+            SELECT jsonb_agg(jsonb_build_array(
+                f.namespace, f.process_id, f.task_id, NULL, NULL, NULL, NULL, NULL))
+            INTO told
+            FROM fail_node(
+                v_now, p_replica_id, v_leader, 'DEADLINE_EXCEEDED',
+                'the deadline of its job has passed') f;
+            IF told IS NOT NULL THEN
+                RETURN NEXT;
+            END IF;
+        END IF;
+    END LOOP;
+END;
+$$;

@@ -1,0 +1,62 @@
+-- Finds those of some processes that another transaction holds locked, or whose leader it does: what a
+-- settlement of them would have to wait for. It waits for nobody.
+-- Locks: the others and their leaders, in key order, with SKIP LOCKED, until it has answered.
+-- Returns: the items, from 1, in any order; a process that does not exist is not locked.
+CREATE FUNCTION find_locked_families(
+    p_slot       smallint[],
+    p_namespace  text[],
+    p_process_id text[]
+)
+RETURNS TABLE (item integer)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET lock_timeout = '300ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_items  integer[];   -- a place per process concerned: the item itself, or its leader
+    v_rows   tid[];
+    v_free   tid[];
+BEGIN
+    SELECT array_agg(k.item), array_agg(k.process_row)
+    INTO v_items, v_rows
+    FROM (
+        SELECT i.item::integer, f.process_row
+        FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
+            AS i (slot, namespace, process_id, item)
+        CROSS JOIN LATERAL (
+            SELECT p.ctid AS process_row, p.leader_slot, p.leader_namespace, p.leader_id
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
+            OFFSET 0
+        ) p
+        CROSS JOIN LATERAL (
+            SELECT p.process_row
+            UNION ALL
+            SELECT l.ctid
+            FROM processes l
+            WHERE (l.slot, l.namespace, l.process_id)
+                = (p.leader_slot, p.leader_namespace, p.leader_id)
+        ) f
+    ) k;
+
+    WITH free AS (
+        SELECT p.ctid AS process_row
+        FROM processes p
+        WHERE p.ctid = ANY (v_rows)
+        ORDER BY p.slot, p.namespace, p.process_id
+        FOR NO KEY UPDATE OF p SKIP LOCKED
+    )
+    SELECT coalesce(array_agg(f.process_row), '{}') INTO v_free FROM free f;
+
+    RETURN QUERY
+    SELECT DISTINCT k.item
+    FROM unnest(v_items, v_rows) AS k (item, process_row)
+    WHERE k.process_row <> ALL (v_free);
+END;
+$$;

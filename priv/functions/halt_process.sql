@@ -1,0 +1,70 @@
+-- Ends a process from outside of its steps, if it has not ended: it is in error with the detail that is given,
+-- what it has in line is cancelled, and a step in hand finds its lease gone. A job that it leads fails; so
+-- does its node, if it follows in one.
+-- Locks: the process and its leader, as lock_family; then as halt_processes and start_nodes.
+-- Returns: a verdict (halted, process_not_found, process_has_ended), its unfinished tasks as settle_tasks tells
+-- the cancelled ones, and what settle_gates returns as settled_gates tells it.
+CREATE FUNCTION halt_process(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_patience   double precision,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text,
+    p_detail     text
+)
+RETURNS TABLE (verdict text, cancelled jsonb, told jsonb)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET lock_timeout = '2s'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now     timestamptz;
+    v_process processes%ROWTYPE;
+    v_halted  record;
+    v_due     jsonb;
+BEGIN
+    IF NOT lock_family(p_slot, p_namespace, p_process_id) THEN
+        verdict := 'process_not_found';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    v_now := coalesce(p_now, clock_timestamp());
+    SELECT p.*
+    INTO v_process
+    FROM processes p
+    WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
+    IF v_process.status NOT IN ('init', 'running') THEN
+        verdict := 'process_has_ended';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    verdict := 'halted';
+    FOR v_halted IN
+        SELECT *
+        FROM halt_processes(
+            v_now, p_replica_id, p_patience, 'error', ARRAY[p_slot], ARRAY[p_namespace],
+            ARRAY[p_process_id], ARRAY[p_detail])
+    LOOP
+        cancelled := coalesce(v_halted.cancelled, cancelled);
+        told := coalesce(v_halted.told, told);
+    END LOOP;
+    PERFORM end_jobs(
+        v_now, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id], ARRAY['failed'::job_state],
+        ARRAY[p_detail]);
+    IF v_process.leader_id IS NOT NULL THEN
+        SELECT jsonb_agg(jsonb_build_array(
+            f.namespace, f.process_id, f.task_id, NULL, NULL, NULL, NULL, NULL))
+        INTO v_due
+        FROM fail_node(v_now, p_replica_id, v_process, 'PROCESS_FAILED', p_detail) f;
+        told := coalesce(told || v_due, told, v_due);
+    END IF;
+    RETURN NEXT;
+END;
+$$;

@@ -1,0 +1,128 @@
+-- Ends processes from outside of their steps: all that they have in line or in hand is cancelled, and they
+-- are finished or in error. A step in hand finds its lease gone. Of a process that leads a job, that is the
+-- caller's business; so is its node, if it follows in one.
+-- p_detail: what a process in error tells; those that wait are told it too.
+-- Locks: none of its own, the caller has locked the processes; then, of those that are gated, as settle_gates.
+-- Returns: a row per process whose tasks were cancelled, as settle_tasks tells these; and at most one without
+-- a process, of what settle_gates returns as settled_gates tells it.
+CREATE FUNCTION halt_processes(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_patience   double precision,
+    p_status     process_status,
+    p_slot       smallint[],
+    p_namespace  text[],
+    p_process_id text[],
+    p_detail     text[]
+)
+RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_gated record;
+BEGIN
+    RETURN QUERY
+    WITH halted AS MATERIALIZED (
+        SELECT unnest(p_slot) AS slot, unnest(p_namespace) AS namespace,
+            unnest(p_process_id) AS process_id, unnest(p_detail) AS detail
+    ),
+    unfinished AS MATERIALIZED (
+        SELECT h.detail, t.task_row, w.replica_id
+        FROM halted h
+        CROSS JOIN LATERAL (
+            SELECT s.task_id, NULL::bigint AS replica_id
+            FROM schedule s
+            WHERE (s.slot, s.namespace, s.process_id) = (h.slot, h.namespace, h.process_id)
+            UNION ALL
+            SELECT r.task_id, r.replica_id
+            FROM running r
+            WHERE (r.slot, r.namespace, r.process_id) = (h.slot, h.namespace, h.process_id)
+            UNION ALL
+            SELECT g.task_id, NULL
+            FROM gated g
+            WHERE (g.slot, g.namespace, g.process_id) = (h.slot, h.namespace, h.process_id)
+                AND g.state <> 'available'
+            OFFSET 0
+        ) w
+        CROSS JOIN LATERAL (
+            SELECT t.ctid AS task_row
+            FROM tasks t
+            WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                = (h.slot, h.namespace, h.process_id, w.task_id)
+            OFFSET 0
+        ) t
+        OFFSET 0
+    ),
+    ended AS (
+        UPDATE tasks t
+        SET status = 'cancelled', finished_at = p_now, error_code = 9,
+            error_reason = CASE p_status
+                WHEN 'finished' THEN 'PROCESS_FINISHED' ELSE 'PROCESS_FAILED' END,
+            error_message = coalesce(u.detail, ''), error_rejected = false
+        FROM unfinished u
+        WHERE t.ctid = u.task_row
+        -- A caller whose own replica carries the task is noted nowhere else than in that replica.
+        RETURNING t.slot, t.namespace, t.process_id, t.task_id, t.task_type,
+            array_remove(array_append(t.reply_to, u.replica_id), NULL) AS reply_to
+    )
+    SELECT e.slot, e.namespace, e.process_id,
+        jsonb_agg(jsonb_build_array(
+            e.task_id, e.task_type, coalesce(to_jsonb(e.reply_to), '[]'))),
+        NULL::jsonb
+    FROM ended e
+    GROUP BY e.slot, e.namespace, e.process_id;
+
+    DELETE FROM schedule s
+    USING unnest(p_slot, p_namespace, p_process_id) AS h (slot, namespace, process_id)
+    WHERE (s.slot, s.namespace, s.process_id) = (h.slot, h.namespace, h.process_id);
+    DELETE FROM running r
+    USING unnest(p_slot, p_namespace, p_process_id) AS h (slot, namespace, process_id)
+    WHERE (r.slot, r.namespace, r.process_id) = (h.slot, h.namespace, h.process_id);
+    -- One that is in error already tells why it was.
+    UPDATE processes p
+    SET status = p_status,
+        previous_status = p.status,
+        status_changed_at = p_now,
+        detail = CASE WHEN p_status = 'error' THEN coalesce(h.detail, '') END,
+        corrupted_by = NULL,
+        finished_at = CASE WHEN p_status = 'finished' THEN p_now END
+    FROM unnest(p_slot, p_namespace, p_process_id, p_detail)
+        AS h (slot, namespace, process_id, detail)
+    WHERE (p.slot, p.namespace, p.process_id) = (h.slot, h.namespace, h.process_id)
+        AND p.status <> p_status;
+
+    SELECT array_agg(h.slot) AS slot, array_agg(h.namespace) AS namespace,
+        array_agg(h.process_id) AS process_id
+    INTO v_gated
+    FROM unnest(p_slot, p_namespace, p_process_id) AS h (slot, namespace, process_id)
+    CROSS JOIN LATERAL (
+        SELECT p.is_gated
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (h.slot, h.namespace, h.process_id)
+        OFFSET 0
+    ) p
+    WHERE p.is_gated;
+    IF v_gated.slot IS NULL THEN
+        RETURN;
+    END IF;
+    slot := NULL; namespace := NULL; process_id := NULL; cancelled := NULL;
+    SELECT jsonb_agg(jsonb_build_array(
+        g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+        g.wait_seconds, g.due_seconds))
+    INTO told
+    FROM settle_gates(
+        p_now, p_replica_id, p_patience, 100, v_gated.slot, v_gated.namespace,
+        v_gated.process_id) g;
+    IF told IS NOT NULL THEN
+        RETURN NEXT;
+    END IF;
+END;
+$$;

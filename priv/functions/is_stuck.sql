@@ -1,0 +1,24 @@
+-- Tells whether a job does not go on by itself: its join is missing, a node is not ended whose follower has,
+-- or ready nodes are not started although there is room.
+-- Locks: none.
+-- Returns: whether that is so.
+CREATE FUNCTION is_stuck(p_slot smallint, p_namespace text, p_process_id text)
+RETURNS boolean
+LANGUAGE plpgsql
+STABLE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_job jobs%ROWTYPE;
+BEGIN
+    SELECT j.*
+    INTO v_job
+    FROM jobs j
+    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
+    RETURN lacks_join(v_job)
+        OR (v_job.ready > 0 AND v_job.beginning < 512 AND v_job.untended_at IS NULL)
+        OR (v_job.running > 0 AND EXISTS (
+            SELECT FROM stuck_nodes(p_slot, p_namespace, p_process_id)
+        ));
+END;
+$$;

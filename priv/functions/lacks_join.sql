@@ -1,0 +1,29 @@
+-- Tells whether all nodes of a running job have ended and its leader was not told so, nor will be. One
+-- that was, and has neither finished nor broken, goes on at its own pace.
+-- Locks: none.
+-- Returns: whether that is so.
+CREATE FUNCTION lacks_join(p_job jobs)
+RETURNS boolean
+LANGUAGE plpgsql
+STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN p_job.state = 'running'
+        AND p_job.waiting + p_job.ready + p_job.running = 0
+        AND (p_job.join_task_id IS NULL OR EXISTS (
+            SELECT
+            FROM tasks t
+            WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                    = (p_job.slot, p_job.namespace, p_job.process_id, p_job.join_task_id)
+                AND t.status = 'cancelled'
+        ))
+        AND EXISTS (
+            SELECT
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id)
+                    = (p_job.slot, p_job.namespace, p_job.process_id)
+                AND p.status = 'running'
+        );
+END;
+$$;

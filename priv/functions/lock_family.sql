@@ -1,0 +1,35 @@
+-- Has a process locked, and the leader of the job that it follows in, in key order. Whom it follows never
+-- changes, so that it can be looked up before.
+-- Locks: both; nothing else before.
+-- Returns: whether the process is there; one that comes later is not locked.
+CREATE FUNCTION lock_family(p_slot smallint, p_namespace text, p_process_id text)
+RETURNS boolean
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_is_there boolean;
+BEGIN
+    SELECT bool_or((p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id))
+    INTO v_is_there
+    FROM (
+        SELECT k.slot, k.namespace, k.process_id
+        FROM (
+            SELECT p_slot AS slot, p_namespace AS namespace, p_process_id AS process_id
+            UNION
+            SELECT p.leader_slot, p.leader_namespace, p.leader_id
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
+                AND p.leader_id IS NOT NULL
+        ) k
+        ORDER BY k.slot, k.namespace, k.process_id
+    ) k
+    CROSS JOIN LATERAL (
+        SELECT p.slot, p.namespace, p.process_id
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
+        FOR UPDATE
+    ) p;
+    RETURN coalesce(v_is_there, false);
+END;
+$$;

@@ -1,0 +1,167 @@
+-- One portion of a round of recovery: looks at jobs that run, from a key on, and does what should have been
+-- done a while ago: a join where all nodes have ended; the end of nodes whose followers have ended, or are
+-- gone; the start of ready nodes that have room. In a healthy engine there is nothing.
+-- The round is the caller's as long as the duty is: it is renewed here, and locked until the commit.
+-- Of jobs in which something has happened lately nothing is looked at: what is stuck is quiet.
+-- p_taken_at: when the caller took the duty (take_duty in jobs.sql).
+-- Locks: the duty; then leaders and followers, in key order; then as start_nodes.
+-- Returns: first a verdict: lost, the duty; more, from the key on; whole. Then a row per find, with what it is:
+-- join, node, start; or told: tasks that are due now, as settled_gates tells them.
+CREATE FUNCTION recover_jobs(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_taken_at   timestamptz,
+    p_interval   interval,
+    p_age        interval,
+    p_limit      integer,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text
+)
+RETURNS TABLE (
+    verdict text, slot smallint, namespace text, process_id text, node integer, told jsonb
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET jit = off
+SET lock_timeout = '300ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now    timestamptz := coalesce(p_now, clock_timestamp());
+    v_slots  smallint[];
+    v_spaces text[];
+    v_ids    text[];
+    v_jobs   record;
+    v_nodes  record;
+BEGIN
+    UPDATE duties d
+    SET due_at = v_now + p_interval
+    WHERE d.duty = 'recover_jobs' AND (d.replica_id, d.begun_at) = (p_replica_id, p_taken_at);
+    IF NOT FOUND THEN
+        verdict := 'lost';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    SELECT array_agg(j.slot ORDER BY j.place), array_agg(j.namespace ORDER BY j.place),
+        array_agg(j.process_id ORDER BY j.place)
+    INTO v_slots, v_spaces, v_ids
+    FROM (
+        SELECT j.slot, j.namespace, j.process_id, row_number() OVER (
+            ORDER BY j.slot, j.namespace, j.process_id) AS place
+        FROM jobs j
+        WHERE j.state = 'running'
+            AND (j.slot, j.namespace, j.process_id) > (p_slot, p_namespace, p_process_id)
+        ORDER BY j.slot, j.namespace, j.process_id
+        LIMIT p_limit
+    ) j;
+    verdict := CASE WHEN cardinality(v_slots) >= p_limit THEN 'more' ELSE 'whole' END;
+    slot := v_slots[cardinality(v_slots)];
+    namespace := v_spaces[cardinality(v_slots)];
+    process_id := v_ids[cardinality(v_slots)];
+    RETURN NEXT;
+
+    -- Those that something is wrong with, as it seems.
+    SELECT array_agg(j.slot) AS slots, array_agg(j.namespace) AS spaces,
+        array_agg(j.process_id) AS ids
+    INTO v_jobs
+    FROM unnest(v_slots, v_spaces, v_ids) AS i (slot, namespace, process_id)
+    CROSS JOIN LATERAL (
+        SELECT j.*
+        FROM jobs j
+        WHERE (j.slot, j.namespace, j.process_id) = (i.slot, i.namespace, i.process_id)
+            AND j.updated_at < v_now - p_age
+        OFFSET 0
+    ) j
+    WHERE is_stuck(j.slot, j.namespace, j.process_id);
+    IF v_jobs.slots IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT array_agg(e.slot) AS slots, array_agg(e.namespace) AS spaces,
+        array_agg(e.process_id) AS ids, array_agg(e.ordinal) AS ordinals
+    INTO v_nodes
+    FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
+    CROSS JOIN LATERAL stuck_nodes(i.slot, i.namespace, i.process_id) e;
+    PERFORM
+    FROM (
+        SELECT k.slot, k.namespace, k.process_id
+        FROM (
+            SELECT i.slot, i.namespace, i.process_id
+            FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
+            UNION
+            SELECT n.follower_slot, n.follower_namespace, n.follower_id
+            FROM unnest(v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals)
+                AS i (slot, namespace, process_id, ordinal)
+            JOIN job_nodes n USING (slot, namespace, process_id, ordinal)
+        ) k
+        ORDER BY k.slot, k.namespace, k.process_id
+    ) k
+    CROSS JOIN LATERAL (
+        SELECT
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
+        FOR NO KEY UPDATE
+    ) p;
+
+    -- Who was seen and is still stuck, under the locks.
+    SELECT array_agg(e.slot) AS slots, array_agg(e.namespace) AS spaces,
+        array_agg(e.process_id) AS ids, array_agg(e.ordinal) AS ordinals,
+        array_agg(e.state) AS states, array_agg(e.result) AS results,
+        array_agg(e.message) AS messages
+    INTO v_nodes
+    FROM unnest(v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals)
+        AS i (slot, namespace, process_id, ordinal)
+    JOIN jobs j USING (slot, namespace, process_id)
+    CROSS JOIN LATERAL stuck_nodes(i.slot, i.namespace, i.process_id) e
+    WHERE e.ordinal = i.ordinal AND j.state = 'running';
+    IF v_nodes.slots IS NOT NULL THEN
+        PERFORM end_nodes(
+            v_now, p_replica_id, v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals,
+            v_nodes.states, v_nodes.results,
+            array_agg(CASE WHEN s.state <> 'done' THEN 9 END),
+            array_agg(CASE WHEN s.state <> 'done' THEN 'PROCESS_FAILED' END),
+            v_nodes.messages)
+        FROM unnest(v_nodes.states) AS s (state);
+        RETURN QUERY
+        SELECT 'node', i.slot, i.namespace, i.process_id, i.ordinal, NULL::jsonb
+        FROM unnest(v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals)
+            AS i (slot, namespace, process_id, ordinal);
+    END IF;
+    node := NULL; told := NULL;
+    FOR slot, namespace, process_id IN
+        SELECT j.slot, j.namespace, j.process_id
+        FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
+        JOIN jobs j USING (slot, namespace, process_id)
+        WHERE lacks_join(j)
+    LOOP
+        PERFORM join_job(v_now, p_replica_id, slot, namespace, process_id);
+        verdict := 'join';
+        RETURN NEXT;
+    END LOOP;
+    FOR slot, namespace, process_id, node, told IN
+        SELECT s.leader_slot, s.leader_namespace, s.leader_id, s.node,
+            jsonb_build_array(jsonb_build_array(
+                s.namespace, s.process_id, s.task_id, NULL, NULL, NULL, NULL, NULL))
+        FROM start_nodes(v_now, p_replica_id, v_jobs.slots, v_jobs.spaces, v_jobs.ids) s
+    LOOP
+        verdict := 'start';
+        RETURN NEXT;
+    END LOOP;
+    FOR slot, namespace, process_id IN
+        UPDATE jobs j
+        SET untended_at = v_now - p_age
+        FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
+        WHERE (j.slot, j.namespace, j.process_id) = (i.slot, i.namespace, i.process_id)
+            AND j.untended_at IS NULL AND j.ready > 0 AND j.beginning < 512
+        RETURNING j.slot, j.namespace, j.process_id
+    LOOP
+        verdict := 'gated'; node := NULL; told := NULL;
+        RETURN NEXT;
+    END LOOP;
+END;
+$$;

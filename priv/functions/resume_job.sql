@@ -1,0 +1,44 @@
+-- Goes on with a failed job whose leader was brought back, or is by this; a deadline that has passed is
+-- none any more. Where all its nodes have ended, the leader is told so again.
+-- Locks: none of its own; the caller has locked the leader.
+-- Returns: nothing.
+CREATE FUNCTION resume_job(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text
+)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+DECLARE
+    v_unfinished integer;
+BEGIN
+    UPDATE jobs j
+    SET state = 'running', detail = NULL, ended_at = NULL, updated_at = p_now,
+        deadline_at = CASE WHEN j.deadline_at > p_now THEN j.deadline_at END,
+        join_task_id = NULL, revision = j.revision + 1,
+        untended_at = CASE WHEN j.ready > 0 THEN p_now END
+    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
+        AND j.state = 'failed'
+    RETURNING j.waiting + j.ready + j.running INTO v_unfinished;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    UPDATE processes p
+    SET status = 'running', previous_status = 'error', status_changed_at = p_now, detail = NULL,
+        corrupted_by = NULL
+    WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
+        AND p.status = 'error';
+    IF v_unfinished = 0 THEN
+        PERFORM join_job(p_now, p_replica_id, p_slot, p_namespace, p_process_id);
+    END IF;
+END;
+$$;

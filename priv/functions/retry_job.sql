@@ -1,0 +1,250 @@
+-- Goes on with a failed job: nodes that failed, or were cancelled when it ended, begin again; what was
+-- skipped because of them waits again. Nodes that are done stay done.
+-- The keys are looked up before they are locked; where the job has moved meanwhile, nothing is done.
+-- Locks: the leader, the leader of the job that it follows in, and all followers that failed, in key order;
+-- then as start_nodes and settle_gates.
+-- Returns: first a verdict: retried, job_not_found, job_not_failed, or again: once more. Then rows with the
+-- name of a node that begins again, in the order of the ordinals; with the key of a follower that leads a
+-- failed job itself: a retry of that reopens its node here; and with `told`, as settled_gates does.
+CREATE FUNCTION retry_job(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_patience   double precision,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text,
+    p_deadline   timestamptz,
+    p_timeout    double precision
+)
+RETURNS TABLE (
+    verdict text, node_name text, slot smallint, namespace text, process_id text, told jsonb
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET jit = off
+SET lock_timeout = '2s'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now      timestamptz;
+    v_seen     bigint;
+    v_job      jobs%ROWTYPE;
+    v_leader   processes%ROWTYPE;
+    v_ours     integer[];  -- nodes whose followers begin again
+    v_leading  integer[];  -- nodes whose followers lead a failed job: they stay as they are
+    v_living   integer[];  -- nodes whose followers were brought back already
+    v_finished integer[];  -- nodes whose followers have finished meanwhile
+    v_all      integer[];  -- all that begin again
+    v_causes   moved_node[];
+    v_count    integer;
+    v_tasks    record;
+    v_broken   tasks%ROWTYPE;
+BEGIN
+    SELECT j.revision
+    INTO v_seen
+    FROM jobs j
+    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
+    PERFORM
+    FROM (
+        SELECT k.slot, k.namespace, k.process_id
+        FROM (
+            SELECT p_slot AS slot, p_namespace AS namespace, p_process_id AS process_id
+            UNION
+            SELECT p.leader_slot, p.leader_namespace, p.leader_id
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
+                AND p.leader_id IS NOT NULL
+            UNION
+            SELECT n.follower_slot, n.follower_namespace, n.follower_id
+            FROM jobs j
+            JOIN job_nodes n USING (slot, namespace, process_id)
+            WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
+                AND j.state = 'failed'
+                AND n.state IN ('failed', 'cancelled')
+        ) k
+        ORDER BY k.slot, k.namespace, k.process_id
+    ) k
+    CROSS JOIN LATERAL (
+        SELECT
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
+        FOR NO KEY UPDATE
+    ) p;
+    v_now := coalesce(p_now, clock_timestamp());
+    SELECT j.*
+    INTO v_job
+    FROM jobs j
+    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
+    SELECT p.*
+    INTO v_leader
+    FROM processes p
+    WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
+    verdict := CASE
+        WHEN v_job.state IS NULL OR v_leader.status IS NULL THEN 'job_not_found'
+        WHEN v_job.state <> 'failed' THEN 'job_not_failed'
+        WHEN v_job.revision <> v_seen THEN 'again'
+        ELSE 'retried'
+    END;
+    RETURN NEXT;
+    IF verdict <> 'retried' THEN
+        RETURN;
+    END IF;
+    verdict := NULL;
+
+    RETURN QUERY
+    SELECT NULL::text, n.name, NULL::smallint, NULL::text, NULL::text, NULL::jsonb
+    FROM job_nodes n
+    WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
+        AND n.state = 'failed'
+    ORDER BY n.slot, n.namespace, n.process_id, n.ordinal;
+    SELECT array_agg(n.ordinal) FILTER (
+            WHERE p.status = 'error' AND NOT n.gated AND j.state IS DISTINCT FROM 'failed'),
+        array_agg(n.ordinal) FILTER (WHERE p.status = 'error' AND j.state = 'failed'),
+        array_agg(n.ordinal) FILTER (WHERE p.status IN ('init', 'running', 'finished')),
+        array_agg(n.ordinal) FILTER (WHERE p.status = 'finished')
+    INTO v_ours, v_leading, v_living, v_finished
+    FROM job_nodes n
+    CROSS JOIN LATERAL (
+        SELECT p.status
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id)
+                = (n.follower_slot, n.follower_namespace, n.follower_id)
+            AND (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
+                = (n.slot, n.namespace, n.process_id, n.ordinal)
+            -- Else it is of an earlier job of this leader's name.
+            AND n.started_at IS NOT NULL
+        OFFSET 0
+    ) p
+    LEFT JOIN LATERAL (
+        SELECT j.state
+        FROM jobs j
+        WHERE (j.slot, j.namespace, j.process_id)
+            = (n.follower_slot, n.follower_namespace, n.follower_id)
+        OFFSET 0
+    ) j ON true
+    WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
+        AND n.state IN ('failed', 'cancelled');
+
+    UPDATE jobs j
+    SET state = 'running', detail = NULL, ended_at = NULL, join_task_id = NULL,
+        deadline_at = coalesce(p_deadline, v_now + make_interval(secs => p_timeout)),
+        retry_count = j.retry_count + 1, revision = j.revision + 1, updated_at = v_now,
+        untended_at = NULL
+    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
+    SELECT array_agg(b.slot) AS slot, array_agg(b.namespace) AS namespace,
+        array_agg(b.process_id) AS process_id, array_agg(b.task_id) AS task_id,
+        array_agg(b.constraints) AS constraints
+    INTO v_tasks
+    FROM begin_again(
+        v_now, p_replica_id, p_patience, p_slot, p_namespace, p_process_id, v_ours) b;
+    SELECT array_agg(n.ordinal)
+    INTO v_all
+    FROM job_nodes n
+    WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
+        AND (n.state IN ('failed', 'cancelled') OR n.ordinal = ANY (v_ours))
+        AND n.ordinal <> ALL (coalesce(v_leading, '{}'));
+    -- Those that nobody has to wake.
+    UPDATE job_nodes n
+    SET state = 'running', begun = true, attempt = n.attempt + 1, ended_at = NULL,
+        started_at = coalesce(n.started_at, v_now), result = NULL, error_code = NULL,
+        error_reason = NULL, error_message = NULL, revision = v_job.revision + 1
+    WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
+        AND n.ordinal = ANY (v_living);
+    -- The others have no follower yet, or one that tend_job begins again.
+    UPDATE job_nodes n
+    SET state = CASE WHEN n.waits_for > 0 THEN 'waiting' ELSE 'ready' END::node_state,
+        attempt = n.attempt + (n.state = 'failed' OR n.started_at IS NOT NULL)::integer,
+        begun = false,
+        ready_at = CASE WHEN n.waits_for = 0 THEN v_now END, ended_at = NULL, result = NULL,
+        error_code = NULL, error_reason = NULL, error_message = NULL,
+        revision = v_job.revision + 1
+    WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
+        AND n.state IN ('failed', 'cancelled')
+        AND n.ordinal <> ALL (coalesce(v_leading, '{}'));
+    PERFORM unskip_nodes(v_now, p_slot, p_namespace, p_process_id, v_all);
+    SELECT array_agg(ROW(
+        n.slot, n.namespace, n.process_id, n.ordinal, n.state, false, n.state, n.successors
+    )::moved_node)
+    INTO v_causes
+    FROM unnest(v_leading) AS o (ordinal)
+    JOIN job_nodes n
+        ON (n.slot, n.namespace, n.process_id, n.ordinal)
+            = (p_slot, p_namespace, p_process_id, o.ordinal);
+    IF v_causes IS NOT NULL THEN
+        PERFORM skip_nodes(v_now, v_causes);
+    END IF;
+
+    -- The leader, as simple_repair brings one back; but it is running at once, so that it can be told.
+    SELECT t.*
+    INTO v_broken
+    FROM tasks t
+    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+            = (p_slot, p_namespace, p_process_id, v_leader.corrupted_by)
+        AND t.task_type IN ('timeout', 'remove');
+    UPDATE processes p
+    SET status = 'running', previous_status = 'error', status_changed_at = v_now, detail = NULL,
+        corrupted_by = NULL
+    WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
+        AND p.status = 'error';
+    IF v_broken.task_id IS NOT NULL AND v_leader.status = 'error' THEN
+        v_tasks.task_id := v_tasks.task_id || nextval('task_ids');
+        v_tasks.slot := v_tasks.slot || p_slot;
+        v_tasks.namespace := v_tasks.namespace || p_namespace;
+        v_tasks.process_id := v_tasks.process_id || p_process_id;
+        v_tasks.constraints := v_tasks.constraints || v_broken.constraints;
+        PERFORM run_timer_again(
+            v_now, p_replica_id, v_broken, v_tasks.task_id[cardinality(v_tasks.task_id)]);
+    END IF;
+    v_count := recount_job(v_now, p_slot, p_namespace, p_process_id);
+    IF v_finished IS NOT NULL THEN
+        PERFORM end_nodes(
+            v_now, p_replica_id, array_agg(n.slot), array_agg(n.namespace),
+            array_agg(n.process_id), array_agg(n.ordinal), array_agg('done'::node_state),
+            array_agg(p.result), NULL, NULL, NULL)
+        FROM unnest(v_finished) AS o (ordinal)
+        JOIN job_nodes n
+            ON (n.slot, n.namespace, n.process_id, n.ordinal)
+                = (p_slot, p_namespace, p_process_id, o.ordinal)
+        JOIN processes p
+            ON (p.slot, p.namespace, p.process_id)
+                = (n.follower_slot, n.follower_namespace, n.follower_id);
+    ELSIF v_count = 0 THEN
+        PERFORM join_job(v_now, p_replica_id, p_slot, p_namespace, p_process_id);
+    END IF;
+    UPDATE jobs j
+    SET untended_at = v_now
+    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
+        AND j.ready > 0;
+    IF v_leader.leader_id IS NOT NULL THEN
+        PERFORM reopen_node(
+            v_now, p_replica_id, v_leader.leader_slot, v_leader.leader_namespace,
+            v_leader.leader_id, v_leader.node);
+    END IF;
+
+    RETURN QUERY
+    SELECT NULL::text, NULL::text, n.follower_slot, n.follower_namespace, n.follower_id, NULL::jsonb
+    FROM unnest(v_leading) AS o (ordinal)
+    JOIN job_nodes n
+        ON (n.slot, n.namespace, n.process_id, n.ordinal)
+            = (p_slot, p_namespace, p_process_id, o.ordinal);
+    told := give_constraints(
+        v_now, p_replica_id, p_patience, v_tasks.slot, v_tasks.namespace, v_tasks.process_id,
+        v_tasks.task_id, v_tasks.constraints);
+    IF told IS NOT NULL THEN
+        RETURN NEXT;
+    END IF;
+    SELECT jsonb_agg(jsonb_build_array(
+        s.namespace, s.process_id, s.task_id, NULL, NULL, NULL, NULL, NULL))
+    INTO told
+    FROM start_nodes(
+        v_now, p_replica_id, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id]) s;
+    IF told IS NOT NULL THEN
+        RETURN NEXT;
+    END IF;
+END;
+$$;

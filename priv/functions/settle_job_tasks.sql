@@ -1,0 +1,305 @@
+-- Settles leased tasks of processes that have a part in a job, as settle_tasks does, and moves the graphs
+-- of their jobs in the same transaction: a follower that has ended ends its node, whose successors are
+-- started or skipped; a leader's new nodes are added; a leader that has ended ends its job.
+--
+-- The arguments are those of settle_tasks, and then
+--   p_leader_*, p_node  of an item that follows: its leader, and its ordinal there; else null
+--   p_leads             of an item that leads a job, or will by this step
+--   l_*, g_*, a_*       of the items that add nodes: as add_nodes takes them; l_item is the item
+--
+-- Where a worker would have nothing to go on with, it is given the init of another ready node of the
+-- same namespace: a job's nodes pass from worker to worker without being claimed.
+--
+-- Locks: processes in key order, the leaders among them; then as settle_tasks; then of the jobs of
+-- those leaders: jobs, job_nodes; and new processes, inserted in key order.
+-- Returns: the rows of settle_tasks; one of item -n for an item n whose worker goes on with a follower:
+-- next_* tell of its init, and cancelled of it: [slot, namespace, process_id, leader_slot,
+-- leader_namespace, leader_id, node, options]; and one of item null, whose cancelled tells
+-- {"due": [[slot, namespace, process_id, task_id], ...], "untended": [[slot, namespace, process_id], ...]}
+-- of what is due at once, and of the jobs that tend_job has to look at; and "cancelled": [[slot, namespace,
+-- process_id, tasks], ...] of followers that were stopped; null where there is none.
+CREATE FUNCTION settle_job_tasks(
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_grace              double precision,
+    p_slot               smallint[],
+    p_namespace          text[],
+    p_process_id         text[],
+    p_token              bigint[],
+    p_outcome            text[],
+    p_expires_after      double precision[],
+    p_response           bytea[],
+    p_aux_state          bytea[],
+    p_metadata           jsonb[],
+    p_result             bytea[],
+    p_retry_after        double precision[],
+    p_attempt_count      integer[],
+    p_error_code         integer[],
+    p_error_reason       text[],
+    p_error_message      text[],
+    p_error_rejected     boolean[],
+    p_error_metadata     json[],
+    p_timer              text[],
+    p_timer_at           timestamptz[],
+    p_timer_after        double precision[],
+    p_timer_args         bytea[],
+    p_timer_trace        json[],
+    p_timer_timeout      double precision[],
+    p_history_after      bigint[],
+    p_history_limit      integer[],
+    p_history_backward   boolean[],
+    p_events_until       integer[],
+    e_payload            bytea[],
+    e_format_version     integer[],
+    e_metadata           json[],
+    p_patience           double precision,
+    p_timer_constraints  json[],
+    p_leader_slot        smallint[],
+    p_leader_namespace   text[],
+    p_leader_id          text[],
+    p_node               integer[],
+    p_leads              boolean[],
+    l_item               integer[],
+    l_deadline_at        timestamptz[],
+    l_timeout            double precision[],
+    l_schedule_id        text[],
+    l_caller_context     json[],
+    l_trace_context      json[],
+    g_leader             integer[],
+    g_ordinal            integer[],
+    g_name               text[],
+    g_slot               smallint[],
+    g_namespace          text[],
+    g_process_id         text[],
+    g_args               bytea[],
+    g_options            json[],
+    g_constraints        json[],
+    g_predecessors       text[],
+    g_successors         text[],
+    a_leader             integer[],
+    a_ordinal            integer[],
+    a_successors         text[]
+)
+RETURNS TABLE (
+    item integer, settled_at timestamptz, process_status process_status,
+    status_changed_at timestamptz, last_event_id bigint, reply_to bigint[], cancelled jsonb,
+    timer_task_id bigint, timer_due_at timestamptz,
+    next_task_id bigint, next_task_type task_type, next_attempt integer, next_token bigint,
+    next_args bytea, next_caller_context json, next_trace_context json,
+    next_history_after bigint, next_history_limit integer, next_history_backward boolean,
+    next_step_timeout double precision, next_scheduled_at timestamptz,
+    next_first_started_at timestamptz
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET jit = off
+SET lock_timeout = '300ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now        timestamptz;
+    v_continues  double precision[] := p_expires_after;
+    v_stopped    integer[];   -- items that follow in a job which has ended
+    v_settled    boolean[];
+    v_statuses   process_status[];  -- null of a process that is gone
+    v_free       integer[];   -- items whose workers have nothing to go on with
+    v_until      double precision[];
+    v_namespaces text[];
+    v_due        jsonb[];
+    v_joins      jsonb[];
+    v_untended   jsonb;
+    v_leaders    record;
+    v_start      record;
+    v_stop       record;
+    v_cancelled  jsonb[];
+BEGIN
+    PERFORM
+    FROM (
+        SELECT k.slot, k.namespace, k.process_id
+        FROM (
+            SELECT unnest(p_slot) AS slot, unnest(p_namespace) AS namespace,
+                unnest(p_process_id) AS process_id
+            UNION
+            SELECT unnest(p_leader_slot), unnest(p_leader_namespace), unnest(p_leader_id)
+        ) k
+        WHERE k.process_id IS NOT NULL
+        ORDER BY k.slot, k.namespace, k.process_id
+    ) k
+    CROSS JOIN LATERAL (
+        SELECT
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
+        FOR NO KEY UPDATE
+    ) p;
+    v_now := coalesce(p_now, clock_timestamp());
+
+    -- In a job that has ended nothing goes on after the step in hand.
+    SELECT array_agg(i.item::integer)
+    INTO v_stopped
+    FROM unnest(p_leader_id) WITH ORDINALITY AS i (leader_id, item)
+    CROSS JOIN LATERAL (
+        SELECT j.state
+        FROM jobs j
+        WHERE (j.slot, j.namespace, j.process_id)
+            = (p_leader_slot[i.item], p_leader_namespace[i.item], i.leader_id)
+        OFFSET 0
+    ) j
+    WHERE i.leader_id IS NOT NULL AND j.state <> 'running';
+    IF v_stopped IS NOT NULL THEN
+        FOREACH item IN ARRAY v_stopped LOOP
+            p_expires_after[item] := NULL;
+        END LOOP;
+    END IF;
+
+    FOR item, settled_at, process_status, status_changed_at, last_event_id, reply_to, cancelled,
+        timer_task_id, timer_due_at, next_task_id, next_task_type, next_attempt, next_token,
+        next_args, next_caller_context, next_trace_context, next_history_after,
+        next_history_limit, next_history_backward, next_step_timeout, next_scheduled_at,
+        next_first_started_at
+    IN
+        SELECT *
+        FROM settle_tasks(
+            v_now, p_replica_id, p_grace, p_slot, p_namespace, p_process_id, p_token, p_outcome,
+            p_expires_after, p_response, p_aux_state, p_metadata, p_result, p_retry_after,
+            p_attempt_count, p_error_code, p_error_reason, p_error_message, p_error_rejected,
+            p_error_metadata, p_timer, p_timer_at, p_timer_after, p_timer_args, p_timer_trace,
+            p_timer_timeout, p_history_after, p_history_limit, p_history_backward, p_events_until,
+            e_payload, e_format_version, e_metadata, p_patience, p_timer_constraints)
+    LOOP
+        RETURN NEXT;
+        CONTINUE WHEN item = 0;
+        v_settled[item] := true;
+        v_statuses[item] := process_status;
+        IF next_task_id IS NULL AND v_continues[item] IS NOT NULL
+            AND p_node[item] IS NOT NULL
+        THEN
+            v_free := array_append(v_free, item);
+            v_until := array_append(v_until, v_continues[item]);
+            v_namespaces := array_append(v_namespaces, p_namespace[item]);
+        END IF;
+    END LOOP;
+    IF v_settled IS NULL THEN
+        RETURN;
+    END IF;
+
+    IF l_item IS NOT NULL THEN
+        PERFORM add_nodes(
+            v_now, p_replica_id, array_agg(coalesce(v_settled[i.item], false) ORDER BY i.place),
+            array_agg(p_slot[i.item] ORDER BY i.place),
+            array_agg(p_namespace[i.item] ORDER BY i.place),
+            array_agg(p_process_id[i.item] ORDER BY i.place), l_deadline_at, l_timeout,
+            l_schedule_id, l_caller_context, l_trace_context, g_leader, g_ordinal, g_name, g_slot,
+            g_namespace, g_process_id, g_args, g_options, g_constraints, g_predecessors,
+            g_successors, a_leader, a_ordinal, a_successors)
+        FROM unnest(l_item) WITH ORDINALITY AS i (item, place);
+    END IF;
+    IF p_leader_id IS NOT NULL THEN
+        FOR v_stop IN
+            SELECT *
+            FROM settle_nodes(
+                v_now, p_replica_id, p_patience, v_settled, v_statuses, v_stopped, p_slot, p_namespace,
+                p_process_id, p_outcome, p_response, p_result, p_error_code, p_error_reason,
+                p_error_message, p_leader_slot, p_leader_namespace, p_leader_id, p_node)
+        LOOP
+            IF v_stop.cancelled IS NOT NULL THEN
+                v_cancelled := array_append(v_cancelled, jsonb_build_array(
+                    v_stop.slot, v_stop.namespace, v_stop.process_id, v_stop.cancelled));
+            END IF;
+            IF v_stop.told IS NOT NULL THEN
+                item := 0;
+                cancelled := v_stop.told;
+                RETURN NEXT;
+            END IF;
+        END LOOP;
+    END IF;
+    IF p_leads IS NOT NULL THEN
+        PERFORM settle_leaders(
+            v_now, p_replica_id, v_settled, p_slot, p_namespace, p_process_id, p_outcome,
+            p_error_message, p_leads);
+    END IF;
+
+    -- Whatever is ready now, in any of the jobs.
+    SELECT array_agg(k.slot) AS slot, array_agg(k.namespace) AS namespace,
+        array_agg(k.process_id) AS process_id
+    INTO v_leaders
+    FROM (
+        SELECT unnest(p_leader_slot) AS slot, unnest(p_leader_namespace) AS namespace,
+            unnest(p_leader_id) AS process_id
+        UNION
+        SELECT p_slot[i.item], p_namespace[i.item], p_process_id[i.item]
+        FROM unnest(p_leads) WITH ORDINALITY AS i (leads, item)
+        WHERE i.leads
+    ) k
+    WHERE k.process_id IS NOT NULL;
+    item := NULL;
+    FOR v_start IN
+        SELECT *
+        FROM start_nodes(
+            v_now, p_replica_id, v_leaders.slot, v_leaders.namespace, v_leaders.process_id, v_free,
+            v_namespaces, v_until)
+    LOOP
+        IF v_start.item IS NULL THEN
+            v_due := array_append(v_due, jsonb_build_array(
+                v_start.slot, v_start.namespace, v_start.process_id, v_start.task_id));
+            CONTINUE;
+        END IF;
+        item := -v_start.item;
+        settled_at := v_now;
+        cancelled := jsonb_build_array(
+            v_start.slot, v_start.namespace, v_start.process_id, v_start.leader_slot,
+            v_start.leader_namespace, v_start.leader_id, v_start.node, v_start.options);
+        next_task_id := v_start.task_id;
+        next_task_type := 'init';
+        next_attempt := 1;
+        next_token := v_start.token;
+        next_args := v_start.args;
+        next_caller_context := v_start.caller_context;
+        next_trace_context := v_start.trace_context;
+        next_history_after := NULL;
+        next_history_limit := NULL;
+        next_history_backward := NULL;
+        next_step_timeout := NULL;
+        next_scheduled_at := v_now;
+        next_first_started_at := v_now;
+        RETURN NEXT;
+    END LOOP;
+
+    -- What a replica should look at: the leaders that have a join, jobs with something to tend.
+    SELECT array_agg(jsonb_build_array(l.slot, l.namespace, l.process_id, j.join_task_id))
+            FILTER (WHERE t.is_due),
+        jsonb_agg(jsonb_build_array(l.slot, l.namespace, l.process_id))
+            FILTER (WHERE j.untended_at IS NOT NULL)
+    INTO v_joins, v_untended
+    FROM unnest(v_leaders.slot, v_leaders.namespace, v_leaders.process_id)
+        AS l (slot, namespace, process_id)
+    CROSS JOIN LATERAL (
+        SELECT j.join_task_id, j.untended_at,
+            j.waiting + j.ready + j.running = 0 AS is_whole
+        FROM jobs j
+        WHERE (j.slot, j.namespace, j.process_id) = (l.slot, l.namespace, l.process_id)
+        OFFSET 0
+    ) j
+    LEFT JOIN LATERAL (
+        SELECT s.due_at IS NOT NULL AS is_due
+        FROM schedule s
+        WHERE j.is_whole
+            AND (s.slot, s.namespace, s.process_id, s.task_id)
+                = (l.slot, l.namespace, l.process_id, j.join_task_id)
+        OFFSET 0
+    ) t ON true;
+    v_due := v_due || v_joins;
+    IF v_due IS NOT NULL OR v_untended IS NOT NULL OR v_cancelled IS NOT NULL THEN
+        item := NULL;
+        settled_at := v_now;
+        cancelled := jsonb_build_object(
+            'due', to_jsonb(v_due), 'untended', v_untended, 'cancelled', to_jsonb(v_cancelled));
+        next_task_id := NULL;
+        RETURN NEXT;
+    END IF;
+END;
+$$;

@@ -1,0 +1,150 @@
+-- Moves the nodes of those followers whose tasks settle_job_tasks has settled: a follower that has ended
+-- ends its node; one that a repair has brought back begins its node anew; one that goes on has begun; one
+-- whose job has ended meanwhile is stopped.
+-- Locks: none of its own; settle_job_tasks has locked the followers and their leaders.
+-- Returns: of those that were stopped, what stop_nodes returns.
+CREATE FUNCTION settle_nodes(
+    p_now              timestamptz,
+    p_replica_id       bigint,
+    p_patience         double precision,
+    p_settled          boolean[],
+    p_statuses         process_status[],
+    p_stopped          integer[],
+    p_slot             smallint[],
+    p_namespace        text[],
+    p_process_id       text[],
+    p_outcome          text[],
+    p_response         bytea[],
+    p_result           bytea[],
+    p_error_code       integer[],
+    p_error_reason     text[],
+    p_error_message    text[],
+    p_leader_slot      smallint[],
+    p_leader_namespace text[],
+    p_leader_id        text[],
+    p_node             integer[]
+)
+RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_ended   integer[];
+    v_states  node_state[];
+    v_begun   integer[];
+    v_revived integer[];
+    v_item    integer;
+BEGIN
+    -- A process may bear the name of a job that is gone, while another job has its name: what is not of
+    -- a node that runs by this process is left alone.
+    SELECT array_agg(i.item) FILTER (
+            WHERE (i.was = 'running' AND i.ends)
+                OR (i.was IN ('failed', 'cancelled') AND i.status = 'finished')),
+        array_agg(i.state) FILTER (
+            WHERE (i.was = 'running' AND i.ends)
+                OR (i.was IN ('failed', 'cancelled') AND i.status = 'finished')),
+        array_agg(i.item) FILTER (WHERE NOT i.ends AND i.was = 'running' AND NOT i.begun),
+        array_agg(i.item) FILTER (
+            WHERE i.was IN ('failed', 'cancelled') AND i.status IN ('running', 'finished'))
+    INTO v_ended, v_states, v_begun, v_revived
+    FROM (
+        SELECT i.item::integer, n.state AS was, n.begun, i.status,
+            coalesce(i.status IN ('finished', 'error'), true) AS ends,
+            CASE
+                WHEN i.status = 'finished'
+                    OR (i.status IS NULL AND p_error_code[i.item] IS NULL) THEN 'done'
+                ELSE 'failed'
+            END::node_state AS state
+        FROM unnest(p_node, p_statuses) WITH ORDINALITY AS i (node, status, item)
+        CROSS JOIN LATERAL (
+            SELECT n.state, n.begun
+            FROM job_nodes n
+            WHERE (n.slot, n.namespace, n.process_id, n.ordinal) = (
+                    p_leader_slot[i.item], p_leader_namespace[i.item], p_leader_id[i.item],
+                    i.node)
+                AND (n.follower_slot, n.follower_namespace, n.follower_id)
+                    = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
+            OFFSET 0
+        ) n
+        WHERE i.node IS NOT NULL AND p_settled[i.item]
+    ) i;
+
+    FOREACH v_item IN ARRAY coalesce(v_revived, '{}') LOOP
+        PERFORM reopen_node(
+            p_now, p_replica_id, p_leader_slot[v_item], p_leader_namespace[v_item],
+            p_leader_id[v_item], p_node[v_item]);
+    END LOOP;
+
+    IF v_ended IS NOT NULL THEN
+        PERFORM end_nodes(
+            p_now, p_replica_id, array_agg(p_leader_slot[i.item]),
+            array_agg(p_leader_namespace[i.item]), array_agg(p_leader_id[i.item]),
+            array_agg(p_node[i.item]), v_states,
+            -- Of a removal there is no result, but what its caller was told.
+            array_agg(coalesce(p_result[i.item],
+                CASE WHEN p_outcome[i.item] = 'remove' THEN p_response[i.item] END)),
+            array_agg(p_error_code[i.item]), array_agg(p_error_reason[i.item]),
+            array_agg(p_error_message[i.item]))
+        FROM unnest(v_ended) AS i (item);
+    END IF;
+
+    IF v_begun IS NOT NULL THEN
+        UPDATE job_nodes n
+        SET begun = true
+        FROM (
+            SELECT n.node_row
+            FROM unnest(v_begun) AS i (item)
+            CROSS JOIN LATERAL (
+                SELECT n.ctid AS node_row
+                FROM job_nodes n
+                WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                    = (p_leader_slot[i.item], p_leader_namespace[i.item], p_leader_id[i.item],
+                        p_node[i.item])
+                OFFSET 0
+            ) n
+            OFFSET 0
+        ) i
+        WHERE n.ctid = i.node_row;
+        UPDATE jobs j
+        SET beginning = j.beginning - c.count
+        FROM (
+            SELECT j.job_row, c.count
+            FROM (
+                SELECT p_leader_slot[i.item] AS slot, p_leader_namespace[i.item] AS namespace,
+                    p_leader_id[i.item] AS process_id, count(*) AS count
+                FROM unnest(v_begun) AS i (item)
+                GROUP BY 1, 2, 3
+            ) c
+            CROSS JOIN LATERAL (
+                SELECT j.ctid AS job_row
+                FROM jobs j
+                WHERE (j.slot, j.namespace, j.process_id) = (c.slot, c.namespace, c.process_id)
+                OFFSET 0
+            ) j
+            OFFSET 0
+        ) c
+        WHERE j.ctid = c.job_row;
+    END IF;
+
+    IF p_stopped IS NOT NULL THEN
+        RETURN QUERY
+        SELECT s.*
+        FROM (
+            SELECT array_agg(p_leader_slot[i.item]) AS slots,
+                array_agg(p_leader_namespace[i.item]) AS namespaces,
+                array_agg(p_leader_id[i.item]) AS ids, array_agg(p_node[i.item]) AS nodes
+            FROM unnest(p_stopped) AS i (item)
+            WHERE p_settled[i.item]
+        ) i
+        CROSS JOIN LATERAL stop_nodes(
+            p_now, p_replica_id, i.slots, i.namespaces, i.ids, i.nodes, p_patience) s;
+    END IF;
+END;
+$$;

@@ -1,0 +1,82 @@
+-- Skips the nodes that depend on others, directly or not, that were not done.
+-- p_causes: those that were not, with their successors; `ordinal` is what the skipped are told.
+-- Locks: none of its own; the caller has locked the leaders.
+-- Returns: the skipped ones, not counted yet (count_nodes); null if there are none.
+CREATE FUNCTION skip_nodes(p_now timestamptz, p_causes moved_node[])
+RETURNS moved_node[]
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_cause   moved_node;
+    v_more    moved_node[];
+    v_skipped moved_node[];
+BEGIN
+    -- One after the other: what the first has skipped is not gone through again, and the first is told.
+    FOR v_cause IN
+        SELECT c.*
+        FROM unnest(p_causes) AS c
+        WHERE c.state <> 'done' AND cardinality(c.successors) > 0
+        ORDER BY c.slot, c.namespace, c.process_id, c.ordinal
+    LOOP
+        WITH RECURSIVE doomed AS (
+            SELECT s.ordinal
+            FROM unnest(v_cause.successors) AS s (ordinal)
+            UNION
+            SELECT s.ordinal
+            FROM doomed d
+            CROSS JOIN LATERAL (
+                SELECT n.successors
+                FROM job_nodes n
+                WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                        = (v_cause.slot, v_cause.namespace, v_cause.process_id, d.ordinal)
+                    AND n.state = 'waiting'
+                OFFSET 0
+            ) n
+            CROSS JOIN LATERAL unnest(n.successors) AS s (ordinal)
+        ),
+        skipped AS (
+            UPDATE job_nodes n
+            SET state = 'skipped',
+                skipped_because_of = v_cause.ordinal,
+                ended_at = p_now,
+                revision = m.revision
+            FROM (
+                SELECT n.node_row, j.revision + 1 AS revision
+                FROM doomed d
+                CROSS JOIN LATERAL (
+                    SELECT n.ctid AS node_row
+                    FROM job_nodes n
+                    WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                            = (v_cause.slot, v_cause.namespace, v_cause.process_id, d.ordinal)
+                        AND n.state = 'waiting'
+                    OFFSET 0
+                ) n
+                CROSS JOIN (
+                    SELECT j.revision
+                    FROM jobs j
+                    WHERE (j.slot, j.namespace, j.process_id)
+                        = (v_cause.slot, v_cause.namespace, v_cause.process_id)
+                    OFFSET 0
+                ) j
+                OFFSET 0
+            ) m
+            WHERE n.ctid = m.node_row
+            RETURNING n.slot, n.namespace, n.process_id, n.ordinal, 'waiting'::node_state, false,
+                n.state, n.successors
+        )
+        SELECT array_agg(ROW(s.*)::moved_node)
+        INTO v_more
+        FROM skipped s;
+        v_skipped := v_skipped || v_more;
+    END LOOP;
+    RETURN v_skipped;
+END;
+$$;

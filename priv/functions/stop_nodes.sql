@@ -1,0 +1,107 @@
+-- Stops followers of jobs that have ended: one without a step in hand breaks, all that it has in line is
+-- cancelled, and so is its node. One with a step in hand ends that first; its settlement calls this again.
+-- A follower that leads a job itself fails that.
+-- Locks: none of its own, the caller has locked leaders and followers; then as halt_processes.
+-- Returns: as halt_processes.
+CREATE FUNCTION stop_nodes(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_slot       smallint[],  -- of the leaders
+    p_namespace  text[],
+    p_process_id text[],
+    p_ordinal    integer[],
+    p_patience   double precision DEFAULT 60
+)
+RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_nodes   record;
+    v_living  record;  -- of those, the followers that are there and theirs
+BEGIN
+    SELECT array_agg(n.slot) AS slots, array_agg(n.namespace) AS spaces,
+        array_agg(n.process_id) AS ids, array_agg(n.ordinal) AS ordinals,
+        array_agg(n.follower_slot) AS follower_slots,
+        array_agg(n.follower_namespace) AS follower_spaces,
+        array_agg(n.follower_id) AS follower_ids,
+        array_agg(concat('JOB_CANCELLED: ', coalesce(nullif(n.detail, ''), 'the job has ended')))
+            AS details
+    INTO v_nodes
+    FROM (
+        SELECT n.slot, n.namespace, n.process_id, n.ordinal, n.follower_slot,
+            n.follower_namespace, n.follower_id, j.detail
+        FROM unnest(p_slot, p_namespace, p_process_id, p_ordinal)
+            AS i (slot, namespace, process_id, ordinal)
+        CROSS JOIN LATERAL (
+            SELECT j.detail
+            FROM jobs j
+            WHERE (j.slot, j.namespace, j.process_id) = (i.slot, i.namespace, i.process_id)
+                AND j.state <> 'running'
+            OFFSET 0
+        ) j
+        CROSS JOIN LATERAL (
+            SELECT n.*
+            FROM job_nodes n
+            WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                    = (i.slot, i.namespace, i.process_id, i.ordinal)
+                AND n.state = 'running'
+            OFFSET 0
+        ) n
+        LEFT JOIN LATERAL (
+            SELECT r.task_id
+            FROM running r
+            WHERE (r.slot, r.namespace, r.process_id)
+                = (n.follower_slot, n.follower_namespace, n.follower_id)
+            OFFSET 0
+        ) r ON true
+        WHERE r.task_id IS NULL
+    ) n;
+    IF v_nodes.slots IS NULL THEN
+        RETURN;
+    END IF;
+
+    SELECT array_agg(p.slot) AS slots, array_agg(p.namespace) AS spaces,
+        array_agg(p.process_id) AS ids, array_agg(i.detail) AS details
+    INTO v_living
+    FROM unnest(
+        v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals, v_nodes.follower_slots,
+        v_nodes.follower_spaces, v_nodes.follower_ids, v_nodes.details
+    ) AS i (
+        slot, namespace, process_id, ordinal, follower_slot, follower_namespace, follower_id, detail
+    )
+    CROSS JOIN LATERAL (
+        SELECT p.slot, p.namespace, p.process_id
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id)
+                = (i.follower_slot, i.follower_namespace, i.follower_id)
+            AND (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
+                = (i.slot, i.namespace, i.process_id, i.ordinal)
+            AND p.status <> 'finished'
+        OFFSET 0
+    ) p;
+    IF v_living.slots IS NOT NULL THEN
+        RETURN QUERY
+        SELECT h.slot, h.namespace, h.process_id, h.cancelled, h.told
+        FROM halt_processes(
+            p_now, p_replica_id, p_patience, 'error', v_living.slots, v_living.spaces,
+            v_living.ids, v_living.details) h;
+        PERFORM end_jobs(
+            p_now, v_living.slots, v_living.spaces, v_living.ids,
+            array_fill('failed'::job_state, ARRAY[cardinality(v_living.slots)]),
+            v_living.details);
+    END IF;
+    PERFORM end_nodes(
+        p_now, p_replica_id, v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals,
+        array_fill('cancelled'::node_state, ARRAY[cardinality(v_nodes.slots)]), NULL,
+        array_fill(10, ARRAY[cardinality(v_nodes.slots)]),
+        array_fill('JOB_CANCELLED'::text, ARRAY[cardinality(v_nodes.slots)]), v_nodes.details);
+END;
+$$;

@@ -1,0 +1,99 @@
+-- Stops followers whose leader was removed while they ran: one without a step in hand breaks, and all that it
+-- has in line is cancelled; one with a step in hand is left for the next time.
+-- The keys are looked up before they are locked, from a key on, and looked at again after.
+-- Locks: the processes, in key order; then as halt_processes.
+-- Returns: as halt_processes; then a row with how many were stopped, whether there may be more, and the last key.
+CREATE FUNCTION stop_orphans(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_patience   double precision,
+    p_limit      integer,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text
+)
+RETURNS TABLE (
+    stopped integer, has_more boolean, slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET lock_timeout = '300ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now     timestamptz;
+    v_orphans record;
+    v_halted  record;
+BEGIN
+    SELECT array_agg(o.slot ORDER BY o.place) AS slots,
+        array_agg(o.namespace ORDER BY o.place) AS spaces,
+        array_agg(o.process_id ORDER BY o.place) AS ids
+    INTO v_orphans
+    FROM (
+        SELECT o.slot, o.namespace, o.process_id,
+            row_number() OVER (ORDER BY o.slot, o.namespace, o.process_id) AS place
+        FROM orphans o
+        WHERE (o.slot, o.namespace, o.process_id) > (p_slot, p_namespace, p_process_id)
+        ORDER BY o.slot, o.namespace, o.process_id
+        LIMIT p_limit
+    ) o;
+    PERFORM
+    FROM unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)
+        AS k (slot, namespace, process_id)
+    CROSS JOIN LATERAL (
+        SELECT
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
+        FOR NO KEY UPDATE
+    ) p;
+    v_now := coalesce(p_now, clock_timestamp());
+
+    SELECT array_agg(p.slot) AS slots, array_agg(p.namespace) AS spaces,
+        array_agg(p.process_id) AS ids,
+        array_agg('JOB_CANCELLED: its leader was removed'::text) AS details
+    INTO v_halted
+    FROM unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)
+        AS i (slot, namespace, process_id)
+    JOIN orphans o USING (slot, namespace, process_id)
+    JOIN processes p USING (slot, namespace, process_id, init_task_id)
+    LEFT JOIN running r USING (slot, namespace, process_id)
+    WHERE p.status IN ('init', 'running') AND r.task_id IS NULL;
+    IF v_halted.slots IS NOT NULL THEN
+        FOR slot, namespace, process_id, cancelled, told IN
+            SELECT *
+            FROM halt_processes(
+                v_now, p_replica_id, p_patience, 'error', v_halted.slots, v_halted.spaces,
+                v_halted.ids, v_halted.details)
+        LOOP
+            RETURN NEXT;
+        END LOOP;
+        PERFORM end_jobs(
+            v_now, v_halted.slots, v_halted.spaces, v_halted.ids,
+            array_fill('failed'::job_state, ARRAY[cardinality(v_halted.slots)]),
+            v_halted.details);
+    END IF;
+    DELETE FROM orphans o
+    USING unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)
+        AS i (slot, namespace, process_id)
+    WHERE (o.slot, o.namespace, o.process_id) = (i.slot, i.namespace, i.process_id)
+        AND (
+            SELECT r.task_id
+            FROM running r
+            JOIN processes p USING (slot, namespace, process_id)
+            WHERE (r.slot, r.namespace, r.process_id) = (i.slot, i.namespace, i.process_id)
+                AND p.init_task_id = o.init_task_id
+        ) IS NULL;
+    stopped := coalesce(cardinality(v_halted.slots), 0);
+    has_more := coalesce(cardinality(v_orphans.slots), 0) >= p_limit;
+    slot := v_orphans.slots[cardinality(v_orphans.slots)];
+    namespace := v_orphans.spaces[cardinality(v_orphans.slots)];
+    process_id := v_orphans.ids[cardinality(v_orphans.slots)];
+    cancelled := NULL; told := NULL;
+    RETURN NEXT;
+END;
+$$;

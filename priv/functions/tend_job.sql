@@ -1,0 +1,159 @@
+-- Does a batch of what no settlement does for a job: starts ready nodes with constraints, or, once the job
+-- has ended, stops its followers. Where nothing of that is left, the job is tended.
+-- The keys are looked up before they are locked, and what they are about is looked at again after.
+-- p_after: the ordinal up to which nodes have been looked at.
+-- Locks: the leader and the followers, in key order; followers that are new are inserted in key order; then
+-- as settle_gates.
+-- Returns: what halt_processes returns; then a row with a verdict: tended; more, from `ordinal` on; again, since
+-- the job has moved meanwhile; and how many nodes were started, and stopped, and what of gates is told.
+CREATE FUNCTION tend_job(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_patience   double precision,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text,
+    p_after      integer,
+    p_limit      integer
+)
+RETURNS TABLE (
+    verdict text, ordinal integer, started integer, stopped integer, slot smallint,
+    namespace text, process_id text, cancelled jsonb, told jsonb
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET jit = off
+SET lock_timeout = '300ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now      timestamptz;
+    v_state    job_state;
+    v_job      jobs%ROWTYPE;
+    v_ordinals integer[];
+    v_before   integer;
+    v_verdict  text;
+BEGIN
+    SELECT j.state
+    INTO v_state
+    FROM jobs j
+    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
+    IF v_state = 'running' THEN
+        v_ordinals := ARRAY(
+            SELECT n.ordinal
+            FROM job_nodes n
+            WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
+                AND n.queued AND n.ordinal > p_after AND n.gated
+            ORDER BY n.slot, n.namespace, n.process_id, n.ordinal
+            LIMIT p_limit);
+    ELSE
+        v_ordinals := ARRAY(
+            SELECT n.ordinal
+            FROM job_nodes n
+            WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
+                AND n.state = 'running' AND n.ordinal > p_after
+            ORDER BY n.slot, n.namespace, n.process_id, n.ordinal
+            LIMIT p_limit);
+    END IF;
+    PERFORM
+    FROM (
+        SELECT k.slot, k.namespace, k.process_id
+        FROM (
+            SELECT p_slot AS slot, p_namespace AS namespace, p_process_id AS process_id
+            UNION
+            SELECT n.follower_slot, n.follower_namespace, n.follower_id
+            FROM unnest(v_ordinals) AS o (ordinal)
+            CROSS JOIN LATERAL (
+                SELECT n.follower_slot, n.follower_namespace, n.follower_id
+                FROM job_nodes n
+                WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                    = (p_slot, p_namespace, p_process_id, o.ordinal)
+                OFFSET 0
+            ) n
+        ) k
+        ORDER BY k.slot, k.namespace, k.process_id
+    ) k
+    CROSS JOIN LATERAL (
+        SELECT
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
+        FOR NO KEY UPDATE
+    ) p;
+    v_now := coalesce(p_now, clock_timestamp());
+
+    SELECT j.*
+    INTO v_job
+    FROM jobs j
+    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
+    v_verdict := CASE
+        WHEN v_job.untended_at IS NULL THEN 'tended'
+        WHEN (v_job.state = 'running') <> (v_state = 'running') THEN 'again'
+        WHEN cardinality(v_ordinals) >= p_limit THEN 'more'
+        ELSE 'tended'
+    END;
+    IF v_verdict = 'again' OR v_job.untended_at IS NULL THEN
+        verdict := v_verdict; started := 0; stopped := 0;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    IF v_job.state = 'running' THEN
+        SELECT g.told, g.started
+        INTO told, started
+        FROM start_gated_nodes(
+            v_now, p_replica_id, p_patience, p_slot, p_namespace, p_process_id, v_ordinals) g;
+    ELSIF cardinality(v_ordinals) > 0 THEN
+        FOR slot, namespace, process_id, cancelled, told IN
+            SELECT s.slot, s.namespace, s.process_id, s.cancelled, s.told
+            FROM stop_nodes(
+                v_now, p_replica_id,
+                array_fill(p_slot, ARRAY[cardinality(v_ordinals)]),
+                array_fill(p_namespace, ARRAY[cardinality(v_ordinals)]),
+                array_fill(p_process_id, ARRAY[cardinality(v_ordinals)]),
+                v_ordinals, p_patience) s
+        LOOP
+            RETURN NEXT;
+        END LOOP;
+        slot := NULL; namespace := NULL; process_id := NULL; cancelled := NULL; told := NULL;
+        v_before := v_job.running;
+        SELECT v_before - j.running
+        INTO stopped
+        FROM jobs j
+        WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
+    END IF;
+
+    IF v_verdict = 'tended' THEN
+        UPDATE jobs j
+        SET untended_at = NULL
+        WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
+            AND NOT EXISTS (
+                SELECT
+                FROM job_nodes n
+                WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
+                    AND CASE
+                        WHEN j.state = 'running' THEN n.queued AND n.gated
+                        -- Whoever has a step in hand is stopped by its settlement.
+                        ELSE n.state = 'running' AND (
+                            SELECT r.task_id
+                            FROM running r
+                            WHERE (r.slot, r.namespace, r.process_id)
+                                = (n.follower_slot, n.follower_namespace, n.follower_id)
+                        ) IS NULL
+                    END
+            );
+        IF NOT FOUND THEN
+            v_verdict := 'again';
+        END IF;
+    END IF;
+    verdict := v_verdict;
+    ordinal := v_ordinals[cardinality(v_ordinals)];
+    started := coalesce(started, 0);
+    stopped := coalesce(stopped, 0);
+    RETURN NEXT;
+END;
+$$;

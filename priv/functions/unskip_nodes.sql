@@ -1,0 +1,93 @@
+-- Has nodes wait again that were skipped because of others which run again now. What another node keeps as
+-- well, one that has failed, was cancelled or is skipped still, stays skipped, and is told that cause.
+-- Locks: none of its own; the caller has locked the leader, and counts the nodes (recount_job).
+-- Returns: nothing.
+CREATE FUNCTION unskip_nodes(
+    p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text, p_ordinal integer[]
+)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET jit = off
+AS $$
+DECLARE
+    v_before integer[];      -- predecessors of those that were skipped
+    v_causes moved_node[];
+BEGIN
+    WITH RECURSIVE below AS (
+        SELECT s.ordinal
+        FROM unnest(p_ordinal) AS o (ordinal)
+        CROSS JOIN LATERAL (
+            SELECT n.successors
+            FROM job_nodes n
+            WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                = (p_slot, p_namespace, p_process_id, o.ordinal)
+            OFFSET 0
+        ) n
+        CROSS JOIN LATERAL unnest(n.successors) AS s (ordinal)
+        UNION
+        SELECT s.ordinal
+        FROM below b
+        CROSS JOIN LATERAL (
+            SELECT n.successors
+            FROM job_nodes n
+            WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                    = (p_slot, p_namespace, p_process_id, b.ordinal)
+                AND n.state = 'skipped'
+            OFFSET 0
+        ) n
+        CROSS JOIN LATERAL unnest(n.successors) AS s (ordinal)
+    ),
+    waiting AS (
+        UPDATE job_nodes n
+        SET state = 'waiting', skipped_because_of = NULL, ended_at = NULL, revision = m.revision
+        FROM (
+            SELECT n.node_row, j.revision + 1 AS revision
+            FROM below b
+            CROSS JOIN LATERAL (
+                SELECT n.ctid AS node_row
+                FROM job_nodes n
+                WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                        = (p_slot, p_namespace, p_process_id, b.ordinal)
+                    AND n.state = 'skipped'
+                OFFSET 0
+            ) n
+            CROSS JOIN LATERAL (
+                SELECT j.revision
+                FROM jobs j
+                WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
+                OFFSET 0
+            ) j
+            OFFSET 0
+        ) m
+        WHERE n.ctid = m.node_row
+        RETURNING n.predecessors
+    )
+    SELECT array_agg(DISTINCT q.ordinal)
+    INTO v_before
+    FROM waiting w
+    CROSS JOIN LATERAL unnest(w.predecessors) AS q (ordinal);
+
+    SELECT array_agg(ROW(
+        p_slot, p_namespace, p_process_id, coalesce(n.skipped_because_of, n.ordinal), n.state,
+        false, n.state, n.successors)::moved_node)
+    INTO v_causes
+    FROM unnest(v_before) AS q (ordinal)
+    CROSS JOIN LATERAL (
+        SELECT n.ordinal, n.state, n.skipped_because_of, n.successors
+        FROM job_nodes n
+        WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                = (p_slot, p_namespace, p_process_id, q.ordinal)
+            AND n.state IN ('failed', 'cancelled', 'skipped')
+        OFFSET 0
+    ) n;
+    IF v_causes IS NOT NULL THEN
+        PERFORM skip_nodes(p_now, v_causes);
+    END IF;
+END;
+$$;

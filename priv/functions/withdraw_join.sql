@@ -1,0 +1,50 @@
+-- Takes a join back that has not ended, since nodes of its job are at work again: out of the line, or
+-- from the worker that carries it, whose settlement then finds its lease gone.
+-- Locks: none of its own; the caller has locked the leader.
+-- Returns: nothing.
+CREATE FUNCTION withdraw_join(
+    p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text
+)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_task_id bigint;
+BEGIN
+    SELECT t.task_id
+    INTO v_task_id
+    FROM jobs j
+    JOIN tasks t
+        ON (t.slot, t.namespace, t.process_id, t.task_id)
+            = (j.slot, j.namespace, j.process_id, j.join_task_id)
+    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
+        AND t.finished_at IS NULL;
+    UPDATE jobs j
+    SET join_task_id = NULL
+    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
+        AND j.join_task_id IS NOT NULL;
+    IF v_task_id IS NULL THEN
+        RETURN;
+    END IF;
+    UPDATE tasks t
+    SET status = 'cancelled', finished_at = p_now, error_code = 10,
+        error_reason = 'JOIN_WITHDRAWN', error_message = 'nodes of the job are at work again',
+        error_rejected = false
+    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+        = (p_slot, p_namespace, p_process_id, v_task_id);
+    DELETE FROM running r
+    WHERE (r.slot, r.namespace, r.process_id) = (p_slot, p_namespace, p_process_id)
+        AND r.task_id = v_task_id;
+    DELETE FROM schedule s
+    WHERE (s.slot, s.namespace, s.process_id, s.task_id)
+        = (p_slot, p_namespace, p_process_id, v_task_id);
+    PERFORM line_up(p_now, p_slot, p_namespace, p_process_id);
+END;
+$$;

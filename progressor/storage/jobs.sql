@@ -1,0 +1,171 @@
+-- name: read_job
+-- A job with its nodes, by their ordinals, as of one instant: the job in the first row alone. With the
+-- args and results of those up to whom all are no more than `bytes_max`. Locks: none.
+SELECT n.bytes, CASE WHEN coalesce(n.ordinal, 1) = 1 THEN to_json(j) END, p.led_by,
+    n.ordinal, n.name, n.state, n.follower_slot, n.follower_namespace, n.follower_id,
+    n.predecessors, n.skipped_because_of,
+    CASE WHEN n.bytes <= %(bytes_max)s THEN n.args ELSE '' END,
+    CASE WHEN n.bytes <= %(bytes_max)s THEN n.result END,
+    n.error_code, n.error_reason, n.error_message, n.options ->> 'target', n.constraints,
+    n.created_at, n.ready_at, n.started_at, n.ended_at, n.attempt, n.revision
+FROM progressor.jobs j
+JOIN progressor.processes p USING (slot, namespace, process_id)
+LEFT JOIN LATERAL (
+    SELECT n.*, sum(octet_length(n.args) + coalesce(octet_length(n.result), 0))
+        OVER (ORDER BY n.ordinal) AS bytes
+    FROM progressor.job_nodes n
+    WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
+    ORDER BY n.ordinal
+) n ON true
+WHERE (j.slot, j.namespace, j.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+ORDER BY n.ordinal;
+
+-- name: read_changes
+-- A job, and those of its nodes that have changed after a revision, as read_job tells them. Where nothing
+-- has, it looks at no node. Locks: none.
+SELECT 0, CASE WHEN row_number() OVER (ORDER BY n.ordinal) = 1 THEN to_json(j) END, p.led_by,
+    n.ordinal, n.name, n.state, n.follower_slot, n.follower_namespace, n.follower_id,
+    n.predecessors, n.skipped_because_of, ''::bytea, NULL::bytea,
+    n.error_code, n.error_reason, n.error_message, n.options ->> 'target', n.constraints,
+    n.created_at, n.ready_at, n.started_at, n.ended_at, n.attempt, n.revision
+FROM progressor.jobs j
+JOIN progressor.processes p USING (slot, namespace, process_id)
+LEFT JOIN LATERAL (
+    SELECT n.*
+    FROM progressor.job_nodes n
+    WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
+        AND n.revision > %(after)s
+        AND j.revision > %(after)s
+    OFFSET 0
+) n ON true
+WHERE (j.slot, j.namespace, j.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+ORDER BY n.ordinal;
+
+-- name: read_counts
+-- A job without its nodes. Locks: none.
+SELECT to_json(j), p.led_by
+FROM progressor.jobs j
+JOIN progressor.processes p USING (slot, namespace, process_id)
+WHERE (j.slot, j.namespace, j.process_id) = (%(slot)s, %(namespace)s, %(process_id)s);
+
+-- name: read_names
+-- The names of some nodes of a job. Locks: none.
+SELECT n.ordinal, n.name
+FROM progressor.job_nodes n
+WHERE (n.slot, n.namespace, n.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+    AND n.ordinal = ANY (%(ordinals)s::integer[]);
+
+-- name: known_nodes
+-- The names of all nodes of a job, with their ordinals. Locks: none.
+SELECT n.name, n.ordinal
+FROM progressor.job_nodes n
+WHERE (n.slot, n.namespace, n.process_id) = (%(slot)s, %(namespace)s, %(process_id)s);
+
+-- name: list_jobs
+-- Pages through the jobs of a namespace, the youngest first. Collated as the index is. Locks: none.
+SELECT to_json(j), p.led_by
+FROM (
+    SELECT j.*
+    FROM progressor.jobs j
+    WHERE j.namespace = %(namespace)s COLLATE "C"
+        AND (%(states)s::progressor.job_state[] IS NULL
+            OR j.state = ANY (%(states)s::progressor.job_state[]))
+        AND (%(schedule_id)s::text IS NULL OR j.schedule_id = %(schedule_id)s)
+        AND (%(before_at)s::timestamptz IS NULL
+            OR (j.created_at, j.process_id COLLATE "C") < (%(before_at)s, %(before_id)s::text))
+    ORDER BY j.namespace COLLATE "C", j.created_at DESC, j.process_id COLLATE "C" DESC
+    LIMIT %(limit)s
+) j
+CROSS JOIN LATERAL (
+    SELECT p.led_by
+    FROM progressor.processes p
+    WHERE (p.slot, p.namespace, p.process_id) = (j.slot, j.namespace, j.process_id)
+    OFFSET 0
+) p
+ORDER BY j.created_at DESC, j.process_id COLLATE "C" DESC;
+
+-- name: read_outcomes
+-- How the nodes of a job have ended, by their ordinals; their results only where all of it is no more than
+-- `bytes_max`. Locks: none.
+SELECT n.bytes, n.ordinal, n.name, n.state,
+    CASE WHEN n.bytes <= %(bytes_max)s THEN n.result END,
+    n.error_code, n.error_reason, n.error_message, n.skipped_because_of
+FROM (
+    SELECT n.*, sum(octet_length(n.name) + coalesce(octet_length(n.result), 0)
+        + coalesce(octet_length(n.error_message), 0)) OVER () AS bytes
+    FROM progressor.job_nodes n
+    WHERE (n.slot, n.namespace, n.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+) n
+ORDER BY n.ordinal;
+
+-- name: read_failures
+-- How many nodes a job has, and how many of them are not done; and the first that have failed, as
+-- read_outcomes tells them. Locks: none.
+SELECT j.node_count, j.waiting + j.ready + j.running + j.failed + j.skipped + j.cancelled,
+    0, n.ordinal, n.name, n.state, NULL::bytea, n.error_code, n.error_reason, n.error_message,
+    NULL::integer
+FROM progressor.jobs j
+LEFT JOIN LATERAL (
+    SELECT n.*
+    FROM progressor.job_nodes n
+    WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
+        AND n.state = 'failed' AND j.failed > 0
+    ORDER BY n.ordinal
+    LIMIT %(limit)s
+) n ON true
+WHERE (j.slot, j.namespace, j.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+ORDER BY n.ordinal;
+
+-- name: read_inputs
+-- The same of the predecessors of one node. Locks: none.
+SELECT n.bytes, n.ordinal, n.name, n.state,
+    CASE WHEN n.bytes <= %(bytes_max)s THEN n.result END,
+    n.error_code, n.error_reason, n.error_message, n.skipped_because_of
+FROM (
+    SELECT n.*, sum(octet_length(n.name) + coalesce(octet_length(n.result), 0)
+        + coalesce(octet_length(n.error_message), 0)) OVER () AS bytes
+    FROM progressor.job_nodes n
+    WHERE (n.slot, n.namespace, n.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+        AND n.ordinal = ANY (ARRAY(
+            SELECT unnest(w.predecessors)
+            FROM progressor.job_nodes w
+            WHERE (w.slot, w.namespace, w.process_id, w.ordinal)
+                = (%(slot)s, %(namespace)s, %(process_id)s, %(node)s)
+        ))
+) n
+ORDER BY n.ordinal;
+
+-- name: find_untended
+-- Jobs that have waited for tend_job, the longest first. Locks: none.
+SELECT j.slot, j.namespace, j.process_id
+FROM progressor.jobs j
+WHERE j.untended_at <= coalesce(%(now)s::timestamptz, now()) - %(age)s::interval
+ORDER BY j.untended_at
+LIMIT %(limit)s;
+
+-- name: take_duty
+-- Takes a duty that is due, for `interval`; whoever does it renews it. Locks: the duty, SKIP LOCKED: who has
+-- it is doing it.
+UPDATE progressor.duties d
+SET due_at = n.now + %(interval)s::interval, replica_id = %(replica_id)s, begun_at = n.now
+FROM (
+    SELECT f.duty, n.now
+    FROM (SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now) n
+    JOIN progressor.duties f ON f.due_at <= n.now
+    WHERE f.duty = %(duty)s
+    FOR UPDATE OF f SKIP LOCKED
+) n
+WHERE d.duty = n.duty
+RETURNING d.begun_at;
+
+-- name: count_running
+-- Jobs that run, of each namespace, and their nodes that have not ended. Locks: none.
+SELECT j.namespace, count(*)::integer, sum(j.waiting)::integer, sum(j.ready)::integer,
+    sum(j.running)::integer
+FROM (
+    SELECT j.namespace, j.waiting, j.ready, j.running
+    FROM progressor.jobs j
+    WHERE j.state = 'running'
+    LIMIT %(counted_max)s
+) j
+GROUP BY j.namespace;
