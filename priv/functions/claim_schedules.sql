@@ -1,0 +1,45 @@
+-- Claims schedules that are due, the longest overdue first. A claim only divides the work among replicas:
+-- whether a firing is still to be done is decided by fire_schedules.
+-- Locks: schedules, SKIP LOCKED.
+-- Returns: the schedules without their payloads, in any order, and the instant by which they are due.
+CREATE FUNCTION claim_schedules(
+    p_now   timestamptz,
+    p_lease double precision,
+    p_limit integer
+)
+RETURNS TABLE (
+    slot smallint, namespace text, schedule_id text, cron text, time_zone text, every interval,
+    anchor timestamptz, jitter interval, start_at timestamptz, end_at timestamptz,
+    overlap_policy text, catch_up_window interval, target text, target_id text, is_gated boolean,
+    revision bigint, next_instant timestamptz, next_at timestamptz, claimed_at timestamptz
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+BEGIN
+    RETURN QUERY
+    WITH due AS MATERIALIZED (
+        SELECT s.slot, s.namespace, s.schedule_id
+        FROM schedules s
+        WHERE s.next_at <= v_now AND (s.claimed_until IS NULL OR s.claimed_until <= v_now)
+        ORDER BY s.next_at
+        LIMIT p_limit
+        FOR NO KEY UPDATE SKIP LOCKED
+    )
+    UPDATE schedules s
+    SET claimed_until = v_now + make_interval(secs => p_lease)
+    FROM due d
+    WHERE (s.slot, s.namespace, s.schedule_id) = (d.slot, d.namespace, d.schedule_id)
+    RETURNING s.slot, s.namespace, s.schedule_id, s.cron, s.time_zone, s.every, s.anchor, s.jitter,
+        s.start_at, s.end_at, s.overlap_policy::text, s.catch_up_window, s.target, s.target_id,
+        s.constraints IS NOT NULL, s.revision, s.next_instant, s.next_at, v_now;
+END;
+$$;

@@ -1,0 +1,69 @@
+-- Finds queued firings that may be started now: of each schedule the oldest, of at most p_limit schedules
+-- behind p_after, in the order of their keys.
+-- Locks: none.
+-- Returns: one row per schedule looked at, with what claim_schedules tells; is_ready: nothing of it is at
+-- work, or the firing does not care.
+CREATE FUNCTION find_queued_firings(
+    p_limit             integer,
+    p_after_slot        smallint,
+    p_after_namespace   text,
+    p_after_schedule_id text
+)
+RETURNS TABLE (
+    slot smallint, namespace text, schedule_id text, target text, target_id text, is_gated boolean,
+    revision bigint, instant timestamptz, due_at timestamptz, cause text, overlap_policy text,
+    is_ready boolean
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+    v_firing   firings%ROWTYPE;
+    v_schedule schedules%ROWTYPE;
+BEGIN
+    slot := p_after_slot;
+    namespace := p_after_namespace;
+    schedule_id := p_after_schedule_id;
+    FOR n IN 1 .. p_limit LOOP
+        SELECT f.*
+        INTO v_firing
+        FROM firings f
+        WHERE f.state = 'queued'
+            AND (f.slot, f.namespace, f.schedule_id) > (slot, namespace, schedule_id)
+        ORDER BY f.slot, f.namespace, f.schedule_id, f.instant
+        LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        slot := v_firing.slot;
+        namespace := v_firing.namespace;
+        schedule_id := v_firing.schedule_id;
+        SELECT s.*
+        INTO v_schedule
+        FROM schedules s
+        WHERE (s.slot, s.namespace, s.schedule_id) = (slot, namespace, schedule_id);
+        CONTINUE WHEN NOT FOUND;
+        target := v_schedule.target;
+        target_id := v_schedule.target_id;
+        is_gated := v_schedule.constraints IS NOT NULL;
+        revision := v_schedule.revision;
+        instant := v_firing.instant;
+        due_at := v_firing.due_at;
+        cause := v_firing.cause;
+        overlap_policy := v_firing.overlap_policy;
+        is_ready := v_firing.overlap_policy <> 'queue_one' OR NOT EXISTS (
+            SELECT
+            FROM firings w
+            WHERE (w.slot, w.namespace, w.schedule_id) = (slot, namespace, schedule_id)
+                AND w.state = 'running'
+                AND run_state(w.process_slot, w.namespace, w.process_id, w.task_type, w.task_id)
+                    = 'running'
+        );
+        RETURN NEXT;
+    END LOOP;
+END;
+$$;

@@ -1,0 +1,50 @@
+-- Tells where what a firing started is, as its schedule sees it: running, done, failed, cancelled or gone.
+-- A process that has ended stays so for the schedule, even if it is repaired.
+-- Locks: none.
+-- Returns: the state.
+CREATE FUNCTION run_state(
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text,
+    p_task_type  task_type,
+    p_task_id    bigint
+)
+RETURNS firing_state
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+AS $$
+BEGIN
+    IF p_task_type = 'init' THEN
+        RETURN coalesce((
+            SELECT CASE p.status
+                WHEN 'error' THEN 'failed'
+                WHEN 'finished' THEN
+                    CASE WHEN p.led_by IS NOT NULL THEN coalesce((
+                        SELECT CASE j.state WHEN 'cancelled' THEN 'cancelled' ELSE 'done' END
+                        FROM jobs j
+                        WHERE (j.slot, j.namespace, j.process_id)
+                            = (p.slot, p.namespace, p.process_id)
+                    ), 'done') ELSE 'done' END
+                ELSE 'running'
+            END
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
+                AND p.init_task_id = p_task_id
+        ), 'gone')::firing_state;
+    END IF;
+    RETURN coalesce((
+        SELECT CASE t.status
+            WHEN 'finished' THEN 'done'
+            WHEN 'error' THEN 'failed'
+            WHEN 'cancelled' THEN 'cancelled'
+            ELSE 'running'
+        END
+        FROM tasks t
+        WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+            = (p_slot, p_namespace, p_process_id, p_task_id)
+    ), 'gone')::firing_state;
+END;
+$$;

@@ -1,0 +1,31 @@
+-- Finds what firings of a schedule have started and what has not ended, the oldest first.
+-- Locks: none.
+-- Returns: one row per firing.
+CREATE FUNCTION running_firings(
+    p_slot        smallint,
+    p_namespace   text,
+    p_schedule_id text,
+    p_limit       integer
+)
+RETURNS TABLE (
+    instant timestamptz, process_slot smallint, process_id text, task_type text, task_id bigint
+)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT f.instant, f.process_slot, f.process_id, f.task_type::text, f.task_id
+    FROM firings f
+    WHERE (f.slot, f.namespace, f.schedule_id) = (p_slot, p_namespace, p_schedule_id)
+        AND f.state = 'running'
+        AND run_state(f.process_slot, f.namespace, f.process_id, f.task_type, f.task_id)
+            = 'running'
+    ORDER BY f.slot, f.namespace, f.schedule_id, f.instant
+    LIMIT p_limit;
+END;
+$$;

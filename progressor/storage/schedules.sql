@@ -1,0 +1,126 @@
+-- name: read_now
+-- By which instants to come are counted.
+SELECT coalesce(%(now)s::timestamptz, clock_timestamp());
+
+-- name: create_schedule
+-- Makes a schedule, unless there is one. The namespace cannot be deleted meanwhile.
+INSERT INTO progressor.schedules (
+    slot, namespace, schedule_id, cron, time_zone, every, anchor, jitter, start_at, end_at,
+    overlap_policy, catch_up_window, target, target_id, args, caller_context, metadata,
+    history_after, history_limit, history_backward, constraints, fingerprint, paused, note,
+    created_at, updated_at, next_instant, next_at
+)
+SELECT %(slot)s, n.name, %(schedule_id)s, %(cron)s, %(time_zone)s, %(every)s, %(anchor)s,
+    %(jitter)s, %(start_at)s, %(end_at)s, %(overlap_policy)s::progressor.overlap_policy,
+    %(catch_up_window)s, %(target)s, %(target_id)s, %(args)s, %(caller_context)s::json,
+    %(metadata)s::jsonb, %(history_after)s, %(history_limit)s, %(history_backward)s,
+    %(constraints)s::json, %(fingerprint)s, %(paused)s, %(note)s, %(now)s, %(now)s,
+    %(next_instant)s, %(next_at)s
+FROM (
+    SELECT name
+    FROM progressor.namespaces
+    WHERE name = %(namespace)s
+    FOR KEY SHARE
+) n
+ON CONFLICT DO NOTHING
+RETURNING revision;
+
+-- name: update_schedule
+-- Replaces what a schedule does and when. Where its times are as before, so is what is due next.
+UPDATE progressor.schedules s
+SET cron = %(cron)s, time_zone = %(time_zone)s, every = %(every)s, anchor = %(anchor)s,
+    jitter = %(jitter)s, start_at = %(start_at)s, end_at = %(end_at)s,
+    overlap_policy = %(overlap_policy)s::progressor.overlap_policy,
+    catch_up_window = %(catch_up_window)s, target = %(target)s, target_id = %(target_id)s,
+    args = %(args)s, caller_context = %(caller_context)s::json, metadata = %(metadata)s::jsonb,
+    history_after = %(history_after)s, history_limit = %(history_limit)s,
+    history_backward = %(history_backward)s, constraints = %(constraints)s::json,
+    fingerprint = %(fingerprint)s, revision = s.revision + 1, updated_at = %(now)s,
+    next_instant = CASE
+        WHEN s.paused THEN NULL WHEN %(is_same)s THEN s.next_instant ELSE %(next_instant)s END,
+    next_at = CASE WHEN s.paused THEN NULL WHEN %(is_same)s THEN s.next_at ELSE %(next_at)s END
+WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s)
+    AND s.revision = %(revision)s
+RETURNING s.revision;
+
+-- name: pause_schedule
+UPDATE progressor.schedules s
+SET paused = true, note = %(note)s, revision = s.revision + 1, updated_at = %(now)s,
+    next_instant = NULL, next_at = NULL
+WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s)
+    AND s.revision = %(revision)s
+RETURNING s.revision;
+
+-- name: resume_schedule
+-- One that is not paused keeps what is due next.
+UPDATE progressor.schedules s
+SET paused = false, note = %(note)s, revision = s.revision + 1, updated_at = %(now)s,
+    next_instant = CASE WHEN s.paused THEN %(next_instant)s ELSE s.next_instant END,
+    next_at = CASE WHEN s.paused THEN %(next_at)s ELSE s.next_at END
+WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s)
+    AND s.revision = %(revision)s
+RETURNING s.revision;
+
+-- name: get_schedule
+-- One schedule with what it starts.
+SELECT s.slot, s.namespace, s.schedule_id, s.cron, s.time_zone, s.every, s.anchor, s.jitter,
+    s.start_at, s.end_at, s.overlap_policy::text, s.catch_up_window, s.target, s.target_id, s.args,
+    s.caller_context, s.metadata, s.history_after, s.history_limit, s.history_backward,
+    s.constraints, s.paused, s.note, s.revision, s.created_at, s.updated_at, s.next_instant,
+    s.next_at, s.started_count, s.skipped_count, s.missed_count, s.refused_count
+FROM progressor.schedules s
+WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s);
+
+-- name: list_schedules
+-- One page of schedules, in the order of their ids, without args.
+SELECT s.slot, s.namespace, s.schedule_id, s.cron, s.time_zone, s.every, s.anchor, s.jitter,
+    s.start_at, s.end_at, s.overlap_policy::text, s.catch_up_window, s.target, s.target_id,
+    NULL::bytea, s.caller_context, s.metadata, s.history_after, s.history_limit,
+    s.history_backward, s.constraints, s.paused, s.note, s.revision, s.created_at, s.updated_at,
+    s.next_instant, s.next_at, s.started_count, s.skipped_count, s.missed_count, s.refused_count
+FROM progressor.schedules s
+WHERE s.namespace COLLATE "C" = %(namespace)s AND s.schedule_id COLLATE "C" > %(after)s
+ORDER BY s.namespace COLLATE "C", s.schedule_id COLLATE "C"
+LIMIT %(limit)s;
+
+-- name: lock_schedule
+-- Its revision, and whoever fires it waits.
+SELECT s.revision
+FROM progressor.schedules s
+WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s)
+FOR UPDATE;
+
+-- name: delete_firings
+DELETE FROM progressor.firings f
+WHERE (f.slot, f.namespace, f.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s);
+
+-- name: delete_schedule
+DELETE FROM progressor.schedules s
+WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s);
+
+-- name: find_next_due
+-- How many seconds until the next schedule is due that nobody is at; no row: there is none.
+SELECT extract(epoch FROM
+    s.next_at - coalesce(%(now)s::timestamptz, clock_timestamp()))::double precision
+FROM progressor.schedules s
+WHERE s.next_at IS NOT NULL
+    AND (s.claimed_until IS NULL
+        OR s.claimed_until <= coalesce(%(now)s::timestamptz, (SELECT clock_timestamp())))
+ORDER BY s.next_at
+LIMIT 1;
+
+-- name: firing_by_key
+-- The instant of a trigger that was asked for before.
+SELECT f.instant
+FROM progressor.firings f
+WHERE (f.slot, f.namespace, f.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s)
+    AND f.idempotency_key = %(idempotency_key)s;
+
+-- name: cancel_firing
+-- Fenced by the state: who has seen it end in another way was first.
+UPDATE progressor.firings f
+SET state = 'cancelled', ended_at = coalesce(%(now)s::timestamptz, clock_timestamp())
+WHERE (f.slot, f.namespace, f.schedule_id, f.instant)
+    = (%(slot)s, %(namespace)s, %(schedule_id)s, %(instant)s)
+    AND f.state = 'running'
+RETURNING f.instant;

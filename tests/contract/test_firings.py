@@ -1,0 +1,376 @@
+"""Firings: each instant once, with what it starts, by whichever replica comes first."""
+
+import asyncio
+import datetime as dt
+from typing import Any
+
+import psycopg
+import pytest
+
+from progressor.domain.intent import Complete
+from progressor.domain.process import ProcessKey, process_key
+from progressor.domain.schedule import (
+    Firing,
+    FiringState,
+    IntervalTimes,
+    OverlapPolicy,
+    Schedule,
+    StartTarget,
+)
+from progressor.domain.task import TaskType
+from tests.support.clock import ManualClock
+from tests.support.schedules import (
+    MINUTE,
+    ScheduleDesk,
+    a_spec,
+    schedule_desk,
+)
+from tests.support.storage import BROKEN, Desk, success
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Eye = psycopg.Connection[Any]
+LEASE = dt.timedelta(seconds=5)
+
+
+@pytest.fixture
+def timetable(desk: Desk) -> ScheduleDesk:
+    return schedule_desk(desk)
+
+
+@pytest.fixture
+def rival(other: Desk) -> ScheduleDesk:
+    return schedule_desk(other)
+
+
+def count(eye: Eye, table: str) -> int:
+    row = eye.execute(f"SELECT count(*) FROM progressor.{table}".encode()).fetchone()  # noqa: S608
+    assert row is not None
+    return int(row[0])
+
+
+def process_of(firing: Firing) -> ProcessKey:
+    assert firing.process_id is not None
+    return process_key("orders", firing.process_id)
+
+
+async def end(desk: Desk, firing: Firing, *, well: bool = True) -> None:
+    """End what a firing has started."""
+    [claimed] = await desk.claim(process_of(firing), firing.task_id)
+    await desk.settled(claimed.task, success(Complete(result=b"")) if well else BROKEN)
+
+
+async def fired(timetable: ScheduleDesk, clock: ManualClock, schedule: Schedule) -> Firing:
+    """Let the next minute come, and return the firing of it."""
+    clock.advance(MINUTE)
+    assert await timetable.fire_due() == ["started"]
+    return (await timetable.last(schedule))[-1]
+
+
+async def test_a_schedule_fires_at_its_next_instant_and_not_before(
+    timetable: ScheduleDesk, clock: ManualClock, eye: Eye
+) -> None:
+    schedule = await timetable.create()
+    assert schedule.upcoming is not None
+    assert await timetable.fire_due() == []
+
+    clock.advance(schedule.upcoming.due_at - clock.now())
+    assert await timetable.fire_due() == ["started"]
+
+    [firing] = await timetable.last(schedule)
+    assert firing.state is FiringState.RUNNING
+    assert firing.instant == schedule.upcoming.instant
+    assert firing.process_id == f"{schedule.key.schedule_id}/{clock.now():%Y-%m-%dT%H:%M:%S}Z"
+    assert count(eye, "processes") == 1
+    again = await timetable.schedules.get(schedule.key)
+    assert again.started_count == 1
+    assert again.upcoming is not None
+    assert again.upcoming.instant == schedule.upcoming.instant + MINUTE
+    assert await timetable.fire_due() == []
+
+
+async def test_what_is_started_gets_all_that_the_schedule_says(
+    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+) -> None:
+    target = StartTarget(
+        template="made-{instant}", args=b"args", caller_context={"a": "b"}, metadata={"n": 1}
+    )
+    schedule = await timetable.create(a_spec(target))
+
+    firing = await fired(timetable, clock, schedule)
+
+    [claimed] = await desk.claim(process_of(firing), firing.task_id)
+    assert firing.process_id == f"made-{clock.now():%Y-%m-%dT%H:%M:%S}Z"
+    assert claimed.task.task_type is TaskType.INIT
+    assert (claimed.task.args, claimed.task.caller_context) == (b"args", {"a": "b"})
+    assert claimed.task.process.metadata == {"n": 1}
+
+
+async def test_what_is_started_is_told_as_due(
+    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+) -> None:
+    schedule = await timetable.create()
+
+    firing = await fired(timetable, clock, schedule)
+
+    assert desk.told[-1].due == ((process_of(firing), firing.task_id),)
+
+
+async def test_two_replicas_that_come_together_fire_once(
+    timetable: ScheduleDesk, rival: ScheduleDesk, clock: ManualClock, eye: Eye
+) -> None:
+    for _ in range(30):
+        await timetable.create()
+    clock.advance(MINUTE)
+    await asyncio.gather(*(each.fire_due() for each in (timetable, rival) * 4))
+
+    assert len(timetable.fired) + len(rival.fired) == 30
+    assert count(eye, "processes") == count(eye, "firings") == 30
+
+
+async def test_a_replica_that_was_frozen_with_a_claim_changes_nothing(
+    timetable: ScheduleDesk, rival: ScheduleDesk, clock: ManualClock, eye: Eye
+) -> None:
+    """Not even where neither what was started nor the record of it is there any more."""
+    schedule = await timetable.create()
+    clock.advance(MINUTE)
+    [claimed] = await timetable.firings.claim_due(limit=10, lease=LEASE)
+    clock.advance(2 * LEASE)
+    assert await rival.fire_due() == ["started"]
+    [firing] = await rival.last(schedule)
+    await rival.desk.processes.remove(process_of(firing))
+    eye.execute("DELETE FROM progressor.firings")
+
+    item = timetable.scan.planned(claimed)
+    assert item is not None
+    [done] = await timetable.launches.fire([item])
+    assert done.verdict == "changed"
+    assert count(eye, "processes") == count(eye, "firings") == 0
+
+
+async def test_a_claim_keeps_others_away_until_it_has_run_out(
+    timetable: ScheduleDesk, rival: ScheduleDesk, clock: ManualClock
+) -> None:
+    await timetable.create()
+    clock.advance(MINUTE)
+    assert len(await timetable.firings.claim_due(limit=10, lease=LEASE)) == 1
+
+    assert await rival.fire_due() == []
+    assert await rival.firings.seconds_until_due() is None
+    clock.advance(LEASE)
+    assert await rival.firings.seconds_until_due() == 0
+    assert await rival.fire_due() == ["started"]
+
+
+async def test_an_instant_that_was_fired_before_takes_the_schedule_on_and_starts_nothing(
+    timetable: ScheduleDesk, clock: ManualClock, eye: Eye
+) -> None:
+    schedule = await timetable.create()
+    firing = await fired(timetable, clock, schedule)
+    eye.execute(
+        "UPDATE progressor.schedules s SET next_instant = f.instant, next_at = f.due_at"
+        " FROM progressor.firings f WHERE f.schedule_id = s.schedule_id"
+    )
+
+    assert await timetable.fire_due() == ["known"]
+    assert count(eye, "processes") == 1
+    again = await timetable.schedules.get(schedule.key)
+    assert again.upcoming is not None
+    assert again.upcoming.instant == firing.instant + MINUTE
+
+
+async def test_jitter_puts_a_firing_off_but_not_its_instant(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    schedule = await timetable.create(a_spec(jitter=MINUTE))
+    assert schedule.upcoming is not None
+    clock.advance(schedule.upcoming.instant - clock.now())
+    assert await timetable.fire_due() == []
+    assert await timetable.firings.seconds_until_due() == pytest.approx(
+        (schedule.upcoming.due_at - clock.now()).total_seconds()
+    )
+
+    clock.advance(schedule.upcoming.due_at - clock.now())
+    assert await timetable.fire_due() == ["started"]
+    [firing] = await timetable.last(schedule)
+    assert (firing.instant, firing.due_at) == (schedule.upcoming.instant, clock.now())
+    clock.advance(schedule.upcoming.instant + MINUTE - clock.now())
+
+
+async def test_a_downtime_is_made_up_for_within_the_window_and_counted_beyond(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    spec = a_spec(overlap_policy=OverlapPolicy.ALLOW, catch_up_window=3 * MINUTE)
+    schedule = await timetable.create(spec)
+    clock.advance(10 * MINUTE)
+
+    assert await timetable.fire_due() == ["missed", *["started"] * 4]
+
+    missed, *_, last = await timetable.last(schedule)
+    assert missed.state is FiringState.MISSED
+    assert (missed.missed_count, missed.missed_until) == (6, missed.instant + 5 * MINUTE)
+    assert last.instant == clock.now()
+    again = await timetable.schedules.get(schedule.key)
+    assert (again.started_count, again.missed_count) == (4, 6)
+
+
+async def test_a_schedule_that_has_ended_is_due_no_more(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    schedule = await timetable.create(a_spec(end_at=clock.now() + MINUTE))
+    await fired(timetable, clock, schedule)
+    clock.advance(MINUTE)
+
+    assert await timetable.fire_due() == []
+    assert (await timetable.schedules.get(schedule.key)).upcoming is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict", "process_count"),
+    [
+        (OverlapPolicy.SKIP, "skipped", 1),
+        (OverlapPolicy.QUEUE_ONE, "queued", 1),
+        (OverlapPolicy.ALLOW, "started", 2),
+        (OverlapPolicy.CANCEL_PREVIOUS, "started", 2),
+    ],
+)
+async def test_a_firing_meets_one_that_is_at_work(
+    timetable: ScheduleDesk,
+    clock: ManualClock,
+    eye: Eye,
+    policy: OverlapPolicy,
+    verdict: str,
+    process_count: int,
+) -> None:
+    schedule = await timetable.create(a_spec(overlap_policy=policy))
+    await fired(timetable, clock, schedule)
+    clock.advance(MINUTE)
+    assert await timetable.fire_due() == [verdict]
+
+    assert count(eye, "processes") == process_count
+    first = (await timetable.last(schedule))[0]
+    is_cancelled = policy is OverlapPolicy.CANCEL_PREVIOUS
+    assert (first.state is FiringState.CANCELLED) is is_cancelled
+
+
+@pytest.mark.parametrize("policy", [OverlapPolicy.SKIP, OverlapPolicy.QUEUE_ONE])
+@pytest.mark.parametrize(
+    ("how", "state"),
+    [("done", FiringState.DONE), ("broken", FiringState.FAILED), ("gone", FiringState.GONE)],
+)
+async def test_a_firing_starts_once_the_one_before_has_ended(
+    timetable: ScheduleDesk,
+    desk: Desk,
+    clock: ManualClock,
+    policy: OverlapPolicy,
+    how: str,
+    state: FiringState,
+) -> None:
+    schedule = await timetable.create(a_spec(overlap_policy=policy))
+    firing = await fired(timetable, clock, schedule)
+    if how == "gone":
+        await desk.processes.remove(process_of(firing))
+    else:
+        await end(desk, firing, well=how == "done")
+    [seen] = await timetable.last(schedule)
+    assert (seen.state, seen.ended_at) == (state, None)
+
+    await fired(timetable, clock, schedule)
+
+    first, second = await timetable.last(schedule)
+    assert (first.state, first.ended_at) == (state, clock.now())
+    assert second.state is FiringState.RUNNING
+
+
+async def test_one_firing_waits_and_starts_when_the_one_before_has_ended(
+    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+) -> None:
+    schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.QUEUE_ONE))
+    firing = await fired(timetable, clock, schedule)
+    clock.advance(2 * MINUTE)
+    assert await timetable.fire_due() == ["queued", "skipped"]
+    assert await timetable.look_at_queue() == []
+
+    await end(desk, firing)
+    assert await timetable.look_at_queue() == ["started"]
+
+    assert await timetable.states(schedule) == ["done", "running", "skipped"]
+    second = (await timetable.last(schedule))[1]
+    assert second.process_id == f"{schedule.key.schedule_id}/{second.instant:%Y-%m-%dT%H:%M:%S}Z"
+    assert second.started_at == clock.now()
+    assert await timetable.look_at_queue() == []
+
+
+async def test_two_replicas_start_what_was_queued_once(
+    timetable: ScheduleDesk, rival: ScheduleDesk, desk: Desk, clock: ManualClock, eye: Eye
+) -> None:
+    schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.QUEUE_ONE))
+    firing = await fired(timetable, clock, schedule)
+    clock.advance(MINUTE)
+    await timetable.fire_due()
+    await end(desk, firing)
+
+    await asyncio.gather(*(each.scan.scan() for each in (timetable, rival) * 4))
+
+    assert count(eye, "processes") == 2
+    assert (await timetable.schedules.get(schedule.key)).started_count == 2
+
+
+async def test_a_queue_of_many_schedules_is_looked_at_in_turns(
+    timetable: ScheduleDesk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("progressor.scanner.schedules.QUEUED_MAX", 2)
+    made = [
+        await timetable.create(a_spec(overlap_policy=OverlapPolicy.QUEUE_ONE)) for _ in range(5)
+    ]
+    clock.advance(2 * MINUTE)
+    await timetable.fire_due()
+    for schedule in made:
+        first = (await timetable.last(schedule))[0]
+        await timetable.desk.processes.remove(process_of(first))
+
+    started = [len(await timetable.look_at_queue()) for _ in range(4)]
+
+    assert started == [2, 2, 1, 0]
+
+
+async def test_what_somebody_keeps_locked_holds_up_no_other(
+    timetable: ScheduleDesk, clock: ManualClock, eye: Eye, database: str
+) -> None:
+    kept, *_ = [await timetable.create() for _ in range(3)]
+    clock.advance(MINUTE)
+    with psycopg.connect(database) as holder:
+        holder.execute(
+            "SELECT FROM progressor.schedules WHERE schedule_id = %s FOR UPDATE",
+            (kept.key.schedule_id,),
+        )
+        assert await timetable.fire_due() == ["started"] * 2
+
+    assert await timetable.fire_due() == ["started"]
+    assert count(eye, "processes") == 3
+
+
+async def test_an_interval_fires_as_often_as_it_says(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    every = IntervalTimes(dt.timedelta(seconds=20), clock.now())
+    spec = a_spec(times=every, overlap_policy=OverlapPolicy.ALLOW)
+    schedule = await timetable.create(spec)
+    clock.advance(MINUTE)
+
+    assert await timetable.fire_due() == ["started"] * 3
+    instants = [each.instant for each in await timetable.last(schedule)]
+    assert [clock.now() - each for each in instants] == [
+        dt.timedelta(seconds=n) for n in (40, 20, 0)
+    ]
+
+
+async def test_lateness_and_verdicts_are_counted(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    await timetable.create()
+    clock.advance(2 * MINUTE + dt.timedelta(seconds=3))
+    await timetable.fire_due()
+
+    counted = timetable.metrics.schedule_firings
+    assert [counted.value(("orders", each)) for each in ("started", "skipped")] == [1, 1]

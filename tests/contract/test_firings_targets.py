@@ -1,0 +1,215 @@
+"""What schedules start: processes, calls, jobs; through gates, and where there is no way."""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from progressor.domain.constraint import Constraints
+from progressor.domain.job import NodeSpec
+from progressor.domain.process import ProcessKey, process_key
+from progressor.domain.schedule import (
+    CallTarget,
+    Firing,
+    FiringState,
+    JobTarget,
+    OverlapPolicy,
+    StartTarget,
+)
+from progressor.domain.task import TaskType
+from tests.support.clock import ManualClock
+from tests.support.schedules import (
+    MINUTE,
+    ScheduleDesk,
+    a_spec,
+    schedule_desk,
+)
+from tests.support.storage import Desk, a_request, fresh_key
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Eye = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def timetable(desk: Desk) -> ScheduleDesk:
+    return schedule_desk(desk)
+
+
+def count(eye: Eye, table: str) -> int:
+    row = eye.execute(f"SELECT count(*) FROM progressor.{table}".encode()).fetchone()  # noqa: S608
+    assert row is not None
+    return int(row[0])
+
+
+def process_of(firing: Firing) -> ProcessKey:
+    assert firing.process_id is not None
+    return process_key("orders", firing.process_id)
+
+
+async def test_a_call_and_a_notify_run_on_their_process(
+    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+) -> None:
+    key = fresh_key()
+    await desk.started(key)
+    schedules = [
+        await timetable.create(
+            a_spec(CallTarget(task_type=task_type, process_id=key.process_id, args=b"tick"))
+        )
+        for task_type in (TaskType.CALL, TaskType.NOTIFY)
+    ]
+    clock.advance(MINUTE)
+    assert await timetable.fire_due() == ["started", "started"]
+
+    firings = [(await timetable.last(each))[0] for each in schedules]
+    claimed = await desk.claim_due()
+    assert [each.task.task_id for each in claimed] == [min(it.task_id or 0 for it in firings)]
+    assert claimed[0].task.args == b"tick"
+    written = await desk.settled(claimed[0].task)
+    assert written.next is not None
+    await desk.settled(written.next)
+    assert [await timetable.states(each) for each in schedules] == [["done"], ["done"]]
+
+
+async def test_a_call_that_waits_is_cancelled_for_the_next_one(
+    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+) -> None:
+    key = fresh_key()
+    await desk.started(key)
+    busy = await desk.run_task(a_request(key))
+    target = CallTarget(task_type=TaskType.CALL, process_id=key.process_id)
+    schedule = await timetable.create(a_spec(target, overlap_policy=OverlapPolicy.CANCEL_PREVIOUS))
+    clock.advance(2 * MINUTE)
+
+    assert await timetable.fire_due() == ["started", "started"]
+
+    assert await timetable.states(schedule) == ["cancelled", "running"]
+    await desk.settled(busy)
+
+
+async def test_what_cannot_be_started_is_refused_and_told(
+    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+) -> None:
+    nobody = CallTarget(task_type=TaskType.CALL, process_id="nobody")
+    call = await timetable.create(a_spec(nobody))
+    key = fresh_key()
+    taken = await timetable.create(a_spec(StartTarget(template=key.process_id + "{instant}")))
+    instant = f"{clock.now() + MINUTE:%Y-%m-%dT%H:%M:%S}Z"
+    await desk.started(process_key("orders", key.process_id + instant))
+    clock.advance(MINUTE)
+
+    assert await timetable.fire_due() == ["refused", "refused"]
+
+    reasons = []
+    for schedule in (call, taken):
+        [firing] = await timetable.last(schedule)
+        assert firing.state is FiringState.REFUSED
+        assert firing.error is not None
+        assert firing.task_id is None
+        reasons.append(firing.error.reason)
+        assert (await timetable.schedules.get(schedule.key)).refused_count == 1
+    assert reasons == ["PROCESS_NOT_FOUND", "PROCESS_ALREADY_EXISTS"]
+
+
+async def test_a_refused_firing_takes_no_other_with_it(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    key = fresh_key()
+    for target in (key.process_id, "nobody"):
+        await timetable.create(a_spec(CallTarget(task_type=TaskType.CALL, process_id=target)))
+    await timetable.desk.started(key)
+    clock.advance(MINUTE)
+
+    assert sorted(await timetable.fire_due()) == ["refused", "started"]
+
+
+async def test_two_schedules_may_call_one_process_at_one_instant(
+    timetable: ScheduleDesk, desk: Desk, clock: ManualClock, eye: Eye
+) -> None:
+    key = fresh_key()
+    await desk.started(key)
+    target = CallTarget(task_type=TaskType.NOTIFY, process_id=key.process_id)
+    for _ in range(3):
+        await timetable.create(a_spec(target))
+    clock.advance(MINUTE)
+
+    assert await timetable.fire_due() == ["started"] * 3
+    assert count(eye, "schedule") == 3
+
+
+async def test_two_schedules_may_not_start_one_process(
+    timetable: ScheduleDesk, clock: ManualClock, eye: Eye
+) -> None:
+    for _ in range(2):
+        await timetable.create(a_spec(StartTarget(template="the one at {instant}")))
+    clock.advance(MINUTE)
+
+    assert sorted(await timetable.fire_due()) == ["refused", "started"]
+    assert count(eye, "processes") == 1
+
+
+async def test_a_job_is_submitted_with_its_graph(
+    timetable: ScheduleDesk, desk: Desk, clock: ManualClock, eye: Eye
+) -> None:
+    nodes = (NodeSpec(name="a", args=b"1"), NodeSpec(name="b", predecessors=("a",)))
+    schedule = await timetable.create(a_spec(JobTarget(nodes=nodes)))
+    clock.advance(MINUTE)
+    assert await timetable.fire_due() == ["started"]
+
+    [firing] = await timetable.last(schedule)
+    row = eye.execute(
+        "SELECT led_by, job_options->>'scheduled' FROM progressor.processes"
+    ).fetchone()
+    assert row == ("engine", "true")
+    [claimed] = await desk.claim(process_of(firing), firing.task_id)
+    assert claimed.task.args
+    assert await timetable.schedules.get(schedule.key) is not None
+    assert (await timetable.schedules.get(schedule.key)).spec == schedule.spec
+
+
+@pytest.mark.parametrize("kind", ["start", "call"])
+async def test_what_has_constraints_waits_for_them(
+    timetable: ScheduleDesk, desk: Desk, clock: ManualClock, eye: Eye, kind: str
+) -> None:
+    constraints = Constraints(gates={"one": 1})
+    key = fresh_key()
+    await desk.started(key)
+    target: StartTarget | CallTarget = StartTarget(constraints=constraints)
+    if kind == "call":
+        target = CallTarget(
+            task_type=TaskType.CALL, process_id=key.process_id, constraints=constraints
+        )
+    await timetable.create(a_spec(target, overlap_policy=OverlapPolicy.ALLOW))
+    told_before = len(desk.told)
+    clock.advance(2 * MINUTE)
+
+    assert await timetable.fire_due() == ["started", "started"]
+
+    states = eye.execute("SELECT state::text FROM progressor.gated ORDER BY task_id").fetchall()
+    assert states == [("available",), ("gates",) if kind == "start" else ("process",)]
+    assert len({task for each in desk.told[told_before:] for task in each.due}) == 1
+
+
+@pytest.mark.parametrize("kind", ["start", "call"])
+async def test_a_gate_that_is_not_there_refuses_the_firing_alone(
+    timetable: ScheduleDesk, desk: Desk, clock: ManualClock, kind: str
+) -> None:
+    key = fresh_key()
+    await desk.started(key)
+    made = []
+    for gates in ({"missing": None}, {"made": 1}):
+        target: StartTarget | CallTarget = StartTarget(constraints=Constraints(gates=gates))
+        if kind == "call":
+            target = CallTarget(
+                task_type=TaskType.CALL,
+                process_id=key.process_id,
+                constraints=Constraints(gates=gates),
+            )
+        made.append(await timetable.create(a_spec(target)))
+    clock.advance(MINUTE)
+
+    assert sorted(await timetable.fire_due()) == ["refused", "started"]
+
+    [firing] = await timetable.last(made[0])
+    assert firing.error is not None
+    assert firing.error.reason == "GATE_NOT_FOUND"

@@ -1,0 +1,169 @@
+"""Triggers: a schedule fires now, besides its own instants; and what is told of firings."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+from typing import Any
+
+import psycopg
+import pytest
+
+from progressor import job_errors
+from progressor.domain.process import process_key
+from progressor.domain.schedule import (
+    Decision,
+    Firing,
+    FiringCause,
+    FiringState,
+    OverlapPolicy,
+    decide,
+)
+from tests.support.clock import ManualClock
+from tests.support.schedules import (
+    MINUTE,
+    ScheduleDesk,
+    a_spec,
+    fresh_schedule_key,
+    schedule_desk,
+)
+from tests.support.storage import Desk
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Eye = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def timetable(desk: Desk) -> ScheduleDesk:
+    return schedule_desk(desk)
+
+
+@pytest.fixture
+def rival(other: Desk) -> ScheduleDesk:
+    return schedule_desk(other)
+
+
+def count(eye: Eye, table: str) -> int:
+    row = eye.execute(f"SELECT count(*) FROM progressor.{table}".encode()).fetchone()  # noqa: S608
+    assert row is not None
+    return int(row[0])
+
+
+async def test_a_trigger_fires_now_whether_or_not_the_schedule_is_paused(
+    timetable: ScheduleDesk, clock: ManualClock, eye: Eye
+) -> None:
+    schedule = await timetable.create(paused=True)
+
+    firing = await timetable.launches.trigger(schedule.key, policy=None, idempotency_key=None)
+
+    assert (firing.instant, firing.state) == (clock.now(), FiringState.RUNNING)
+    assert count(eye, "processes") == 1
+    again = await timetable.schedules.get(schedule.key)
+    assert (again.upcoming, again.started_count) == (None, 1)
+
+
+async def test_a_trigger_leaves_what_is_due_as_it_is(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    schedule = await timetable.create()
+    clock.advance(MINUTE / 2)
+
+    await timetable.launches.trigger(schedule.key, policy=OverlapPolicy.ALLOW, idempotency_key=None)
+
+    assert (await timetable.schedules.get(schedule.key)).upcoming == schedule.upcoming
+    clock.advance(MINUTE / 2)
+    assert await timetable.fire_due() == ["skipped"]
+
+
+async def test_a_trigger_with_a_key_fires_once(
+    timetable: ScheduleDesk, rival: ScheduleDesk, clock: ManualClock, eye: Eye
+) -> None:
+    schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.ALLOW))
+    first = await timetable.launches.trigger(schedule.key, policy=None, idempotency_key="k")
+    clock.advance(MINUTE / 2)
+
+    second = await rival.launches.trigger(schedule.key, policy=None, idempotency_key="k")
+
+    assert second.instant == first.instant
+    assert count(eye, "processes") == 1
+
+
+async def test_triggers_of_one_key_at_once_fire_once(
+    timetable: ScheduleDesk, rival: ScheduleDesk, eye: Eye
+) -> None:
+    schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.ALLOW))
+
+    found = await asyncio.gather(
+        *(
+            each.launches.trigger(schedule.key, policy=None, idempotency_key="k")
+            for each in (timetable, rival) * 5
+        )
+    )
+
+    assert len({each.instant for each in found}) == 1
+    assert count(eye, "processes") == 1
+
+
+class TickingClock(ManualClock):
+    """Time that goes on with each look."""
+
+    def pinned(self) -> dt.datetime | None:
+        self.advance(dt.timedelta(microseconds=1))
+        return super().pinned()
+
+
+async def test_triggers_of_one_key_at_different_instants_fire_once(desk: Desk, eye: Eye) -> None:
+    ticking = schedule_desk(dataclasses.replace(desk, clock=TickingClock(desk.clock.now())))
+    schedule = await ticking.create(a_spec(overlap_policy=OverlapPolicy.ALLOW))
+
+    found = await asyncio.gather(
+        *(
+            ticking.launches.trigger(schedule.key, policy=None, idempotency_key="k")
+            for _ in range(10)
+        )
+    )
+
+    assert len({each.instant for each in found}) == 1
+    assert count(eye, "processes") == 1
+
+
+async def test_a_trigger_of_a_schedule_that_is_not_there_is_refused(
+    timetable: ScheduleDesk,
+) -> None:
+    with pytest.raises(job_errors.ScheduleNotFoundError):
+        await timetable.launches.trigger(fresh_schedule_key(), policy=None, idempotency_key=None)
+
+
+@pytest.mark.parametrize("has_queued", [False, True])
+@pytest.mark.parametrize("is_at_work", [False, True])
+@pytest.mark.parametrize("policy", OverlapPolicy)
+async def test_what_becomes_of_a_firing_is_what_the_table_says(
+    timetable: ScheduleDesk,
+    clock: ManualClock,
+    policy: OverlapPolicy,
+    is_at_work: bool,
+    has_queued: bool,
+) -> None:
+    schedule = await timetable.create(paused=True)
+
+    async def trigger(policy: OverlapPolicy) -> Firing:
+        clock.advance(dt.timedelta(seconds=1))
+        return await timetable.launches.trigger(schedule.key, policy=policy, idempotency_key=None)
+
+    first = await trigger(OverlapPolicy.SKIP)
+    if has_queued:
+        assert (await trigger(OverlapPolicy.QUEUE_ONE)).state is FiringState.QUEUED
+    if not is_at_work:
+        await timetable.desk.processes.remove(process_key("orders", first.process_id or ""))
+
+    firing = await trigger(policy)
+
+    says = decide(policy, FiringCause.TRIGGER, is_at_work=is_at_work, has_queued=has_queued)
+    assert (
+        firing.state
+        is {
+            Decision.START: FiringState.RUNNING,
+            Decision.QUEUE: FiringState.QUEUED,
+            Decision.SKIP: FiringState.SKIPPED,
+        }[says]
+    )

@@ -1,0 +1,416 @@
+"""Schedules as they are made, changed, listed and deleted; backfills, and what retention leaves."""
+
+import asyncio
+import datetime as dt
+from typing import Any
+
+import psycopg
+import pytest
+
+from progressor import errors, job_errors
+from progressor.domain.process import process_key
+from progressor.domain.schedule import (
+    CallTarget,
+    CronTimes,
+    FiringCause,
+    FiringState,
+    IntervalTimes,
+    OverlapPolicy,
+    Schedule,
+    StartTarget,
+    Upcoming,
+    schedule_key,
+)
+from progressor.domain.task import TaskType
+from tests.support.clock import ManualClock
+from tests.support.schedules import (
+    MINUTE,
+    ScheduleDesk,
+    a_spec,
+    fresh_schedule_key,
+    schedule_desk,
+)
+from tests.support.storage import Desk
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Eye = psycopg.Connection[Any]
+HOUR = dt.timedelta(hours=1)
+HOURLY = CronTimes("0 * * * *", "UTC")
+ALLOW = OverlapPolicy.ALLOW
+
+
+@pytest.fixture
+def timetable(desk: Desk) -> ScheduleDesk:
+    return schedule_desk(desk)
+
+
+async def test_a_schedule_is_kept_as_it_was_made(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    spec = a_spec(
+        StartTarget(args=b"x", caller_context={"a": "b"}, metadata={"n": 1}),
+        CronTimes("*/5 * * * *", "Europe/Berlin"),
+        jitter=dt.timedelta(seconds=3),
+        start_at=clock.now(),
+        end_at=clock.now() + HOUR,
+        overlap_policy=OverlapPolicy.QUEUE_ONE,
+        catch_up_window=dt.timedelta(days=366),
+    )
+    key = fresh_schedule_key()
+
+    made = await timetable.schedules.create(key, spec, paused=False, note="by hand")
+
+    assert made == await timetable.schedules.get(key)
+    assert (made.spec, made.note, made.revision) == (spec, "by hand", 1)
+    assert (made.created_at, made.updated_at) == (clock.now(), clock.now())
+
+
+async def test_an_id_is_taken_once(timetable: ScheduleDesk) -> None:
+    made = await timetable.create()
+
+    with pytest.raises(job_errors.ScheduleAlreadyExistsError):
+        await timetable.schedules.create(made.key, a_spec(), paused=False, note="")
+
+
+async def test_a_schedule_needs_a_namespace(timetable: ScheduleDesk) -> None:
+    key = schedule_key("nowhere", "nightly")
+
+    with pytest.raises(errors.NamespaceNotFoundError):
+        await timetable.schedules.create(key, a_spec(), paused=False, note="")
+
+
+async def test_a_list_goes_by_ids_and_leaves_args_out(timetable: ScheduleDesk) -> None:
+    spec = a_spec(StartTarget(args=b"large"))
+    keys = [schedule_key("orders", name) for name in ("b", "a", "C")]
+    for key in keys:
+        await timetable.schedules.create(key, spec, paused=True, note="")
+
+    first = await timetable.schedules.list("orders", after="", limit=2)
+    rest = await timetable.schedules.list("orders", after="a", limit=2)
+
+    assert [each.key.schedule_id for each in (*first, *rest)] == ["C", "a", "b"]
+    assert [each.spec.target for each in first] == [StartTarget()] * 2
+
+
+async def test_an_update_that_leaves_the_times_leaves_what_is_due(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    schedule = await timetable.create()
+    clock.advance(MINUTE)
+    spec = a_spec(StartTarget(args=b"new"), overlap_policy=ALLOW)
+
+    updated = await timetable.schedules.update(schedule.key, spec, expected_revision=1)
+
+    assert (updated.spec, updated.revision) == (spec, 2)
+    assert updated.upcoming == schedule.upcoming
+    assert await timetable.fire_due() == ["started"]
+
+
+async def test_an_update_of_the_times_counts_from_now(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    schedule = await timetable.create()
+    clock.advance(MINUTE)
+    times = IntervalTimes(dt.timedelta(seconds=10), clock.now())
+
+    updated = await timetable.schedules.update(
+        schedule.key, a_spec(times=times), expected_revision=0
+    )
+
+    at = clock.now() + dt.timedelta(seconds=10)
+    assert updated.upcoming == Upcoming(at, at)
+    assert await timetable.fire_due() == []
+
+
+async def test_an_update_makes_what_was_claimed_before_void(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    schedule = await timetable.create()
+    clock.advance(MINUTE)
+    [claimed] = await timetable.firings.claim_due(limit=10, lease=MINUTE)
+    await timetable.schedules.update(schedule.key, a_spec(times=HOURLY), expected_revision=0)
+
+    item = timetable.scan.planned(claimed)
+    assert item is not None
+    [done] = await timetable.launches.fire([item])
+    assert done.verdict == "changed"
+
+
+@pytest.mark.parametrize("change", ["update", "pause", "resume", "delete"])
+async def test_a_change_expects_a_schedule_and_its_revision(
+    timetable: ScheduleDesk, change: str
+) -> None:
+    schedules = timetable.schedules
+    made = await timetable.create()
+
+    async def apply(schedule: Schedule, revision: int) -> None:
+        key = schedule.key
+        match change:
+            case "update":
+                await schedules.update(key, a_spec(), expected_revision=revision)
+            case "pause":
+                await schedules.pause(key, note="", expected_revision=revision)
+            case "resume":
+                await schedules.resume(key, note="", expected_revision=revision)
+            case _:
+                await schedules.delete(key, expected_revision=revision)
+
+    with pytest.raises(job_errors.ScheduleChangedError) as caught:
+        await apply(made, 2)
+    assert (caught.value.expected, caught.value.actual) == (2, 1)
+    await schedules.delete(made.key, expected_revision=1)
+    with pytest.raises(job_errors.ScheduleNotFoundError):
+        await apply(made, 0)
+
+
+async def test_a_pause_lasts_until_it_is_resumed_and_is_not_made_up_for(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    schedule = await timetable.create()
+    paused = await timetable.schedules.pause(schedule.key, note="vacation", expected_revision=0)
+    assert (paused.paused, paused.note, paused.upcoming, paused.revision) == (
+        True, "vacation", None, 2,
+    )  # fmt: skip
+    clock.advance(HOUR)
+    assert await timetable.fire_due() == []
+
+    resumed = await timetable.schedules.resume(schedule.key, note="back", expected_revision=2)
+
+    assert (resumed.paused, resumed.note, resumed.revision) == (False, "back", 3)
+    assert resumed.upcoming is not None
+    assert clock.now() < resumed.upcoming.instant <= clock.now() + MINUTE
+    assert await timetable.fire_due() == []
+    clock.advance(MINUTE)
+    assert await timetable.fire_due() == ["started"]
+
+
+async def test_to_resume_what_is_not_paused_changes_the_note_alone(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    schedule = await timetable.create()
+    clock.advance(MINUTE)
+
+    resumed = await timetable.schedules.resume(schedule.key, note="so", expected_revision=0)
+
+    assert (resumed.note, resumed.upcoming) == ("so", schedule.upcoming)
+
+
+async def test_what_is_paused_stays_so_when_it_is_updated(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    schedule = await timetable.create(paused=True)
+    updated = await timetable.schedules.update(
+        schedule.key, a_spec(times=HOURLY), expected_revision=0
+    )
+
+    assert (updated.paused, updated.upcoming) == (True, None)
+    clock.advance(HOUR)
+    assert await timetable.fire_due() == []
+
+
+async def test_changes_at_once_are_all_made(timetable: ScheduleDesk) -> None:
+    schedule = await timetable.create()
+
+    await asyncio.gather(
+        *(
+            timetable.schedules.pause(schedule.key, note=str(n), expected_revision=0)
+            for n in range(4)
+        )
+    )
+
+    assert (await timetable.schedules.get(schedule.key)).revision == 5
+
+
+async def test_a_deleted_schedule_leaves_what_it_started(
+    timetable: ScheduleDesk, clock: ManualClock, eye: Eye
+) -> None:
+    schedule = await timetable.create()
+    clock.advance(MINUTE)
+    await timetable.fire_due()
+
+    await timetable.schedules.delete(schedule.key, expected_revision=0)
+
+    assert eye.execute("SELECT count(*) FROM progressor.firings").fetchone() == (0,)
+    assert eye.execute("SELECT count(*) FROM progressor.processes").fetchone() == (1,)
+
+
+async def test_a_namespace_takes_its_schedules_with_it(
+    timetable: ScheduleDesk, desk: Desk, eye: Eye
+) -> None:
+    eye.execute(
+        "INSERT INTO progressor.namespaces SELECT 'brief', 1, n.config, now(), now()"
+        " FROM progressor.namespaces n WHERE n.name = 'orders'"
+    )
+    key = fresh_schedule_key("brief")
+    await timetable.schedules.create(key, a_spec(), paused=False, note="")
+
+    await desk.namespaces.delete("brief")
+
+    with pytest.raises(job_errors.ScheduleNotFoundError):
+        await timetable.schedules.get(key)
+
+
+async def backfilled(
+    timetable: ScheduleDesk, schedule: Schedule, instants: list[dt.datetime], policy: OverlapPolicy
+) -> int:
+    upcoming = [Upcoming(each, each) for each in instants]
+    return await timetable.schedules.backfill(schedule, upcoming, policy)
+
+
+async def test_a_backfill_fires_what_started_nothing_before(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    spec = a_spec(overlap_policy=ALLOW, catch_up_window=MINUTE)
+    schedule = await timetable.create(spec)
+    clock.advance(3 * MINUTE)
+    assert await timetable.fire_due() == ["missed", "started", "started"]
+    last = (await timetable.last(schedule))[-1].instant
+    instants = [last - n * MINUTE for n in range(4)]
+
+    assert await backfilled(timetable, schedule, instants, ALLOW) == 2
+    started = [await timetable.look_at_queue() for _ in range(3)]
+
+    assert started == [["started"], ["started"], []]
+    firings = await timetable.last(schedule)
+    assert [each.cause for each in firings] == [
+        FiringCause.BACKFILL, FiringCause.BACKFILL, FiringCause.TIME, FiringCause.TIME,
+    ]  # fmt: skip
+    assert {each.state for each in firings} == {FiringState.RUNNING}
+    assert await backfilled(timetable, schedule, instants, ALLOW) == 0
+
+
+async def test_a_backfill_in_a_queue_goes_one_after_the_other(
+    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+) -> None:
+    schedule = await timetable.create(paused=True)
+    instants = [clock.now() - n * MINUTE for n in range(1, 4)]
+    assert await backfilled(timetable, schedule, instants, OverlapPolicy.QUEUE_ONE) == 3
+
+    order = []
+    for _ in instants:
+        assert await timetable.look_at_queue() == ["started"]
+        assert await timetable.look_at_queue() == []
+        running = [it for it in await timetable.last(schedule) if it.state is FiringState.RUNNING]
+        assert len(running) == 1
+        order.append(running[0].instant)
+        await desk.processes.remove(process_key("orders", running[0].process_id or ""))
+
+    assert order == instants[::-1]
+
+
+async def test_a_backfill_that_skips_starts_the_first_alone(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    schedule = await timetable.create(paused=True)
+    instants = [clock.now() - n * MINUTE for n in range(1, 4)]
+    await backfilled(timetable, schedule, instants, OverlapPolicy.SKIP)
+
+    said = [await timetable.look_at_queue() for _ in range(3)]
+
+    assert said == [["started"], ["skipped"], ["skipped"]]
+
+
+async def test_a_backfill_finds_the_schedule_as_it_was_read(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    schedule = await timetable.create()
+    await timetable.schedules.pause(schedule.key, note="", expected_revision=0)
+    with pytest.raises(job_errors.ScheduleChangedError):
+        await backfilled(timetable, schedule, [clock.now()], ALLOW)
+
+    await timetable.schedules.delete(schedule.key, expected_revision=0)
+    with pytest.raises(job_errors.ScheduleNotFoundError):
+        await backfilled(timetable, schedule, [clock.now()], ALLOW)
+
+
+async def test_what_was_refused_may_be_fired_again(
+    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+) -> None:
+    key = process_key("orders", "comes late")
+    target = CallTarget(task_type=TaskType.NOTIFY, process_id=key.process_id)
+    schedule = await timetable.create(a_spec(target))
+    clock.advance(MINUTE)
+    assert await timetable.fire_due() == ["refused"]
+    [firing] = await timetable.last(schedule)
+    await desk.started(key)
+
+    assert await backfilled(timetable, schedule, [firing.instant], ALLOW) == 1
+    assert await timetable.look_at_queue() == ["started"]
+    [firing] = await timetable.last(schedule)
+    assert (firing.state, firing.error) == (FiringState.RUNNING, None)
+
+
+async def deleted(timetable: ScheduleDesk, schedule: Schedule, kept: int, age: dt.timedelta) -> int:
+    return await timetable.firings.delete_old(schedule.key.slot, kept=kept, age=age)
+
+
+async def ended(timetable: ScheduleDesk, schedule: Schedule) -> None:
+    """Remove all that was started."""
+    for firing in await timetable.last(schedule):
+        if firing.process_id is not None:
+            await timetable.desk.processes.remove(process_key("orders", firing.process_id))
+
+
+async def test_retention_keeps_the_last_firings_and_what_is_at_work(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    schedule = await timetable.create(a_spec(overlap_policy=ALLOW))
+    clock.advance(5 * MINUTE)
+    await timetable.fire_due()
+    await ended(timetable, schedule)
+    clock.advance(5 * MINUTE)
+    await timetable.fire_due()
+
+    assert await deleted(timetable, schedule, 7, HOUR) == 3
+    assert await timetable.states(schedule) == ["gone"] * 2 + ["running"] * 5
+    assert await deleted(timetable, schedule, 1, HOUR) == 2
+    assert await timetable.states(schedule) == ["running"] * 5
+
+
+async def test_retention_deletes_what_is_too_old(
+    timetable: ScheduleDesk, clock: ManualClock
+) -> None:
+    schedule = await timetable.create()
+    clock.advance(MINUTE)
+    await timetable.fire_due()
+    await ended(timetable, schedule)
+    await timetable.schedules.pause(schedule.key, note="", expected_revision=0)
+    clock.advance(HOUR)
+
+    assert await deleted(timetable, schedule, 100, 2 * HOUR) == 0
+    assert await deleted(timetable, schedule, 100, MINUTE) == 1
+
+
+async def test_what_retention_has_deleted_is_not_fired_again(
+    timetable: ScheduleDesk, clock: ManualClock, eye: Eye
+) -> None:
+    schedule = await timetable.create(a_spec(overlap_policy=ALLOW))
+    clock.advance(3 * MINUTE)
+    await timetable.fire_due()
+    instants = [each.instant for each in await timetable.last(schedule)]
+    await ended(timetable, schedule)
+    assert await deleted(timetable, schedule, 1, HOUR) == 2
+
+    with pytest.raises(errors.InvalidRequestError, match="is gone: whether they happened"):
+        await backfilled(timetable, schedule, instants, ALLOW)
+    with pytest.raises(errors.InvalidRequestError):
+        await backfilled(timetable, schedule, instants[:1], ALLOW)
+    before = instants[0] - MINUTE
+    assert await backfilled(timetable, schedule, [before, instants[-1]], ALLOW) == 1
+    assert eye.execute("SELECT count(*) FROM progressor.processes").fetchone() == (0,)
+
+
+async def test_the_scan_forgets_some_slots_a_round(
+    timetable: ScheduleDesk, clock: ManualClock, eye: Eye, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("progressor.scanner.schedules.KEPT", 0)
+    await timetable.create()
+    clock.advance(MINUTE)
+    await timetable.fire_due()
+    eye.execute("DELETE FROM progressor.processes")
+
+    for _ in range(32):
+        await timetable.scan.forget()
+
+    assert eye.execute("SELECT count(*) FROM progressor.firings").fetchone() == (0,)

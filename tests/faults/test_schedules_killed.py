@@ -1,0 +1,163 @@
+"""An hour of a minutely schedule, two minutes a second, while replicas are killed: each fires once.
+
+What half of the firings start removes itself at once, so that neither its process nor anything that
+hangs on it could tell a second start from the first.
+"""
+
+import asyncio
+import contextlib
+import datetime as dt
+import random
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psycopg
+
+from progressor.domain.schedule import instant_text
+from progressor.sdk import Client, NamespaceConfig
+from progressor.v1 import schedule_service_pb2 as messages
+from progressor.v1.processor_service_pb2 import Complete, ProcessResponse, RemoveProcess
+from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceStub
+from tests.support.fast_engine import FastClock
+from tests.support.points import PATIENCE_SECONDS
+from tests.support.processor import Answer, ScriptedProcessor
+from tests.support.replica import SETTINGS, serving
+
+SPEED = 120.0
+MINUTE = dt.timedelta(minutes=1)
+FLAGS = {
+    **SETTINGS,
+    "replica.heartbeat_interval_seconds": "0.2",
+    # 1 s, as fast as time goes.
+    "replica.lease_timeout_seconds": "120",
+    "replica.step_grace_seconds": "60",
+}
+
+
+class Crew:
+    """Two replicas, each of which is killed and replaced again and again."""
+
+    def __init__(self, conninfo: str, directory: Path, begun_at: float) -> None:
+        self._conninfo = conninfo
+        self._directory = directory
+        self._begun_at = begun_at
+        self.kill_count = 0
+        self.addresses = [f"unix:{directory}/{name}.sock" for name in ("a", "b")]
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+
+    async def start(self, address: str) -> None:
+        flags = {**FLAGS, "database.dsn": self._conninfo, "server.bind": address}
+        self._processes[address] = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.support.fast_engine", str(SPEED), str(self._begun_at),
+            *(f"{key}={value}" for key, value in flags.items()),
+            stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        await serving(address)
+
+    async def kill(self, address: str) -> None:
+        self._processes[address].kill()
+        await self._processes[address].wait()
+        self.kill_count += 1
+
+    async def end(self) -> None:
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def crew_of(conninfo: str, directory: Path, begun_at: float) -> AsyncIterator[Crew]:
+    crew = Crew(conninfo, directory, begun_at)
+    try:
+        for address in crew.addresses:
+            await crew.start(address)
+        yield crew
+    finally:
+        await crew.end()
+
+
+LEAVES = Answer(ProcessResponse(remove=RemoveProcess()))
+STAYS = Answer(ProcessResponse(complete=Complete()))
+
+
+async def test_a_minutely_schedule_fires_each_minute_once_while_replicas_are_killed(
+    own_database: str, tmp_path: Path, chance: random.Random
+) -> None:
+    begun_at = time.time()
+    clock = FastClock(SPEED, begun_at)
+    async with (
+        ScriptedProcessor(one_at_a_time=False) as processor,
+        crew_of(own_database, tmp_path, begun_at) as crew,
+    ):
+        first = await _made(crew.addresses[0], processor)
+        instants = [first + n * MINUTE for n in range(61)]
+        for instant in instants:
+            step = LEAVES if instant.minute % 2 else STAYS
+            processor.on_process(f"minutely/{instant_text(instant)}", step)
+        while clock.now() < instants[-1]:
+            await asyncio.sleep(chance.uniform(0.1, 1.0))  # how long it lives: by chance
+            address = chance.choice(crew.addresses)
+            await crew.kill(address)
+            await crew.start(address)
+        await _started(own_database, instants[-1])
+
+    with psycopg.connect(own_database) as eye:
+        fired = eye.execute(
+            "SELECT instant, process_id, task_id FROM progressor.firings"
+            " WHERE instant <= %s ORDER BY instant",
+            (instants[-1],),
+        ).fetchall()
+        # By the time of the judge, who comes last, it has been due for months.
+        eye.execute(
+            "UPDATE progressor.schedules SET (paused, next_instant, next_at) = (true, NULL, NULL)"
+        )
+    assert crew.kill_count >= 5
+    assert [row[0] for row in fired] == instants
+    # A second start would have drawn a task of its own.
+    tasks: dict[str, set[int]] = {}
+    for request in processor.requests:
+        tasks.setdefault(request.process.process_id, set()).add(request.task.task_id)
+    assert {row[1]: {row[2]} for row in fired} == {
+        process_id: tasks.get(process_id) for _, process_id, _ in fired
+    }
+
+
+async def _made(address: str, processor: ScriptedProcessor) -> dt.datetime:
+    """Make the namespace and the schedule, and return its first instant."""
+    async with Client(address, namespace="clocks") as client:
+        targets = (processor.target,)
+        await client.create_namespace(NamespaceConfig(name="clocks", processor_targets=targets))
+    spec = messages.ScheduleSpec(
+        cron=messages.CronTimes(expression="* * * * *"),
+        overlap_policy=messages.OVERLAP_POLICY_ALLOW,
+        start=messages.ScheduledStart(),
+    )
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub: Any = ScheduleServiceStub(channel)
+        created = await stub.CreateSchedule(
+            messages.CreateScheduleRequest(namespace="clocks", schedule_id="minutely", spec=spec)
+        )
+    first: dt.datetime = created.schedule.next_instant.ToDatetime(dt.UTC)
+    return first
+
+
+async def _started(conninfo: str, last: dt.datetime) -> None:
+    """Wait until the last firing has happened, and all that was started has ended."""
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as eye,
+    ):
+        while True:
+            cursor = await eye.execute(
+                "SELECT EXISTS (SELECT FROM progressor.firings WHERE instant = %s)"
+                " AND NOT EXISTS (SELECT FROM progressor.processes WHERE status = 'init')",
+                (last,),
+            )
+            if await cursor.fetchone() == (True,):
+                return
+            await asyncio.sleep(0.05)  # until the tables say so

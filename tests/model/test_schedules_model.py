@@ -1,0 +1,240 @@
+"""Overlap policies on PostgreSQL against a model that knows nothing of transactions.
+
+A course of deeds on one schedule: minutes pass, what was started ends in some way, the queue is
+looked at, triggers and backfills come, the schedule is paused, resumed and given another policy.
+After each deed every firing is where the model has it, and each started exactly one process.
+"""
+
+import asyncio
+import dataclasses
+import datetime as dt
+from typing import Literal
+
+import psycopg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from progressor.domain.intent import Complete
+from progressor.domain.process import process_key
+from progressor.domain.schedule import Firing, OverlapPolicy, Schedule, Upcoming
+from tests.support.clock import ManualClock
+from tests.support.schedules import MINUTE, ScheduleDesk, a_spec, schedule_desk
+from tests.support.storage import BROKEN, create_namespace, empty, running_desks, success
+
+How = Literal["done", "failed", "gone"]
+POLICIES = list(OverlapPolicy)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tick:
+    """A minute passes, and what is due is fired."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """The queue is looked at."""
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """One of what is at work ends."""
+
+    which: int
+    how: How
+
+
+@dataclasses.dataclass(frozen=True)
+class Trigger:
+    """It is triggered."""
+
+    policy: OverlapPolicy | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Backfill:
+    """Minutes before now are backfilled, from some on, so many."""
+
+    ago: int
+    count: int
+    policy: OverlapPolicy
+
+
+@dataclasses.dataclass(frozen=True)
+class Pause:
+    """It is paused, or goes on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """It has another policy from now on."""
+
+    policy: OverlapPolicy
+
+
+Deed = Tick | Look | End | Trigger | Backfill | Pause | Change
+
+DEEDS = st.lists(
+    st.one_of(
+        st.builds(Tick),
+        st.builds(Tick),
+        st.builds(Look),
+        st.builds(Look),
+        st.builds(End, st.integers(0, 5), st.sampled_from(["done", "failed", "gone"])),
+        st.builds(Trigger, st.one_of(st.none(), st.sampled_from(POLICIES))),
+        st.builds(
+            Backfill,
+            st.integers(1, 9),
+            st.integers(1, 4),
+            st.sampled_from([it for it in POLICIES if it is not OverlapPolicy.CANCEL_PREVIOUS]),
+        ),
+        st.builds(Pause),
+        st.builds(Change, st.sampled_from(POLICIES)),
+    ),
+    max_size=25,
+)
+
+
+class Model:
+    """Where each firing is, by its instant: a word of FiringState."""
+
+    def __init__(self, policy: OverlapPolicy, now: dt.datetime) -> None:
+        self.policy = policy
+        self.paused = False
+        self.next = now + MINUTE
+        self.states: dict[dt.datetime, str] = {}
+        self.queue: dict[dt.datetime, tuple[OverlapPolicy, bool]] = {}
+        """By the instant: the policy, and whether it is of a backfill."""
+
+    @property
+    def at_work(self) -> list[dt.datetime]:
+        return sorted(it for it, state in self.states.items() if state == "running")
+
+    def fire(self, instant: dt.datetime, policy: OverlapPolicy) -> None:
+        waiting = [it for it, (_, is_backfill) in self.queue.items() if not is_backfill]
+        if policy is OverlapPolicy.CANCEL_PREVIOUS:
+            for each in self.at_work:
+                self.states[each] = "cancelled"
+        elif policy is OverlapPolicy.SKIP and self.at_work:
+            self.states[instant] = "skipped"
+            return
+        elif policy is OverlapPolicy.QUEUE_ONE and (self.at_work or waiting):
+            if self.at_work and waiting:
+                self.states[instant] = "skipped"
+                return
+            self.queue[instant] = (policy, False)
+            self.states[instant] = "queued"
+            return
+        self.states[instant] = "running"
+
+    def look(self) -> None:
+        if not self.queue:
+            return
+        instant = min(self.queue)
+        policy, _ = self.queue[instant]
+        if policy is OverlapPolicy.QUEUE_ONE and self.at_work:
+            return
+        del self.queue[instant]
+        if policy is OverlapPolicy.SKIP and self.at_work:
+            self.states[instant] = "skipped"
+        else:
+            self.states[instant] = "running"
+
+    def backfill(self, instants: list[dt.datetime], policy: OverlapPolicy) -> None:
+        for each in instants:
+            if self.states.get(each) in {None, "skipped"}:
+                self.states[each] = "queued"
+                self.queue[each] = (policy, True)
+
+
+class Play:
+    """The same deeds, done to both."""
+
+    def __init__(self, timetable: ScheduleDesk, clock: ManualClock, schedule: Schedule) -> None:
+        self.timetable, self.clock, self.schedule = timetable, clock, schedule
+        self.model = Model(schedule.spec.timing.overlap_policy, clock.now())
+
+    async def do(self, deed: Deed) -> None:  # noqa: C901  one case for each deed
+        timetable, model, key = self.timetable, self.model, self.schedule.key
+        match deed:
+            case Tick():
+                self.clock.advance(model.next - self.clock.now())
+                await timetable.fire_due()
+                if not model.paused:
+                    model.fire(model.next, model.policy)
+                model.next += MINUTE
+            case Look():
+                await timetable.look_at_queue()
+                model.look()
+            case End(which, how):
+                if model.at_work:
+                    await self._end(model.at_work[which % len(model.at_work)], how)
+            case Trigger(policy):
+                self.clock.advance(dt.timedelta(milliseconds=1))
+                await timetable.launches.trigger(key, policy=policy, idempotency_key=None)
+                model.fire(self.clock.now(), policy or model.policy)
+            case Backfill(ago, count, policy):
+                past = model.next - (ago + 1) * MINUTE
+                instants = [past - n * MINUTE for n in range(count)]
+                schedule = await timetable.schedules.get(key)
+                upcoming = [Upcoming(it, it) for it in instants]
+                await timetable.schedules.backfill(schedule, upcoming, policy)
+                model.backfill(instants, policy)
+            case Pause():
+                change = timetable.schedules.resume if model.paused else timetable.schedules.pause
+                await change(key, note="", expected_revision=0)
+                model.paused = not model.paused
+            case Change(policy):
+                spec = a_spec(overlap_policy=policy)
+                await timetable.schedules.update(key, spec, expected_revision=0)
+                model.policy = policy
+
+    async def _end(self, instant: dt.datetime, how: How) -> None:
+        desk = self.timetable.desk
+        [firing] = [it for it in await self.firings() if it.instant == instant]
+        key = process_key("orders", firing.process_id or "")
+        if how == "gone":
+            await desk.processes.remove(key)
+        else:
+            [claimed] = await desk.claim(key, firing.task_id)
+            await desk.settled(
+                claimed.task, success(Complete(result=b"")) if how == "done" else BROKEN
+            )
+        self.model.states[instant] = how
+
+    async def firings(self) -> list[Firing]:
+        return list(await self.timetable.last(self.schedule))
+
+    async def judge(self) -> None:
+        firings = await self.firings()
+        assert {it.instant: it.state.value for it in firings} == dict(
+            sorted(self.model.states.items())
+        )
+        started = [it.task_id for it in firings if it.task_id is not None]
+        assert len(set(started)) == len(started)
+        schedule = await self.timetable.schedules.get(self.schedule.key)
+        assert schedule.started_count == len(started)
+        assert (schedule.upcoming is None) is self.model.paused
+
+
+async def run(database: str, policy: OverlapPolicy, deeds: list[Deed]) -> None:
+    clock = ManualClock()
+    async with running_desks(database, clock=clock) as (desk,):
+        timetable = schedule_desk(desk)
+        schedule = await timetable.create(a_spec(overlap_policy=policy))
+        play = Play(timetable, clock, schedule)
+        for deed in deeds:
+            await play.do(deed)
+            await play.judge()
+
+
+def test_every_firing_is_where_the_model_has_it(database: str) -> None:
+    create_namespace(database)
+    with psycopg.connect(database, autocommit=True) as eye:
+
+        @settings(settings())
+        @given(policy=st.sampled_from(POLICIES), deeds=DEEDS)
+        def agrees(policy: OverlapPolicy, deeds: list[Deed]) -> None:
+            empty(eye, keep=("namespaces", "replicas"))
+            asyncio.run(run(database, policy, deeds))
+
+        agrees()

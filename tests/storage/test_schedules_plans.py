@@ -1,0 +1,115 @@
+"""What fires schedules reads what it fires: not the other schedules, nor what has been fired."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor.domain.schedule import OverlapPolicy, ScheduleKey
+from progressor.storage.firings import FIRST
+from progressor.storage.pools import Connection
+from tests.support.clock import START, ManualClock
+from tests.support.schedules import MINUTE, ScheduleDesk, a_spec, schedule_desk
+from tests.support.storage import LEASE_TIMEOUT, Desk, connect, create_namespace, running_desks
+from tests.support.storage_reads import Reads, reads_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SCHEDULES, FIRINGS_EACH, BATCH = 20_000, 10, 50
+PER_ITEM = 12
+"""Rows that may be read per table for one schedule: its own, by several statements."""
+
+_SCHEDULES = """
+    INSERT INTO progressor.schedules
+    SELECT (jsonb_populate_record(s, jsonb_build_object(
+        'slot', mod(n, 1024), 'schedule_id', 'seeded-' || n,
+        'next_instant', %(start)s + n * '1 h'::interval,
+        'next_at', %(start)s + n * '1 h'::interval))).*
+    FROM progressor.schedules s, generate_series(1, %(count)s) n"""
+_FIRINGS = """
+    INSERT INTO progressor.firings
+        (slot, namespace, schedule_id, instant, cause, state, overlap_policy, due_at, fired_at,
+        started_at, process_slot, process_id, task_type, task_id)
+    SELECT s.slot, s.namespace, s.schedule_id, at, 'time', 'done', 'skip', at, at, at, 1,
+        'seeded', 'init', 1
+    FROM progressor.schedules s, generate_series(%(start)s - %(each)s * '1 h'::interval,
+        %(start)s - '1 h'::interval, '1 h') at"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["planned", "analyzed"])
+async def filled(
+    cluster: Any, request: pytest.FixtureRequest
+) -> AsyncIterator[tuple[Connection, ManualClock]]:
+    """Return a connection to a database with schedules that are due some time after START.
+
+    Its plans were made while there was one schedule, or for as many as there are.
+    """
+    conninfo = cluster.create_database("progressor_template")
+    create_namespace(conninfo)
+    clock = ManualClock()
+    connection = await connect(conninfo)
+    async with running_desks(conninfo, clock=clock) as (desk,):
+        await schedule_desk(desk).create(a_spec(overlap_policy=OverlapPolicy.QUEUE_ONE))
+        await reads_of(connection, clock, _everything)
+        with psycopg.connect(conninfo, autocommit=True) as filler:
+            named = {"start": START, "count": SCHEDULES, "each": FIRINGS_EACH}
+            filler.execute(_SCHEDULES.encode(), named)
+            filler.execute(_FIRINGS.encode(), named)
+            if request.param == "analyzed":
+                filler.execute("ANALYZE progressor.schedules, progressor.firings")
+        yield connection, clock
+    await connection.close()
+    cluster.drop_database(conninfo)
+
+
+async def _everything(desk: Desk) -> None:
+    """Have each statement planned."""
+    timetable = schedule_desk(desk)
+    clock = desk.clock
+    assert isinstance(clock, ManualClock)
+    await _fire(timetable)
+    await timetable.firings.find_queued(after=FIRST, limit=BATCH)
+    await timetable.firings.seconds_until_due()
+    await timetable.firings.last(ScheduleKey(1, "orders", "seeded-1"), limit=10)
+
+
+async def _fire(timetable: ScheduleDesk) -> None:
+    due = await timetable.firings.claim_due(limit=BATCH, lease=LEASE_TIMEOUT)
+    items = [item for each in due if (item := timetable.scan.planned(each)) is not None]
+    if items:
+        await timetable.launches.fire(items)
+
+
+async def _queue(timetable: ScheduleDesk) -> None:
+    await timetable.firings.find_queued(after=FIRST, limit=BATCH)
+
+
+async def _look(timetable: ScheduleDesk) -> None:
+    await timetable.firings.seconds_until_due()
+
+
+async def _read(timetable: ScheduleDesk) -> None:
+    await timetable.firings.last(ScheduleKey(1, "orders", "seeded-1"), limit=10)
+    await timetable.schedules.list("orders", after="seeded-1", limit=10)
+
+
+@pytest.mark.parametrize(
+    ("work", "items"), [(_fire, BATCH), (_queue, 1), (_look, 1), (_read, 20)],
+    ids=["fire", "queue", "look", "read"],
+)  # fmt: skip
+async def test_no_statement_reads_more_than_what_it_is_about(
+    filled: tuple[Connection, ManualClock],
+    work: Callable[[ScheduleDesk], Awaitable[None]],
+    items: int,
+) -> None:
+    connection, clock = filled
+    clock.advance(START + BATCH * 60 * MINUTE - clock.now())
+
+    reads = await reads_of(connection, clock, lambda desk: work(schedule_desk(desk)))
+
+    for table in ("schedules", "firings", "processes"):
+        found = reads.get(table, Reads(sequential=0, by_index=0))
+        assert found.sequential == 0, f"{table} is read as a whole"
+        assert found.by_index <= PER_ITEM * items, f"{table}: {found}"

@@ -1,0 +1,329 @@
+"""ScheduleService on the real engine: schedules are made, fire by themselves, and are told of."""
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from google.protobuf import duration_pb2, timestamp_pb2
+
+from progressor.domain.task import TaskType
+from progressor.sdk import ProcessStatus
+from progressor.v1 import schedule_service_pb2 as messages
+from progressor.v1.nodes_pb2 import NodeSpec
+from progressor.v1.processor_service_pb2 import Complete
+from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceStub
+from progressor.v1.types_pb2 import TASK_TYPE_INIT
+from tests.support.api_engine import end_of, failure, violations_of
+from tests.support.points import PATIENCE_SECONDS
+from tests.support.processor import Hang
+from tests.support.replica import (
+    Stage,
+    answering,
+    open_stage,
+    running_replica,
+)
+
+if TYPE_CHECKING:
+    from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceAsyncStub
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Code = grpc.StatusCode
+SECONDLY = messages.CronTimes(expression="* * * * * *")
+NEVER = messages.CronTimes(expression="0 0 29 2 *")
+
+
+class Timetable:
+    """What a test asks of the schedules of its stage."""
+
+    def __init__(self, stage: Stage, stub: "ScheduleServiceAsyncStub") -> None:
+        self.stage, self.stub = stage, stub
+
+    def named(self, schedule_id: str = "nightly") -> dict[str, Any]:
+        return {"namespace": self.stage.namespace, "schedule_id": schedule_id}
+
+    async def create(self, schedule_id: str = "nightly", **fields: Any) -> messages.Schedule:
+        chosen = {"cron": NEVER, "start": messages.ScheduledStart(), **fields}
+        spec = messages.ScheduleSpec(**{k: v for k, v in chosen.items() if v is not None})
+        request = messages.CreateScheduleRequest(**self.named(schedule_id), spec=spec)
+        return (await self.stub.CreateSchedule(request)).schedule
+
+    async def get(
+        self, schedule_id: str = "nightly", **fields: Any
+    ) -> messages.GetScheduleResponse:
+        return await self.stub.GetSchedule(
+            messages.GetScheduleRequest(**self.named(schedule_id), **fields)
+        )
+
+    async def trigger(self, schedule_id: str = "nightly", **fields: Any) -> messages.Firing:
+        request = messages.TriggerScheduleRequest(**self.named(schedule_id), **fields)
+        return (await self.stub.TriggerSchedule(request)).firing
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def timetable(stage: Stage) -> AsyncIterator[Timetable]:
+    """Return the schedules of a stage, which are deleted when it ends."""
+    async with grpc.aio.insecure_channel(stage.replica.address) as channel:
+        stub: Any = ScheduleServiceStub(channel)
+        yield Timetable(stage, stub)
+        listed = await stub.ListSchedules(messages.ListSchedulesRequest(namespace=stage.namespace))
+        for schedule in listed.schedules:
+            await stub.DeleteSchedule(
+                messages.DeleteScheduleRequest(
+                    namespace=stage.namespace, schedule_id=schedule.schedule_id
+                )
+            )
+
+
+def duration(seconds: float) -> duration_pb2.Duration:
+    made = duration_pb2.Duration()
+    made.FromMicroseconds(int(seconds * 1_000_000))
+    return made
+
+
+def timestamp(at: dt.datetime) -> timestamp_pb2.Timestamp:
+    made = timestamp_pb2.Timestamp()
+    made.FromDatetime(at)
+    return made
+
+
+async def test_a_schedule_fires_by_itself_soon_after_it_is_made(timetable: Timetable) -> None:
+    """No scan comes in this engine: the loop wakes by itself."""
+    stage = timetable.stage
+    await timetable.create(cron=SECONDLY, overlap_policy=messages.OVERLAP_POLICY_ALLOW)
+
+    await stage.points.wait("fired", 2, namespace=stage.namespace, verdict="started")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        requests = await stage.processor.received(2)
+
+    assert [each.task.type for each in requests[:2]] == [TASK_TYPE_INIT] * 2
+    got = await timetable.get()
+    assert got.schedule.started_count >= 2
+    first, second, *_ = got.last_firings[::-1]
+    assert second.instant.ToDatetime() - first.instant.ToDatetime() == dt.timedelta(seconds=1)
+    assert first.process_id == f"nightly/{first.instant.ToDatetime().isoformat()}Z"
+
+
+async def test_a_schedule_tells_what_comes_and_what_was(timetable: Timetable) -> None:
+    times = messages.CronTimes(expression="0 3 * * *", time_zone="Europe/Berlin")
+    made = await timetable.create(cron=times, jitter=duration(60))
+    await timetable.trigger()
+
+    got = await timetable.get(next_count=3, last_count=5)
+
+    assert got.schedule.spec.cron == times
+    comes = [each.instant.ToDatetime(dt.UTC) for each in got.next_firings]
+    assert comes[0] == made.next_instant.ToDatetime(dt.UTC)
+    assert all(
+        dt.timedelta() <= each.due_at.ToDatetime() - each.instant.ToDatetime() < dt.timedelta(0, 60)
+        for each in got.next_firings
+    )
+    assert len(comes) == 3
+    assert [each.cause for each in got.last_firings] == [messages.FIRING_CAUSE_TRIGGER]
+    assert not (await timetable.get(next_count=0, last_count=0)).next_firings
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        ({"complete": Complete()}, messages.FIRING_STATE_DONE),
+        ({"failure": {"code": 13, "message": "broke"}}, messages.FIRING_STATE_FAILED),
+        ({"remove": {}}, messages.FIRING_STATE_GONE),
+        ({}, messages.FIRING_STATE_RUNNING),
+    ],
+    ids=["done", "failed", "gone", "running"],
+)
+async def test_a_firing_tells_how_what_it_started_ended(
+    timetable: Timetable, fields: dict[str, Any], state: int
+) -> None:
+    stage = timetable.stage
+    stage.processor.on_type(TASK_TYPE_INIT, answering(**fields))
+    await timetable.create()
+
+    firing = await timetable.trigger()
+    await stage.settled(firing.process_id)
+
+    [last] = (await timetable.get()).last_firings
+    assert (last.state, last.task_id) == (state, firing.task_id)
+
+
+async def test_a_trigger_meets_what_is_at_work(timetable: Timetable) -> None:
+    stage = timetable.stage
+    hang = Hang()
+    stage.processor.on_type(TASK_TYPE_INIT, hang)
+    await timetable.create()
+    first = await timetable.trigger(idempotency_key="one")
+    await stage.asked(first.process_id)
+
+    again = await timetable.trigger(idempotency_key="one")
+    other = await timetable.trigger()
+    beside = await timetable.trigger(overlap_policy=messages.OVERLAP_POLICY_ALLOW)
+
+    assert again.instant == first.instant
+    assert other.state == messages.FIRING_STATE_SKIPPED
+    assert beside.state == messages.FIRING_STATE_RUNNING
+    hang.released.set()
+
+
+async def test_the_previous_one_is_cancelled_and_its_step_fenced_off(timetable: Timetable) -> None:
+    stage = timetable.stage
+    hang = Hang()
+    stage.processor.on_type(TASK_TYPE_INIT, hang, answering(complete=Complete()))
+    await timetable.create(overlap_policy=messages.OVERLAP_POLICY_CANCEL_PREVIOUS)
+    first = await timetable.trigger()
+    await stage.asked(first.process_id)
+
+    second = await timetable.trigger()
+    hang.released.set()
+    await stage.settled(second.process_id)
+
+    states = [each.state for each in (await timetable.get()).last_firings]
+    assert states == [messages.FIRING_STATE_DONE, messages.FIRING_STATE_CANCELLED]
+    cancelled = await stage.client.get(first.process_id)
+    assert cancelled.process.status is ProcessStatus.ERROR
+    assert cancelled.process.detail == "SCHEDULE_CANCELLED"
+
+
+async def test_a_call_of_a_schedule_reaches_its_process(timetable: Timetable) -> None:
+    stage = timetable.stage
+    await stage.running("order-1", answering())
+    call = messages.ScheduledCall(process_id="order-1", args=b"tick", caller_context={"a": "b"})
+    await timetable.create(start=None, call=call)
+
+    await timetable.trigger()
+    await stage.asked("order-1", 2)
+
+    task = stage.asked_for("order-1")[1].task
+    assert task.args == b"tick"
+
+
+async def test_a_job_of_a_schedule_is_done_node_by_node(timetable: Timetable) -> None:
+    stage = timetable.stage
+    stage.processor.on_type(TASK_TYPE_INIT, answering(complete=Complete(result=b"x")))
+    nodes = [NodeSpec(name="a"), NodeSpec(name="b", predecessors=["a"])]
+    await timetable.create(start=None, job=messages.ScheduledJob(nodes=nodes))
+
+    firing = await timetable.trigger()
+    await stage.asked(f"{firing.process_id}/b")
+
+    await stage.points.wait("settled", key=stage.key(firing.process_id), task_type=TaskType.JOIN)
+    [last] = (await timetable.get()).last_firings
+    assert last.state == messages.FIRING_STATE_DONE
+
+
+async def test_all_that_is_wrong_with_a_schedule_is_told(timetable: Timetable) -> None:
+    bad = messages.CronTimes(expression="0 25 * * *", time_zone="Mars")
+    error = await failure(timetable.create(cron=bad, jitter=duration(-1)))
+
+    assert error.code() is Code.INVALID_ARGUMENT
+    assert violations_of(error) == {
+        "spec.cron.expression": "'25' is no hour, in '0 25 * * *'",
+        "spec.cron.time_zone": ("'Mars' is no time zone of the IANA database, as Europe/Berlin is"),
+        "spec.jitter": "-1.0 s is below 0",
+    }
+
+
+async def test_a_job_whose_node_has_no_place_is_refused(timetable: Timetable) -> None:
+    nodes = [NodeSpec(name="a", namespace="nowhere")]
+    error = await failure(timetable.create(start=None, job=messages.ScheduledJob(nodes=nodes)))
+
+    assert list(violations_of(error)) == ["spec.job.nodes[0].namespace"]
+
+
+async def test_what_is_not_there_or_taken_or_changed_is_told_so(timetable: Timetable) -> None:
+    code, info = await end_of(timetable.get())
+    assert (code, info.reason) == (Code.NOT_FOUND, "SCHEDULE_NOT_FOUND")
+    assert info.metadata["schedule_id"] == "nightly"
+    await timetable.create()
+    code, info = await end_of(timetable.create())
+    assert (code, info.reason) == (Code.ALREADY_EXISTS, "SCHEDULE_ALREADY_EXISTS")
+    pause = messages.PauseScheduleRequest(**timetable.named(), expected_revision=7)
+    code, info = await end_of(timetable.stub.PauseSchedule(pause))
+    assert (code, info.reason) == (Code.ABORTED, "SCHEDULE_CHANGED")
+    assert (info.metadata["expected"], info.metadata["actual"]) == ("7", "1")
+    request = messages.CreateScheduleRequest(namespace="nowhere", schedule_id="a")
+    code, info = await end_of(timetable.stub.CreateSchedule(request))
+    assert (code, info.reason) == (Code.NOT_FOUND, "NAMESPACE_NOT_FOUND")
+
+
+async def test_a_schedule_is_changed_paused_resumed_and_deleted(timetable: Timetable) -> None:
+    made = await timetable.create()
+    spec = messages.ScheduleSpec(
+        interval=messages.IntervalTimes(every=duration(3600)), start=messages.ScheduledStart()
+    )
+    updated = await timetable.stub.UpdateSchedule(
+        messages.UpdateScheduleRequest(**timetable.named(), spec=spec, expected_revision=1)
+    )
+    paused = await timetable.stub.PauseSchedule(
+        messages.PauseScheduleRequest(**timetable.named(), note="vacation")
+    )
+    resumed = await timetable.stub.ResumeSchedule(
+        messages.ResumeScheduleRequest(**timetable.named(), expected_revision=3)
+    )
+    await timetable.stub.DeleteSchedule(messages.DeleteScheduleRequest(**timetable.named()))
+
+    assert updated.schedule.spec.WhichOneof("times") == "interval"
+    assert updated.schedule.next_at != made.next_at
+    assert (paused.schedule.paused, paused.schedule.note) == (True, "vacation")
+    assert not paused.schedule.HasField("next_at")
+    assert (resumed.schedule.paused, resumed.schedule.revision) == (False, 4)
+    assert (await failure(timetable.get())).code() is Code.NOT_FOUND
+
+
+async def test_schedules_are_listed_page_by_page(timetable: Timetable) -> None:
+    for name in ("c", "a", "b"):
+        await timetable.create(name)
+    request = messages.ListSchedulesRequest(namespace=timetable.stage.namespace, page_size=2)
+
+    first = await timetable.stub.ListSchedules(request)
+    request.page_token = first.next_page_token
+    rest = await timetable.stub.ListSchedules(request)
+
+    assert [each.schedule_id for each in (*first.schedules, *rest.schedules)] == ["a", "b", "c"]
+    assert not rest.next_page_token
+
+
+async def test_a_backfill_tells_how_many_it_fires(timetable: Timetable) -> None:
+    await timetable.create(cron=messages.CronTimes(expression="0 * * * *"))
+    until = dt.datetime.now(dt.UTC).replace(minute=30, second=0) - dt.timedelta(hours=1)
+    request = messages.BackfillScheduleRequest(
+        **timetable.named(), since=timestamp(until - dt.timedelta(hours=3)), until=timestamp(until)
+    )
+
+    first = await timetable.stub.BackfillSchedule(request)
+    second = await timetable.stub.BackfillSchedule(request)
+
+    assert (first.instant_count, first.queued_count) == (3, 3)
+    assert (second.instant_count, second.queued_count) == (3, 0)
+    request.since.FromDatetime(until - dt.timedelta(days=100))
+    error = await failure(timetable.stub.BackfillSchedule(request))
+    assert list(violations_of(error)) == ["until"]
+
+
+async def test_what_is_queued_is_started_by_the_scan(own_database: str) -> None:
+    async with (
+        running_replica(own_database) as replica,
+        open_stage(replica) as stage,
+        grpc.aio.insecure_channel(replica.address) as channel,
+    ):
+        stub: Any = ScheduleServiceStub(channel)
+        timetable = Timetable(stage, stub)
+        hang = Hang()
+        stage.processor.on_type(TASK_TYPE_INIT, hang)
+        await timetable.create(overlap_policy=messages.OVERLAP_POLICY_QUEUE_ONE)
+        first = await timetable.trigger()
+        second = await timetable.trigger()
+        assert second.state == messages.FIRING_STATE_QUEUED
+        await stage.asked(first.process_id)
+        await stage.client.remove(first.process_id)
+
+        await stage.points.wait("fired", 2, namespace=stage.namespace, verdict="started")
+
+        states = [each.state for each in (await timetable.get()).last_firings]
+        assert states == [messages.FIRING_STATE_RUNNING, messages.FIRING_STATE_GONE]
+        hang.released.set()
+        await stub.DeleteSchedule(messages.DeleteScheduleRequest(**timetable.named()))

@@ -1,0 +1,500 @@
+"""Requests of ScheduleService: what is wrong is named; schedules and firings as they go out."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.protobuf import duration_pb2, timestamp_pb2
+
+from progressor import errors
+from progressor.api import page_tokens, schedule_codec
+from progressor.api.validation import Violations
+from progressor.domain.constraint import Constraints
+from progressor.domain.event import Direction, HistoryRange
+from progressor.domain.job import NodeSpec
+from progressor.domain.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.process import JobOptions
+from progressor.domain.schedule import (
+    CATCH_UP_DEFAULT,
+    EPOCH,
+    CallTarget,
+    CronTimes,
+    Firing,
+    FiringCause,
+    FiringState,
+    IntervalTimes,
+    JobTarget,
+    OverlapPolicy,
+    Schedule,
+    ScheduleSpec,
+    StartTarget,
+    Target,
+    Times,
+    Timing,
+    Upcoming,
+    schedule_key,
+)
+from progressor.domain.task import TaskError, TaskType
+from progressor.v1 import schedule_service_pb2 as pb
+from progressor.v1 import types_pb2 as types
+from progressor.v1.nodes_pb2 import NodeSpec as NodeMessage
+
+NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
+KEY = schedule_key("clocks", "nightly")
+CRON = pb.CronTimes(expression="0 3 * * *", time_zone="Europe/Berlin")
+
+
+def spec(**fields: Any) -> pb.ScheduleSpec:
+    chosen: dict[str, Any] = {"cron": CRON, "start": pb.ScheduledStart(), **fields}
+    return pb.ScheduleSpec(**{name: value for name, value in chosen.items() if value is not None})
+
+
+def creation(message: pb.ScheduleSpec | None = None, **fields: Any) -> pb.CreateScheduleRequest:
+    chosen: dict[str, Any] = {"namespace": "clocks", "schedule_id": "nightly", **fields}
+    return pb.CreateScheduleRequest(spec=message or spec(), **chosen)
+
+
+def read(message: pb.CreateScheduleRequest) -> schedule_codec.Creation:
+    return schedule_codec.create_from_wire(message, payload_bytes_max=100)
+
+
+def said_of(decode: Callable[[], object]) -> list[str]:
+    """Return what is wrong with a request, field by field."""
+    with pytest.raises(errors.InvalidRequestError) as caught:
+        decode()
+    return [f"{each.field}: {each.description}" for each in caught.value.violations]
+
+
+def refused(**fields: Any) -> list[str]:
+    """Return what is wrong with a spec."""
+    return said_of(lambda: read(creation(spec(**fields))))
+
+
+def seconds(value: float) -> duration_pb2.Duration:
+    duration = duration_pb2.Duration()
+    duration.FromMicroseconds(int(value * 1_000_000))
+    return duration
+
+
+def timestamp(value: dt.datetime) -> timestamp_pb2.Timestamp:
+    stamp = timestamp_pb2.Timestamp()
+    stamp.FromDatetime(value)
+    return stamp
+
+
+def a_schedule(target: Target | None = None, times: Times | None = None, **fields: Any) -> Schedule:
+    timing = Timing(
+        times=times or CronTimes("0 3 * * *", "UTC"),
+        jitter=dt.timedelta(seconds=5),
+        start_at=NOON,
+        end_at=NOON + dt.timedelta(days=1),
+        overlap_policy=OverlapPolicy.QUEUE_ONE,
+        catch_up_window=dt.timedelta(hours=1),
+    )
+    chosen: dict[str, Any] = {
+        "key": KEY,
+        "spec": ScheduleSpec(timing=timing, target=target or StartTarget()),
+        "paused": False,
+        "note": "by hand",
+        "revision": 3,
+        "created_at": NOON,
+        "updated_at": NOON,
+        "upcoming": Upcoming(NOON, NOON + dt.timedelta(seconds=1)),
+        "started_count": 1,
+        "skipped_count": 2,
+        "missed_count": 3,
+        "refused_count": 4,
+    }
+    return Schedule(**{**chosen, **fields})
+
+
+def test_the_least_that_can_be_said_takes_the_defaults() -> None:
+    assert read(creation()) == schedule_codec.Creation(
+        key=KEY,
+        spec=ScheduleSpec(
+            timing=Timing(times=CronTimes("0 3 * * *", "Europe/Berlin")), target=StartTarget()
+        ),
+        paused=False,
+        note="",
+    )
+    assert dt.timedelta(days=1) == CATCH_UP_DEFAULT
+
+
+def test_a_zone_that_is_not_given_is_utc_and_an_anchor_the_epoch() -> None:
+    by_cron = read(creation(spec(cron=pb.CronTimes(expression=" 0  3 * * * "))))
+    every = pb.IntervalTimes(every=seconds(90))
+    by_interval = read(creation(spec(cron=None, interval=every)))
+
+    assert by_cron.spec.timing.times == CronTimes("0 3 * * *", "UTC")
+    assert by_interval.spec.timing.times == IntervalTimes(dt.timedelta(seconds=90), EPOCH)
+
+
+TARGETS: tuple[Target, ...] = (
+    StartTarget(
+        template="{instant}",
+        args=b"args",
+        caller_context={"a": "b"},
+        metadata={"kind": "night"},
+        history_range=HistoryRange(after=2, limit=3, direction=Direction.BACKWARD),
+        constraints=Constraints(gates={"db": 1}),
+    ),
+    CallTarget(
+        task_type=TaskType.CALL,
+        process_id="order-1",
+        args=b"x",
+        history_range=HistoryRange(after=0, limit=None, direction=Direction.FORWARD),
+    ),
+    CallTarget(task_type=TaskType.NOTIFY, process_id="order-1", caller_context={"a": "b"}),
+    JobTarget(
+        nodes=(
+            NodeSpec(name="a", args=b"1"),
+            NodeSpec(
+                name="b",
+                namespace="others",
+                predecessors=("a",),
+                constraints=Constraints(priority=2, gates={"db": None}),
+                options=JobOptions(
+                    takes_results=True,
+                    retry_policy=RetryPolicy(attempts_max=2),
+                    zombie_policy=ZombiePolicy.FAIL,
+                    target="host:1",
+                ),
+            ),
+        ),
+        template="job-{instant}",
+        timeout=dt.timedelta(seconds=9),
+        caller_context={"a": "b"},
+        metadata={"kind": "night"},
+    ),
+)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda it: type(it).__name__)
+@pytest.mark.parametrize(
+    "times",
+    [CronTimes("0 3 * * *", "UTC"), IntervalTimes(dt.timedelta(minutes=1), NOON)],
+    ids=["cron", "interval"],
+)
+def test_a_schedule_that_goes_out_comes_in_as_it_was(target: Target, times: Times) -> None:
+    schedule = a_schedule(target, times)
+
+    message = schedule_codec.schedule_to_wire(schedule)
+    back = read(creation(message.spec))
+
+    assert back.spec == schedule.spec
+
+
+def test_a_list_leaves_the_nodes_of_jobs_out() -> None:
+    page = schedule_codec.page_to_wire((a_schedule(TARGETS[-1]),) * 2, page_size=1)
+
+    assert [len(each.spec.job.nodes) for each in page.schedules] == [0]
+    violations = Violations()
+    assert page_tokens.schedule_of_token(page.next_page_token, violations) == "nightly"
+    assert not violations
+
+
+def test_a_schedule_goes_out_with_what_is_next_and_its_counts() -> None:
+    message = schedule_codec.schedule_to_wire(a_schedule())
+
+    assert (message.namespace, message.schedule_id, message.revision) == ("clocks", "nightly", 3)
+    assert (message.note, message.paused) == ("by hand", False)
+    assert message.next_instant == timestamp(NOON)
+    assert message.next_at == timestamp(NOON + dt.timedelta(seconds=1))
+    counts = (
+        message.started_count, message.skipped_count, message.missed_count, message.refused_count
+    )  # fmt: skip
+    assert counts == (1, 2, 3, 4)
+    assert not schedule_codec.schedule_to_wire(a_schedule(upcoming=None)).HasField("next_at")
+
+
+@pytest.mark.parametrize("state", FiringState)
+@pytest.mark.parametrize("cause", FiringCause)
+def test_a_firing_goes_out_whole(state: FiringState, cause: FiringCause) -> None:
+    firing = Firing(
+        instant=NOON,
+        cause=cause,
+        state=state,
+        due_at=NOON,
+        fired_at=NOON,
+        started_at=NOON,
+        ended_at=NOON,
+        process_id="p",
+        task_id=7,
+        error=TaskError(code=9, reason="PROCESS_FINISHED", message=""),
+        missed_count=3,
+        missed_until=NOON,
+    )
+
+    message = schedule_codec.firing_to_wire(firing)
+
+    assert pb.FiringState.Name(message.state) == f"FIRING_STATE_{state.name}"
+    assert pb.FiringCause.Name(message.cause) == f"FIRING_CAUSE_{cause.name}"
+    assert message.started_at == message.ended_at == message.missed_until == timestamp(NOON)
+    assert (message.process_id, message.task_id, message.missed_count) == ("p", 7, 3)
+    assert message.error.reason == "PROCESS_FINISHED"
+
+
+def test_a_firing_that_started_nothing_says_nothing_of_it() -> None:
+    firing = Firing(
+        instant=NOON, cause=FiringCause.TIME, state=FiringState.SKIPPED, due_at=NOON, fired_at=NOON
+    )
+
+    message = schedule_codec.firing_to_wire(firing)
+
+    told = {field.name for field, _ in message.ListFields()}
+    assert told == {"instant", "cause", "state", "due_at", "fired_at"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "violations"),
+    [
+        ({"cron": None}, ["spec.times: is neither cron nor interval"]),
+        ({"start": None}, ["spec.target: is none of start, call, notify and job"]),
+        (
+            {"cron": pb.CronTimes(expression="* 25 * * *", time_zone="Mars")},
+            [
+                "spec.cron.expression: '25' is no hour, in '* 25 * * *'",
+                "spec.cron.time_zone: 'Mars' is no time zone of the IANA database",
+            ],
+        ),
+        (
+            {"cron": pb.CronTimes(expression="*" * 257)},
+            ["spec.cron.expression: is longer than 256 bytes"],
+        ),
+        (
+            {"cron": None, "interval": pb.IntervalTimes()},
+            ["spec.interval.every: must be given"],
+        ),
+        (
+            {"cron": None, "interval": pb.IntervalTimes(every=seconds(0.5))},
+            ["spec.interval.every: 0:00:00.500000 is not in 0:00:01 .. 3660 days, 0:00:00"],
+        ),
+        (
+            {"cron": None, "interval": pb.IntervalTimes(every=seconds(-1))},
+            ["spec.interval.every: -1.0 s is below 0"],
+        ),
+        ({"jitter": seconds(-1)}, ["spec.jitter: -1.0 s is below 0"]),
+        (
+            {"jitter": seconds(86401)},
+            ["spec.jitter: 1 day, 0:00:01 is not in"],
+        ),
+        (
+            {"catch_up_window": seconds(0)},
+            ["spec.catch_up_window: 0:00:00 is not in 0:00:01 .. 366 days, 0:00:00"],
+        ),
+        (
+            {"start_at": timestamp(NOON), "end_at": timestamp(NOON - dt.timedelta(1))},
+            ["spec.end_at: is before start_at"],
+        ),
+        (
+            {"start_at": timestamp(dt.datetime(2300, 1, 1, tzinfo=dt.UTC))},
+            ["spec.start_at: 2300-01-01T00:00:00+00:00 is not in 1970 .. 2200"],
+        ),
+        ({"overlap_policy": 9}, ["spec.overlap_policy: 9 is no overlap policy"]),
+        (
+            {"start": pb.ScheduledStart(process_id_template="always")},
+            ["spec.start.process_id_template: has no {instant}"],
+        ),
+        (
+            {"start": pb.ScheduledStart(process_id_template="{instant}" + "x" * 250)},
+            ["spec.start.process_id_template: 277 bytes are more than 256"],
+        ),
+        (
+            {"start": pb.ScheduledStart(args=b"x" * 101)},
+            ["spec.start.args: 101 bytes are more than 100"],
+        ),
+        (
+            {"start": pb.ScheduledStart(constraints=types.Constraints(run_at=timestamp(NOON)))},
+            ["spec.start.constraints.run_at: is not for schedules, which have their own instants"],
+        ),
+        (
+            {"start": pb.ScheduledStart(history_range=types.HistoryRange(limit=-1))},
+            ["spec.start.history_range.limit: -1 is not in 0 .. 100000"],
+        ),
+        ({"start": None, "call": pb.ScheduledCall()}, ["spec.call.process_id: is empty"]),
+        (
+            {"start": None, "notify": pb.ScheduledNotify(process_id="a\n")},
+            ["spec.notify.process_id: has the control character U+000A"],
+        ),
+        ({"start": None, "job": pb.ScheduledJob()}, ["spec.job.nodes: 0 are not 1 .. 10000"]),
+        (
+            {"start": None, "job": pb.ScheduledJob(nodes=[NodeMessage(name="a", process_id="p")])},
+            ["spec.job.nodes[0].process_id: each firing needs followers of its own"],
+        ),
+        (
+            {
+                "start": None,
+                "job": pb.ScheduledJob(nodes=[NodeMessage(name="a", predecessors=["a"])]),
+            },
+            ["spec.job.nodes[0].predecessors[0]: "],
+        ),
+        (
+            {
+                "start": None,
+                "job": pb.ScheduledJob(nodes=[NodeMessage(name="a")], timeout=seconds(0)),
+            },
+            ["spec.job.timeout: "],
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_spec_is_named(fields: dict[str, Any], violations: list[str]) -> None:
+    found = refused(**fields)
+
+    assert len(found) == len(violations), found
+    assert all(said.startswith(each) for said, each in zip(found, violations, strict=True)), found
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    message = creation(
+        spec(cron=None, start=None, jitter=seconds(-1)),
+        namespace="Clocks",
+        schedule_id="x" * 129,
+        note="n" * 1025,
+    )
+
+    assert said_of(lambda: read(message)) == [
+        "namespace: 'Clocks' is not 1 to 64 of [a-z0-9._-]",
+        "schedule_id: 129 bytes are more than 128",
+        "spec.times: is neither cron nor interval",
+        "spec.jitter: -1.0 s is below 0",
+        "spec.target: is none of start, call, notify and job",
+        "note: 1025 bytes are more than 1024",
+    ]
+
+
+def test_an_update_expects_a_revision() -> None:
+    message = pb.UpdateScheduleRequest(
+        namespace="clocks", schedule_id="nightly", spec=spec(), expected_revision=4
+    )
+    update = schedule_codec.update_from_wire(message, payload_bytes_max=100)
+
+    assert (update.key, update.expected_revision) == (KEY, 4)
+    message.expected_revision = -1
+    assert said_of(lambda: schedule_codec.update_from_wire(message, payload_bytes_max=1)) == [
+        "expected_revision: -1 is below 0"
+    ]
+
+
+def test_a_reading_has_bounds_and_defaults() -> None:
+    message = pb.GetScheduleRequest(namespace="clocks", schedule_id="nightly")
+
+    assert schedule_codec.get_from_wire(message) == schedule_codec.Reading(
+        key=KEY, next_count=5, last_count=10
+    )
+    message.next_count, message.last_count = 0, 101
+    assert said_of(lambda: schedule_codec.get_from_wire(message)) == [
+        "last_count: 101 is not in 0 .. 100"
+    ]
+
+
+def test_a_listing_goes_on_behind_a_token() -> None:
+    token = page_tokens.token_of_schedule("nightly")
+    message = pb.ListSchedulesRequest(namespace="clocks", page_token=token)
+
+    assert schedule_codec.list_from_wire(message) == schedule_codec.Listing(
+        namespace="clocks", after="nightly", limit=100
+    )
+    message.page_token = page_tokens.token_of_gate("g")
+    assert said_of(lambda: schedule_codec.list_from_wire(message)) == [
+        "page_token: is no token of this list"
+    ]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pb.PauseScheduleRequest(namespace="clocks", schedule_id="nightly", note="why"),
+        pb.ResumeScheduleRequest(namespace="clocks", schedule_id="nightly", note="why"),
+    ],
+)
+def test_a_change_arrives_whole(
+    message: pb.PauseScheduleRequest | pb.ResumeScheduleRequest,
+) -> None:
+    assert schedule_codec.change_from_wire(message) == schedule_codec.Change(
+        key=KEY, note="why", expected_revision=0
+    )
+
+
+def test_a_deletion_has_no_note() -> None:
+    message = pb.DeleteScheduleRequest(
+        namespace="clocks", schedule_id="nightly", expected_revision=2
+    )
+
+    assert schedule_codec.change_from_wire(message) == schedule_codec.Change(
+        key=KEY, note="", expected_revision=2
+    )
+
+
+def test_a_trigger_may_have_a_policy_and_a_key() -> None:
+    message = pb.TriggerScheduleRequest(namespace="clocks", schedule_id="nightly")
+    assert schedule_codec.trigger_from_wire(message) == schedule_codec.Triggering(
+        key=KEY, policy=None, idempotency_key=None
+    )
+
+    message.overlap_policy, message.idempotency_key = pb.OVERLAP_POLICY_ALLOW, "once"
+    assert schedule_codec.trigger_from_wire(message) == schedule_codec.Triggering(
+        key=KEY, policy=OverlapPolicy.ALLOW, idempotency_key="once"
+    )
+
+
+def backfill(**fields: Any) -> pb.BackfillScheduleRequest:
+    chosen: dict[str, Any] = {
+        "namespace": "clocks",
+        "schedule_id": "nightly",
+        "since": timestamp(NOON - dt.timedelta(days=1)),
+        "until": timestamp(NOON),
+        **fields,
+    }
+    return pb.BackfillScheduleRequest(**chosen)
+
+
+def test_a_backfill_is_of_the_past() -> None:
+    found = schedule_codec.backfill_from_wire(backfill(), now=NOON)
+
+    assert (found.since, found.until) == (NOON - dt.timedelta(days=1), NOON)
+    assert found.policy is OverlapPolicy.ALLOW
+
+
+@pytest.mark.parametrize(
+    ("fields", "violations"),
+    [
+        ({"since": None}, ["since: must be given"]),
+        ({"until": None}, ["until: must be given"]),
+        ({"since": timestamp(NOON)}, ["until: is not after since"]),
+        ({"until": timestamp(NOON + dt.timedelta(1))}, ["until: is not past"]),
+        (
+            {"overlap_policy": pb.OVERLAP_POLICY_CANCEL_PREVIOUS},
+            ["overlap_policy: cancels what the backfill itself has started"],
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_backfill_is_named(
+    fields: dict[str, Any], violations: list[str]
+) -> None:
+    message = backfill(**fields)
+
+    assert said_of(lambda: schedule_codec.backfill_from_wire(message, now=NOON)) == violations
+
+
+def test_what_comes_and_what_was_go_out_together() -> None:
+    firing = Firing(
+        instant=NOON, cause=FiringCause.TIME, state=FiringState.DONE, due_at=NOON, fired_at=NOON
+    )
+    later = Upcoming(NOON, NOON + dt.timedelta(seconds=2))
+
+    view = schedule_codec.view_to_wire(a_schedule(), [later], (firing,))
+
+    assert [each.due_at for each in view.next_firings] == [timestamp(later.due_at)]
+    assert [each.state for each in view.last_firings] == [pb.FIRING_STATE_DONE]
+
+
+def test_a_schedule_as_it_stands_can_be_changed_and_sent_back() -> None:
+    schedule = a_schedule()
+    message = schedule_codec.schedule_to_wire(schedule)
+    message.spec.overlap_policy = pb.OVERLAP_POLICY_SKIP
+
+    timing = read(creation(message.spec)).spec.timing
+
+    assert timing == dataclasses.replace(schedule.spec.timing, overlap_policy=OverlapPolicy.SKIP)

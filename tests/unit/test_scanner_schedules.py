@@ -1,0 +1,300 @@
+"""The loop of schedules: what it fires together, when it wakes, and what becomes of errors."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from progressor import errors
+from progressor.domain.process import SLOT_COUNT, process_key
+from progressor.domain.schedule import (
+    CronTimes,
+    FiringCause,
+    OverlapPolicy,
+    ScheduleKey,
+    Timing,
+    Upcoming,
+    schedule_key,
+)
+from progressor.scanner import schedules
+from progressor.scanner.schedules import ScheduleScan
+from progressor.storage.firings import (
+    FIRST,
+    Done,
+    DueSchedule,
+    Fired,
+    Firings,
+    Item,
+    QueuedFiring,
+)
+from progressor.telemetry.metrics import Metrics
+from progressor.worker.launches import Launches
+from progressor.worker.observer import Observers
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+SECOND = dt.timedelta(seconds=1)
+AWAY = errors.StorageUnavailableError("gone")
+
+
+def fired(name: str = "s", **fields: Any) -> Fired:
+    chosen: dict[str, Any] = {
+        "key": schedule_key("clocks", name),
+        "revision": 1,
+        "target": "start",
+        "target_id": "{instant}",
+        "is_gated": False,
+        **fields,
+    }
+    return Fired(**chosen)
+
+
+def due(name: str = "s", *, zone: str = "UTC", **fields: Any) -> DueSchedule:
+    return DueSchedule(
+        fired=fired(name, **fields),
+        timing=Timing(times=CronTimes("* * * * *", zone)),
+        upcoming=Upcoming(NOON, NOON),
+        now=NOON,
+    )
+
+
+def queued(name: str, *, is_ready: bool) -> QueuedFiring:
+    return QueuedFiring(
+        fired=fired(name),
+        upcoming=Upcoming(NOON, NOON),
+        cause=FiringCause.TIME,
+        policy=OverlapPolicy.QUEUE_ONE,
+        is_ready=is_ready,
+    )
+
+
+class ScriptedFirings:
+    """Gives what it was told to, and notes what is asked."""
+
+    def __init__(self) -> None:
+        self.due: list[Sequence[DueSchedule] | Exception] = []
+        self.queued: list[QueuedFiring] = []
+        self.looked_after: list[ScheduleKey] = []
+        self.forgotten: list[int] = []
+        self.seconds: float | None = None
+        self.asked = asyncio.Event()
+
+    async def claim_due(self, *, limit: int, lease: dt.timedelta) -> Sequence[DueSchedule]:
+        del limit, lease
+        given = self.due.pop(0) if self.due else ()
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    async def seconds_until_due(self) -> float | None:
+        self.asked.set()
+        return self.seconds
+
+    async def find_queued(self, *, after: ScheduleKey, limit: int) -> Sequence[QueuedFiring]:
+        self.looked_after.append(after)
+        return self.queued[:limit]
+
+    async def delete_old(self, slot: int, *, kept: int, age: dt.timedelta) -> int:
+        assert (kept, age) == (schedules.KEPT, schedules.KEPT_FOR)
+        self.forgotten.append(slot)
+        return 0
+
+
+class ScriptedLaunches:
+    """Fires, unless a batch is refused."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.refuse: Callable[[list[str]], Exception | None] = lambda _: None
+
+    async def fire(self, items: Sequence[Item]) -> tuple[Done, ...]:
+        names = [item.fired.key.schedule_id for item in items]
+        self.batches.append(names)
+        if error := self.refuse(names):
+            raise error
+        return ()
+
+
+@dataclasses.dataclass
+class Bench:
+    firings: ScriptedFirings
+    launches: ScriptedLaunches
+    metrics: Metrics
+    scan: ScheduleScan
+
+
+@pytest.fixture
+def bench() -> Bench:
+    firings, launches, metrics = ScriptedFirings(), ScriptedLaunches(), Metrics()
+    scan = ScheduleScan(
+        firings=cast("Firings", firings),
+        launches=cast("Launches", launches),
+        interval=dt.timedelta(hours=1),
+        lease=SECOND,
+        observers=Observers(),
+        metrics=metrics,
+    )
+    return Bench(firings, launches, metrics, scan)
+
+
+async def test_what_starts_the_same_kind_is_fired_together(bench: Bench) -> None:
+    bench.firings.due = [
+        [
+            due("a"),
+            due("b", target="call", target_id="p"),
+            due("c"),
+            due("d", target="job"),
+            due("e", is_gated=True),
+            due("f", target="notify", target_id="p", is_gated=True),
+        ]
+    ]
+
+    assert await bench.scan.fire_due() == 6
+    assert bench.launches.batches == [["a", "c"], ["b"], ["d"], ["e"], ["f"]]
+
+
+def test_what_is_called_has_its_id_and_what_is_started_one_for_each_instant() -> None:
+    call = fired(target="call", target_id="order-1")
+
+    assert call.process_at(NOON) == process_key("clocks", "order-1")
+    assert fired().process_at(NOON) == process_key("clocks", "2026-01-01T12:00:00Z")
+
+
+async def test_a_zone_that_this_replica_does_not_know_stops_no_other(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.firings.due = [[due("a", zone="Moon/Base"), due("b")]]
+
+    await bench.scan.fire_due()
+
+    assert bench.launches.batches == [["b"]]
+    assert [record.message for record in caplog.records] == ["schedule not fired"]
+
+
+async def test_a_batch_that_is_refused_is_fired_one_by_one(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.firings.due = [[due("a"), due("b"), due("c")]]
+    bench.launches.refuse = lambda names: (
+        errors.StorageRefusedError("a value") if "b" in names else None
+    )
+
+    await bench.scan.fire_due()
+
+    assert bench.launches.batches == [["a", "b", "c"], ["a"], ["b"], ["c"]]
+    assert [record.message for record in caplog.records] == ["schedule not fired"]
+    assert bench.metrics.scans_failed.value(("schedules",)) == 1
+
+
+async def test_what_somebody_keeps_locked_is_left_alone(bench: Bench) -> None:
+    bench.firings.due = [[due("a"), due("b")]]
+    bench.launches.refuse = lambda names: errors.StorageLockedError("b") if "b" in names else None
+
+    await bench.scan.fire_due()
+
+    assert bench.launches.batches == [["a", "b"], ["a"], ["b"]]
+
+
+async def test_what_was_undone_for_another_is_fired_again_at_once_some_times(
+    bench: Bench,
+) -> None:
+    bench.firings.due = [[due("a")]]
+    left = [errors.StorageConflictError("deadlock")]
+    bench.launches.refuse = lambda _: left.pop() if left else None
+
+    await bench.scan.fire_due()
+    assert bench.launches.batches == [["a"], ["a"]]
+
+    bench.firings.due = [[due("a"), due("b")]]
+    bench.launches.batches.clear()
+    bench.launches.refuse = lambda _: errors.StorageConflictError("deadlock")
+    await bench.scan.fire_due()
+    assert bench.launches.batches == [["a", "b"]] * 3 + [["a"]] * 3 + [["b"]] * 3
+
+
+async def test_what_is_ready_in_the_queue_is_started_and_the_next_round_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules, "QUEUED_MAX", 2)
+    bench.firings.queued = [queued("a", is_ready=True), queued("b", is_ready=False)]
+
+    await bench.scan.scan()
+    await bench.scan.scan()
+    bench.firings.queued = []
+    await bench.scan.scan()
+    await bench.scan.scan()
+
+    b = schedule_key("clocks", "b")
+    assert bench.launches.batches == [["a"], ["a"]]
+    assert bench.firings.looked_after == [FIRST, b, b, FIRST]
+
+
+async def test_old_firings_are_deleted_slot_by_slot(bench: Bench) -> None:
+    for _ in range(SLOT_COUNT // schedules.SLOTS_PER_ROUND + 1):
+        await bench.scan.forget()
+
+    assert bench.firings.forgotten[:SLOT_COUNT] == list(range(SLOT_COUNT))
+    assert bench.firings.forgotten[SLOT_COUNT] == 0
+
+
+@contextlib.asynccontextmanager
+async def running(scan: ScheduleScan) -> Any:
+    task = asyncio.create_task(scan.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  what turns it has no event
+            await asyncio.sleep(0)
+
+
+async def test_a_full_batch_is_followed_by_another_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules, "BATCH_MAX", 2)
+    bench.firings.due = [[due("a"), due("b")], [due("c")]]
+
+    async with running(bench.scan):
+        await bench.firings.asked.wait()
+
+    assert bench.launches.batches == [["a", "b"], ["c"]]
+
+
+async def test_it_wakes_for_the_next_one_that_is_due(bench: Bench) -> None:
+    bench.firings.seconds = 0.0
+    bench.firings.due = [[], [], [due("a")]]
+
+    async with running(bench.scan):
+        await until(lambda: bool(bench.launches.batches))
+
+
+async def test_it_wakes_for_a_change(bench: Bench) -> None:
+    bench.firings.seconds = 3600.0
+    async with running(bench.scan):
+        await bench.firings.asked.wait()
+        bench.firings.due = [[due("a")]]
+        await asyncio.sleep(0)
+        bench.scan.changed.set()
+        await until(lambda: bool(bench.launches.batches))
+
+
+@pytest.mark.parametrize("error", [AWAY, errors.StorageRefusedError("a bug")])
+async def test_an_error_is_counted_and_the_loop_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(schedules, "_BACKOFF_SECONDS", 0.001)
+    bench.firings.due = [error, [due("a")]]
+
+    async with running(bench.scan):
+        await until(lambda: bool(bench.launches.batches))
+
+    assert bench.metrics.scans_failed.value(("schedules",)) == 1

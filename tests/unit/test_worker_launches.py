@@ -1,0 +1,328 @@
+"""Launches: what goes before a firing, what a trigger finds, and what is told."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from progressor import errors, job_errors
+from progressor.domain.constraint import Constraints
+from progressor.domain.process import ProcessKey, process_key
+from progressor.domain.schedule import (
+    CallTarget,
+    CronTimes,
+    Firing,
+    FiringCause,
+    FiringState,
+    JobTarget,
+    OverlapPolicy,
+    Schedule,
+    ScheduleKey,
+    ScheduleSpec,
+    StartTarget,
+    Target,
+    Timing,
+    Upcoming,
+    schedule_key,
+)
+from progressor.domain.task import TaskType
+from progressor.storage.firings import Done, Fired, Firings, Item, Run, fired_of
+from progressor.telemetry.metrics import Metrics
+from progressor.worker.launches import ATTEMPTS_MAX, Launches
+from progressor.worker.observer import Observers
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+KEY = schedule_key("clocks", "s")
+PROCESS = process_key("clocks", "p")
+
+
+def a_schedule(target: Target | None = None) -> Schedule:
+    timing = Timing(times=CronTimes("* * * * *", "UTC"), overlap_policy=OverlapPolicy.ALLOW)
+    return Schedule(
+        key=KEY,
+        spec=ScheduleSpec(timing=timing, target=target or StartTarget()),
+        paused=False,
+        note="",
+        revision=3,
+        created_at=NOON,
+        updated_at=NOON,
+        upcoming=None,
+        started_count=0,
+        skipped_count=0,
+        missed_count=0,
+        refused_count=0,
+    )
+
+
+def an_item(policy: OverlapPolicy = OverlapPolicy.CANCEL_PREVIOUS) -> Item:
+    return Item(
+        fired=fired_of(a_schedule()),
+        what=Upcoming(NOON, NOON),
+        cause=FiringCause.TIME,
+        policy=policy,
+        due=Upcoming(NOON, NOON),
+    )
+
+
+FIRING = Firing(
+    instant=NOON,
+    cause=FiringCause.TRIGGER,
+    state=FiringState.RUNNING,
+    due_at=NOON,
+    fired_at=NOON,
+)
+
+
+class Scene:
+    """All that launches ask, in one: it answers as told, and notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self.ended: list[str] = []
+        self.marked: list[dt.datetime] = []
+        self.fails: Exception | None = None
+        self.has_job = False
+        self.verdicts: list[str] = []
+        self.fired: list[Item] = []
+        self.known: Firing | None = None
+        self.found: list[Firing | None] = []
+        self.metrics = Metrics()
+        self.observers = Observers()
+        self.launches = Launches(
+            firings=cast("Firings", self),
+            schedules=cast("Any", self),
+            requests=cast("Any", self),
+            jobs=cast("Any", Jobs(self)),
+            observers=self.observers,
+            metrics=self.metrics,
+        )
+
+    async def running(self, key: ScheduleKey) -> Sequence[Run]:
+        assert key == KEY
+        return self.runs
+
+    async def cancel(self, key: ProcessKey, task: int | str) -> int:
+        if self.fails:
+            raise self.fails
+        self.ended.append(f"task {task} of {key.process_id}")
+        return 1
+
+    async def halt(self, key: ProcessKey, detail: str) -> None:
+        assert detail == "SCHEDULE_CANCELLED"
+        if self.fails:
+            raise self.fails
+        self.ended.append(f"process {key.process_id}")
+
+    async def mark_cancelled(self, key: ScheduleKey, instant: dt.datetime) -> None:
+        assert key == KEY
+        self.marked.append(instant)
+
+    async def fire(self, items: Sequence[Item]) -> tuple[Done, ...]:
+        self.fired.extend(items)
+        verdict = self.verdicts.pop(0) if self.verdicts else "started"
+        return tuple(
+            Done(
+                item=item,
+                verdict=verdict,
+                fired_at=NOON + dt.timedelta(milliseconds=7),
+                task_id=1,
+                reason=None,
+            )
+            for item in items
+        )
+
+    async def get(self, key: ScheduleKey) -> Schedule:
+        assert key == KEY
+        return a_schedule()
+
+    async def now(self) -> dt.datetime:
+        return NOON
+
+    async def by_key(self, key: ScheduleKey, idempotency_key: str) -> Firing | None:
+        assert (key, idempotency_key) == (KEY, "k")
+        return self.known
+
+    async def at(self, key: ScheduleKey, instant: dt.datetime) -> Firing | None:
+        assert (key, instant) == (KEY, NOON)
+        return self.found.pop(0) if self.found else FIRING
+
+    async def last(self, key: ScheduleKey, *, limit: int) -> Sequence[Firing]:
+        assert key == KEY
+        return (FIRING,) * limit
+
+
+@dataclasses.dataclass
+class Jobs:
+    scene: Scene
+
+    async def cancel(self, key: ProcessKey, reason: str) -> None:
+        assert reason == "SCHEDULE_CANCELLED"
+        if not self.scene.has_job:
+            raise job_errors.JobNotFoundError(key.namespace, key.process_id)
+        if self.scene.fails:
+            raise self.scene.fails
+        self.scene.ended.append(f"job {key.process_id}")
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def run(task_type: TaskType) -> Run:
+    return Run(instant=NOON, process=PROCESS, task_type=task_type, task_id=7)
+
+
+@pytest.mark.parametrize(
+    ("task_type", "has_job", "ended"),
+    [
+        (TaskType.INIT, False, "process p"),
+        (TaskType.INIT, True, "job p"),
+        (TaskType.CALL, False, "task 7 of p"),
+        (TaskType.NOTIFY, False, "task 7 of p"),
+    ],
+)
+async def test_what_runs_is_ended_before_the_next_one_is_fired(
+    scene: Scene, task_type: TaskType, has_job: bool, ended: str
+) -> None:
+    scene.runs, scene.has_job = [run(task_type)], has_job
+
+    await scene.launches.fire([an_item()])
+
+    assert (scene.ended, scene.marked) == ([ended], [NOON])
+    assert len(scene.fired) == 1
+
+
+@pytest.mark.parametrize("policy", [OverlapPolicy.SKIP, OverlapPolicy.ALLOW])
+async def test_other_policies_end_nothing(scene: Scene, policy: OverlapPolicy) -> None:
+    scene.runs = [run(TaskType.INIT)]
+
+    await scene.launches.fire([an_item(policy)])
+
+    assert scene.ended == []
+
+
+@pytest.mark.parametrize(
+    ("task_type", "error"),
+    [
+        (TaskType.CALL, errors.TaskIsRunningError("p", 7)),
+        (TaskType.CALL, errors.TaskHasEndedError("p", 7)),
+        (TaskType.NOTIFY, errors.TaskNotFoundError("p", 7)),
+        (TaskType.NOTIFY, errors.ProcessNotFoundError("clocks", "p")),
+        (TaskType.INIT, errors.ProcessNotFoundError("clocks", "p")),
+        (TaskType.INIT, errors.ProcessFinishedError("p")),
+    ],
+)
+async def test_what_ends_by_itself_is_not_marked_as_cancelled(
+    scene: Scene, task_type: TaskType, error: Exception
+) -> None:
+    scene.runs, scene.fails = [run(task_type)], error
+
+    await scene.launches.fire([an_item()])
+
+    assert scene.marked == []
+    assert len(scene.fired) == 1
+
+
+async def test_a_job_that_has_ended_is_not_marked_as_cancelled(scene: Scene) -> None:
+    scene.runs, scene.has_job = [run(TaskType.INIT)], True
+    scene.fails = job_errors.JobEndedError("clocks", "p")
+
+    await scene.launches.fire([an_item()])
+
+    assert scene.marked == []
+
+
+async def test_a_trigger_fires_as_of_now_by_the_policy_of_the_schedule(scene: Scene) -> None:
+    firing = await scene.launches.trigger(KEY, policy=None, idempotency_key=None)
+
+    [item] = scene.fired
+    assert firing is FIRING
+    assert (item.what, item.policy) == (Upcoming(NOON, NOON), OverlapPolicy.ALLOW)
+    assert (item.cause, item.due, item.fired.revision) == (FiringCause.TRIGGER, None, 3)
+
+
+async def test_a_trigger_of_a_key_that_came_before_fires_nothing(scene: Scene) -> None:
+    scene.known = FIRING
+
+    firing = await scene.launches.trigger(KEY, policy=OverlapPolicy.SKIP, idempotency_key="k")
+
+    assert firing is FIRING
+    assert scene.fired == []
+
+
+async def test_a_trigger_of_a_new_key_fires_with_it(scene: Scene) -> None:
+    await scene.launches.trigger(KEY, policy=None, idempotency_key="k")
+
+    assert [item.idempotency_key for item in scene.fired] == ["k"]
+
+
+async def test_a_trigger_is_tried_again_where_the_schedule_has_changed(scene: Scene) -> None:
+    scene.verdicts, scene.found = ["changed", "known"], [None]
+
+    firing = await scene.launches.trigger(KEY, policy=OverlapPolicy.SKIP, idempotency_key=None)
+
+    assert firing is FIRING
+    assert len(scene.fired) == 4
+
+
+async def test_a_trigger_gives_up_where_it_changes_all_the_time(scene: Scene) -> None:
+    scene.verdicts = ["changed"] * ATTEMPTS_MAX
+
+    with pytest.raises(errors.StorageConflictError):
+        await scene.launches.trigger(KEY, policy=None, idempotency_key=None)
+
+
+async def test_the_last_firings_are_read(scene: Scene) -> None:
+    assert await scene.launches.last(KEY, limit=2) == (FIRING, FIRING)
+
+
+@pytest.mark.parametrize("verdict", ["started", "queued", "skipped", "refused", "missed"])
+async def test_what_became_of_a_firing_is_counted(
+    scene: Scene, caplog: pytest.LogCaptureFixture, verdict: str
+) -> None:
+    scene.verdicts = [verdict]
+
+    await scene.launches.fire([an_item(OverlapPolicy.SKIP)])
+
+    assert scene.metrics.schedule_firings.value(("clocks", verdict)) == 1
+    is_told = verdict in {"refused", "missed"}
+    assert [it.message for it in caplog.records] == ["schedule started nothing"] * is_told
+    lateness = scene.metrics.schedule_lateness.snapshot().values
+    assert (("clocks",) in lateness) is (verdict == "started")
+
+
+@pytest.mark.parametrize("verdict", ["changed", "waits", "known"])
+async def test_what_is_no_firing_is_not_counted(scene: Scene, verdict: str) -> None:
+    scene.verdicts = [verdict]
+
+    await scene.launches.fire([an_item(OverlapPolicy.SKIP)])
+
+    assert scene.metrics.schedule_firings.snapshot().values == {}
+    assert scene.observers.counts["fired"] == 1
+
+
+CONSTRAINTS = Constraints(gates={"g": 1})
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (StartTarget(template="a{instant}"), ("start", "a{instant}", "start")),
+        (StartTarget(constraints=CONSTRAINTS), ("start", "{schedule_id}/{instant}", "gated_start")),
+        (CallTarget(task_type=TaskType.CALL, process_id="p"), ("call", "p", "request")),
+        (
+            CallTarget(task_type=TaskType.NOTIFY, process_id="p", constraints=CONSTRAINTS),
+            ("notify", "p", "gated_request"),
+        ),
+        (JobTarget(nodes=(), template="j{instant}"), ("job", "j{instant}", "job")),
+    ],
+)
+def test_a_schedule_is_fired_as_its_columns_say(
+    target: Target, expected: tuple[str, str, str]
+) -> None:
+    found: Fired = fired_of(a_schedule(target))
+
+    assert (found.target, found.target_id, found.kind) == expected
