@@ -28,6 +28,9 @@ And a client::
         await client.start("order-1", "tea", idempotency_key="start")
         answer = await client.call("order-1", "milk", idempotency_key="milk")
 
+Jobs, graphs of processes, begin with ``graph.py`` and ``job_client.py``; schedules with
+``schedules.py``; tests of one's own processors with ``progressor.sdk.testing``.
+
 Start reading at ``client.py`` or at ``processor.py``.
 """
 
@@ -66,6 +69,14 @@ from progressor.errors import (
     TaskIsRunningError,
     TaskNotFoundError,
 )
+from progressor.job_errors import (
+    JobEndedError,
+    JobNotFailedError,
+    JobNotFoundError,
+    ScheduleAlreadyExistsError,
+    ScheduleChangedError,
+    ScheduleNotFoundError,
+)
 from progressor.sdk.activity import (
     Activity,
     NamespaceActivity,
@@ -82,9 +93,42 @@ from progressor.sdk.codecs import BYTES, JSON, BytesCodec, Codec, JsonCodec, Pay
 from progressor.sdk.constraints import Constraints, GateHold, Order, TimeSpent
 from progressor.sdk.failures import EngineUnavailableError, UnexpectedStatusError
 from progressor.sdk.gates import Gate, GateHolder, GateView, GateWaiter
+from progressor.sdk.graph import Graph, NewNode, NodeOptions
+from progressor.sdk.job_client import Jobs, SyncJobs
+from progressor.sdk.jobs import (
+    Job,
+    JobCancelledError,
+    JobFailedError,
+    JobRetried,
+    JobState,
+    JobSubmitted,
+    JobView,
+    Node,
+    NodeCounts,
+    NodeOutcome,
+    NodeState,
+)
 from progressor.sdk.namespaces import NamespaceConfig, RetryPolicy, ZombiePolicy
 from progressor.sdk.processor import Processor
 from progressor.sdk.replicas import LogLevel, LogLevelChange, Replica, ReplicaState
+from progressor.sdk.schedule_client import Schedules, SyncSchedules
+from progressor.sdk.schedules import (
+    Backfilled,
+    Cron,
+    Every,
+    Firing,
+    FiringCause,
+    FiringState,
+    NextFiring,
+    OverlapPolicy,
+    Schedule,
+    ScheduledCall,
+    ScheduledJob,
+    ScheduledNotify,
+    ScheduledStart,
+    ScheduleSpec,
+    ScheduleView,
+)
 from progressor.sdk.server import Limits, running, serve, serve_async
 from progressor.sdk.step import Step
 from progressor.sdk.sync_client import SyncClient
@@ -94,8 +138,11 @@ from progressor.sdk.values import (
     Answer,
     Direction,
     Event,
+    FollowedJob,
     GateWait,
     HistoryRange,
+    JobRole,
+    LedJob,
     NewEvent,
     NewTimer,
     OrderWait,
@@ -122,17 +169,24 @@ __all__ = (
     "Accepted",
     "Activity",
     "Answer",
+    "Backfilled",
     "BytesCodec",
     "Client",
     "Codec",
     "Constraints",
+    "Cron",
     "DeadlineExceededError",
     "Direction",
     "EngineUnavailableError",
     "Event",
     "EventNotFoundError",
+    "Every",
     "Fail",
     "FieldViolation",
+    "Firing",
+    "FiringCause",
+    "FiringState",
+    "FollowedJob",
     "Gate",
     "GateChangedError",
     "GateHold",
@@ -142,10 +196,24 @@ __all__ = (
     "GateView",
     "GateWait",
     "GateWaiter",
+    "Graph",
     "HistoryRange",
     "IdempotencyKeyReusedError",
     "InvalidRequestError",
+    "Job",
+    "JobCancelledError",
+    "JobEndedError",
+    "JobFailedError",
+    "JobNotFailedError",
+    "JobNotFoundError",
+    "JobRetried",
+    "JobRole",
+    "JobState",
+    "JobSubmitted",
+    "JobView",
+    "Jobs",
     "JsonCodec",
+    "LedJob",
     "Limits",
     "LogLevel",
     "LogLevelChange",
@@ -157,10 +225,18 @@ __all__ = (
     "NamespaceNotFoundError",
     "NamespaceQueue",
     "NewEvent",
+    "NewNode",
     "NewTimer",
+    "NextFiring",
+    "Node",
+    "NodeCounts",
+    "NodeOptions",
+    "NodeOutcome",
+    "NodeState",
     "NotFoundError",
     "Order",
     "OrderWait",
+    "OverlapPolicy",
     "OverloadedError",
     "Payload",
     "Process",
@@ -184,6 +260,17 @@ __all__ = (
     "RequestError",
     "Retry",
     "RetryPolicy",
+    "Schedule",
+    "ScheduleAlreadyExistsError",
+    "ScheduleChangedError",
+    "ScheduleNotFoundError",
+    "ScheduleSpec",
+    "ScheduleView",
+    "ScheduledCall",
+    "ScheduledJob",
+    "ScheduledNotify",
+    "ScheduledStart",
+    "Schedules",
     "ShuttingDownError",
     "SimpleRepaired",
     "Snapshot",
@@ -193,6 +280,8 @@ __all__ = (
     "StepTally",
     "StorageUnavailableError",
     "SyncClient",
+    "SyncJobs",
+    "SyncSchedules",
     "TaskAnswer",
     "TaskCancelledError",
     "TaskError",

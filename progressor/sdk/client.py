@@ -1,56 +1,30 @@
 """The asynchronous client: `Calls`, sent in a session or one by one from one event loop."""
 
 import datetime as dt
-import functools
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self
+from typing import Self
 
 import grpc
 
 from progressor.sdk.calls import Calls
 from progressor.sdk.codecs import JSON, Codec
 from progressor.sdk.connection import Connection, Endpoint
-from progressor.sdk.exchange import Exchange, Listing, Result
+from progressor.sdk.job_calls import JobCalls
+from progressor.sdk.job_client import Jobs
+from progressor.sdk.schedule_calls import ScheduleCalls
+from progressor.sdk.schedule_client import Schedules
+from progressor.sdk.sending import iterated, sent
 from progressor.sdk.wire import Seconds, timedelta_of
-
-Arguments = ParamSpec("Arguments")
 
 TIMEOUT_DEFAULT = dt.timedelta(seconds=60)
 
 
-def _sent(
-    build: Callable[Concatenate[Calls, Arguments], Exchange[Result]],
-) -> Callable[Concatenate["Client", Arguments], Coroutine[Any, Any, Result]]:
-    @functools.wraps(build)
-    async def send(self: "Client", /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        return await self.connection.send(build(self.calls, *args, **kwargs))
-
-    return send
-
-
-def _iterated(
-    build: Callable[Concatenate[Calls, Arguments], Listing[Result]],
-) -> Callable[Concatenate["Client", Arguments], AsyncIterator[Result]]:
-    @functools.wraps(build)
-    async def iterate(
-        self: "Client", /, *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> AsyncIterator[Result]:
-        listing = build(self.calls, *args, **kwargs)
-        token, more = "", True
-        while more:  # ends with the last page
-            page = await self.connection.send(listing.page(token))
-            for item in page.items:
-                yield item
-            token = page.next_page_token
-            more = bool(token)
-
-    return iterate
-
-
 class Client:
     """What a program asks of the engine; each method's arguments are explained in `Calls`.
+
+    ``client.jobs`` and ``client.schedules`` have the requests about those.
 
     ::
 
@@ -95,34 +69,36 @@ class Client:
                 session=session,
             )
         )
+        self.jobs = Jobs(JobCalls(namespace=namespace, codec=codec), self.connection)
+        self.schedules = Schedules(ScheduleCalls(namespace=namespace, codec=codec), self.connection)
 
-    start = _sent(Calls.start)
-    call = _sent(Calls.call)
-    notify = _sent(Calls.notify)
-    repair = _sent(Calls.repair)
-    simple_repair = _sent(Calls.simple_repair)
-    get = _sent(Calls.get)
-    put = _sent(Calls.put)
-    remove = _sent(Calls.remove)
-    trace = _sent(Calls.trace)
-    list = _iterated(Calls.list)
-    cancel = _sent(Calls.cancel)
-    await_task = _sent(Calls.await_task)
+    start = sent(Calls.start)
+    call = sent(Calls.call)
+    notify = sent(Calls.notify)
+    repair = sent(Calls.repair)
+    simple_repair = sent(Calls.simple_repair)
+    get = sent(Calls.get)
+    put = sent(Calls.put)
+    remove = sent(Calls.remove)
+    trace = sent(Calls.trace)
+    list = iterated(Calls.list)
+    cancel = sent(Calls.cancel)
+    await_task = sent(Calls.await_task)
 
-    create_namespace = _sent(Calls.create_namespace)
-    update_namespace = _sent(Calls.update_namespace)
-    get_namespace = _sent(Calls.get_namespace)
-    list_namespaces = _iterated(Calls.list_namespaces)
-    delete_namespace = _sent(Calls.delete_namespace)
+    create_namespace = sent(Calls.create_namespace)
+    update_namespace = sent(Calls.update_namespace)
+    get_namespace = sent(Calls.get_namespace)
+    list_namespaces = iterated(Calls.list_namespaces)
+    delete_namespace = sent(Calls.delete_namespace)
 
-    list_gates = _iterated(Calls.list_gates)
-    get_gate = _sent(Calls.get_gate)
-    set_gate = _sent(Calls.set_gate)
-    delete_gate = _sent(Calls.delete_gate)
+    list_gates = iterated(Calls.list_gates)
+    get_gate = sent(Calls.get_gate)
+    set_gate = sent(Calls.set_gate)
+    delete_gate = sent(Calls.delete_gate)
 
-    list_replicas = _iterated(Calls.list_replicas)
-    activity = _sent(Calls.activity)
-    set_log_level = _sent(Calls.set_log_level)
+    list_replicas = iterated(Calls.list_replicas)
+    activity = sent(Calls.activity)
+    set_log_level = sent(Calls.set_log_level)
 
     async def close(self) -> None:
         """Close the connection. Safe to repeat."""

@@ -5,20 +5,22 @@ import dataclasses
 import datetime as dt
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, TypeAlias
 
 import grpc
 
-from progressor.sdk.exchange import Attempts, Exchange, Result, Service
+from progressor.sdk.exchange import Attempts, Exchange, Result, Service, Subscription, Watching
 from progressor.sdk.failures import error_for, read_status
 from progressor.sdk.propagation import trace_metadata
 from progressor.sdk.session import NoSessionsError
 from progressor.sdk.sessions import Sessions
 from progressor.v1.gate_service_pb2_grpc import GateServiceStub
+from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceStub
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from progressor.v1.replica_service_pb2_grpc import ReplicaServiceStub
+from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceStub
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 
@@ -37,7 +39,13 @@ _CHANNEL_OPTIONS = (
 )
 
 Stubs: TypeAlias = dict[
-    Service, ProcessServiceStub | NamespaceServiceStub | ReplicaServiceStub | GateServiceStub
+    Service,
+    ProcessServiceStub
+    | NamespaceServiceStub
+    | ReplicaServiceStub
+    | GateServiceStub
+    | JobServiceStub
+    | ScheduleServiceStub,
 ]
 
 
@@ -58,6 +66,10 @@ class Endpoint:
     def attempts(self, exchange: Exchange[Any]) -> Attempts:
         """Return the attempts that `exchange` has, its clock running."""
         return Attempts(exchange, timeout=self.timeout, jitter=self.jitter)
+
+    def watching(self, subscription: Subscription[Result]) -> Watching[Result]:
+        """Return `subscription` at its beginning, its clock running."""
+        return Watching(subscription, patience=self.timeout, jitter=self.jitter)
 
 
 class Connection:
@@ -91,6 +103,32 @@ class Connection:
                 await asyncio.sleep(pause)
             else:
                 return exchange.parse(message)
+
+    async def stream(self, subscription: Subscription[Result]) -> AsyncGenerator[Result]:
+        """Yield what `subscription` brings until its end, taking it up again where it breaks.
+
+        Closed, it ends the stream.
+
+        Raises:
+            ProgressorError: The class of `progressor.errors` that the engine's answer stands for.
+        """
+        watching, closings = self._endpoint.watching(subscription), self._closings
+        while True:  # ends with the stream, or with the subscription's timeout if it has one
+            rpc = getattr(self._opened()[subscription.service], subscription.rpc)
+            call = rpc(watching.request(), timeout=watching.remaining(), metadata=trace_metadata())
+            try:
+                async for message in call:
+                    yield watching.take(message)
+            except grpc.aio.AioRpcError as error:
+                status = read_status(error, self._endpoint.target)
+                pause = watching.pause_after(status)
+                if pause is None or closings != self._closings:
+                    raise error_for(status) from error
+                await asyncio.sleep(pause)
+            else:
+                return
+            finally:
+                call.cancel()
 
     async def close(self) -> None:
         """Close the channels; requests in flight end with an error. Safe to repeat."""
@@ -165,6 +203,26 @@ class BlockingConnection:
             else:
                 return exchange.parse(message)
 
+    def stream(self, subscription: Subscription[Result]) -> Generator[Result]:
+        """Yield what `subscription` brings; as `Connection.stream`."""
+        watching, closings = self._endpoint.watching(subscription), self._closings
+        while True:  # ends with the stream, or with the subscription's timeout if it has one
+            rpc = getattr(self._opened()[subscription.service], subscription.rpc)
+            call = rpc(watching.request(), timeout=watching.remaining(), metadata=trace_metadata())
+            try:
+                for message in call:
+                    yield watching.take(message)
+            except grpc.RpcError as error:
+                status = read_status(error, self._endpoint.target)
+                pause = watching.pause_after(status)
+                if pause is None or closings != self._closings:
+                    raise error_for(status) from error
+                time.sleep(pause)
+            else:
+                return
+            finally:
+                call.cancel()
+
     def close(self) -> None:
         """Close the channel; requests in flight end with an error. Safe to repeat."""
         with self._lock:
@@ -194,4 +252,6 @@ def _stubs(channel: grpc.aio.Channel | grpc.Channel) -> Stubs:
         Service.NAMESPACES: NamespaceServiceStub(channel),
         Service.REPLICAS: ReplicaServiceStub(channel),
         Service.GATES: GateServiceStub(channel),
+        Service.JOBS: JobServiceStub(channel),
+        Service.SCHEDULES: ScheduleServiceStub(channel),
     }

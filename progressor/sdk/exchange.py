@@ -3,9 +3,10 @@
 import dataclasses
 import datetime as dt
 import enum
+import math
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -25,6 +26,8 @@ class Service(enum.Enum):
     NAMESPACES = enum.auto()
     REPLICAS = enum.auto()
     GATES = enum.auto()
+    JOBS = enum.auto()
+    SCHEDULES = enum.auto()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +60,40 @@ class Listing(Generic[Result]):
     page: Callable[[str], Exchange[Page[Result]]]
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription(Generic[Result]):
+    """A request that is answered by a stream of what changes, and can be taken up where it broke.
+
+    ``request`` takes the revision after which the stream begins, at first ``after``;
+    ``revision_of`` tells up to which a value goes. ``timeout`` None: however long it takes.
+    """
+
+    rpc: str
+    request: Callable[[int], Message]
+    after: int
+    parse: Callable[[Any], Result]
+    revision_of: Callable[[Result], int]
+    timeout: dt.timedelta | None
+    service: Service
+
+
+class Tried(Protocol):
+    """What decides how often and how long something is tried."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether doing it twice does nothing more than once."""
+
+    @property
+    def timeout(self) -> dt.timedelta | None:
+        """How long it may take; None: as long as is usual."""
+
+
 class Attempts:
     """How often and how long one exchange is tried: within its timeout, if it may be repeated."""
 
     def __init__(
-        self, exchange: Exchange[Any], *, timeout: dt.timedelta, jitter: Callable[[], float]
+        self, exchange: Tried, *, timeout: dt.timedelta, jitter: Callable[[], float]
     ) -> None:
         """Start the clock; `timeout` is for an exchange without its own."""
         self._repeatable = exchange.repeatable
@@ -91,3 +123,60 @@ class Attempts:
         if status.retry_after is not None:
             pause = max(pause, status.retry_after.total_seconds())
         return pause if 2 * pause < self.remaining() else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Reopened:
+    """Opening a stream again, which only reads."""
+
+    repeatable: bool = True
+    timeout: dt.timedelta | None = None
+
+
+class Watching(Generic[Result]):
+    """How far one subscription has come, and how long it is still tried.
+
+    The engine may be away for the client's timeout at a time; each answer begins it anew.
+    """
+
+    def __init__(
+        self,
+        subscription: Subscription[Result],
+        *,
+        patience: dt.timedelta,
+        jitter: Callable[[], float],
+    ) -> None:
+        """Start the clock; `patience` is for an engine that is away."""
+        self._subscription = subscription
+        self._patience, self._jitter = patience, jitter
+        self._revision = subscription.after
+        timeout = subscription.timeout
+        self._ends_at = (
+            math.inf if timeout is None else time.monotonic() + max(0.0, timeout.total_seconds())
+        )
+        self._attempts = self._fresh_attempts()
+
+    def request(self) -> Message:
+        """Return what asks for what has not come yet."""
+        return self._subscription.request(self._revision)
+
+    def remaining(self) -> float | None:
+        """Return the seconds that are left, 0 at the least; None: no end of them."""
+        return None if math.isinf(self._ends_at) else max(0.0, self._ends_at - time.monotonic())
+
+    def take(self, message: Message) -> Result:
+        """Return the value of an answer, and note how far it goes."""
+        value = self._subscription.parse(message)
+        self._revision = max(self._revision, self._subscription.revision_of(value))
+        self._attempts = self._fresh_attempts()
+        return value
+
+    def pause_after(self, status: Status) -> float | None:
+        """Return the seconds until the stream is opened again; None: it is not."""
+        pause, remaining = self._attempts.pause_after(status), self.remaining()
+        if pause is None or (remaining is not None and pause >= remaining):
+            return None
+        return pause
+
+    def _fresh_attempts(self) -> Attempts:
+        return Attempts(_Reopened(), timeout=self._patience, jitter=self._jitter)

@@ -8,7 +8,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from progressor import errors
+from progressor import errors, job_errors
 
 _ENGINE_DOMAIN = "progressor"
 _PROCESSOR_DOMAIN = "processor"
@@ -80,6 +80,16 @@ class Status:
     def gate(self) -> str:
         """The gate that the engine named."""
         return self.metadata.get("gate", "")
+
+    @property
+    def job_id(self) -> str:
+        """The job that the engine named."""
+        return self.metadata.get("job_id", "")
+
+    @property
+    def schedule_id(self) -> str:
+        """The schedule that the engine named."""
+        return self.metadata.get("schedule_id", "")
 
     @property
     def detail(self) -> str:
@@ -181,12 +191,20 @@ def _gate_changed(status: Status) -> errors.GateChangedError:
     return errors.GateChangedError(status.gate, status.number("expected"), status.number("actual"))
 
 
+def _schedule_changed(status: Status) -> job_errors.ScheduleChangedError:
+    return job_errors.ScheduleChangedError(
+        status.schedule_id, status.number("expected"), status.number("actual")
+    )
+
+
 _BY_REASON: Mapping[str, Callable[[Status], errors.ProgressorError]] = {
     "INVALID_REQUEST": _invalid_request,
     "NAMESPACE_NOT_FOUND": lambda it: errors.NamespaceNotFoundError(it.namespace),
     "PROCESS_NOT_FOUND": lambda it: errors.ProcessNotFoundError(it.namespace, it.process_id),
     "EVENT_NOT_FOUND": lambda it: errors.EventNotFoundError(it.process_id, it.number("event_id")),
     "TASK_NOT_FOUND": _task_not_found,
+    "JOB_NOT_FOUND": lambda it: job_errors.JobNotFoundError(it.namespace, it.job_id),
+    "SCHEDULE_NOT_FOUND": lambda it: job_errors.ScheduleNotFoundError(it.namespace, it.schedule_id),
     "GATE_NOT_FOUND": lambda it: errors.GateNotFoundError(it.namespace, it.gate),
     "PROCESS_ALREADY_EXISTS": lambda it: errors.ProcessAlreadyExistsError(
         it.namespace, it.process_id
@@ -195,6 +213,12 @@ _BY_REASON: Mapping[str, Callable[[Status], errors.ProgressorError]] = {
     "NAMESPACE_NOT_EMPTY": lambda it: errors.NamespaceNotEmptyError(it.namespace),
     "NAMESPACE_CHANGED": _namespace_changed,
     "GATE_IN_USE": lambda it: errors.GateInUseError(it.namespace, it.gate),
+    "SCHEDULE_ALREADY_EXISTS": lambda it: job_errors.ScheduleAlreadyExistsError(
+        it.namespace, it.schedule_id
+    ),
+    "SCHEDULE_CHANGED": _schedule_changed,
+    "JOB_NOT_FAILED": lambda it: job_errors.JobNotFailedError(it.namespace, it.job_id),
+    "JOB_ENDED": lambda it: job_errors.JobEndedError(it.namespace, it.job_id),
     "GATE_CHANGED": _gate_changed,
     "IDEMPOTENCY_KEY_REUSED": lambda it: errors.IdempotencyKeyReusedError(
         it.process_id, it.metadata.get("idempotency_key", "")

@@ -16,6 +16,7 @@ from progressor.sdk.wire import (
 from progressor.v1 import namespace_service_pb2 as pb
 
 _SET_BY_THE_ENGINE = frozenset({"created_at", "updated_at", "revision"})
+_TARGET_PATIENCE = dt.timedelta(minutes=5)
 
 
 class ZombiePolicy(WireEnum):
@@ -66,6 +67,7 @@ class NamespaceConfig:
     task_retention: dt.timedelta | None = None
     payload_bytes_max: int = 2 * 1024 * 1024
     waiting_callers_max: int = 20_000
+    target_patience: dt.timedelta = _TARGET_PATIENCE
     created_at: dt.datetime | None = None
     updated_at: dt.datetime | None = None
     revision: int = 0
@@ -77,10 +79,9 @@ def namespace_to_wire(config: NamespaceConfig) -> pb.Namespace:
         name=config.name,
         processor_targets=config.processor_targets,
         step_timeout=duration_to_wire(config.step_timeout),
-        retry_policy=_policy_to_wire(config.retry_policy),
+        retry_policy=policy_to_wire(config.retry_policy),
         retry_policies={
-            task_type: _policy_to_wire(policy)
-            for task_type, policy in config.retry_policies.items()
+            task_type: policy_to_wire(policy) for task_type, policy in config.retry_policies.items()
         },
         exhausted_call_fails_alone=config.exhausted_call_fails_alone,
         zombie_policy=pb.ZombiePolicy.ValueType(config.zombie_policy.number),
@@ -90,6 +91,7 @@ def namespace_to_wire(config: NamespaceConfig) -> pb.Namespace:
         task_retention=_optional_duration(config.task_retention),
         payload_bytes_max=config.payload_bytes_max,
         waiting_callers_max=config.waiting_callers_max,
+        target_patience=duration_to_wire(config.target_patience),
     )
 
 
@@ -118,9 +120,9 @@ def namespace_from_wire(message: pb.Namespace) -> NamespaceConfig:
         name=message.name,
         processor_targets=tuple(message.processor_targets),
         step_timeout=duration_from_wire(message.step_timeout),
-        retry_policy=_policy_from_wire(message.retry_policy),
+        retry_policy=policy_from_wire(message.retry_policy),
         retry_policies={
-            task_type: _policy_from_wire(policy)
+            task_type: policy_from_wire(policy)
             for task_type, policy in message.retry_policies.items()
         },
         exhausted_call_fails_alone=message.exhausted_call_fails_alone,
@@ -139,6 +141,11 @@ def namespace_from_wire(message: pb.Namespace) -> NamespaceConfig:
         ),
         payload_bytes_max=message.payload_bytes_max,
         waiting_callers_max=message.waiting_callers_max,
+        target_patience=(
+            duration_from_wire(message.target_patience)
+            if message.HasField("target_patience")
+            else _TARGET_PATIENCE  # of an engine that knows of none yet
+        ),
         created_at=(
             instant_from_wire(message.created_at) if message.HasField("created_at") else None
         ),
@@ -149,7 +156,8 @@ def namespace_from_wire(message: pb.Namespace) -> NamespaceConfig:
     )
 
 
-def _policy_to_wire(policy: RetryPolicy) -> pb.RetryPolicy:
+def policy_to_wire(policy: RetryPolicy) -> pb.RetryPolicy:
+    """Return a retry policy as its message, every field set."""
     return pb.RetryPolicy(
         initial_interval=duration_to_wire(policy.initial_interval),
         coefficient=policy.coefficient,
@@ -161,7 +169,8 @@ def _policy_to_wire(policy: RetryPolicy) -> pb.RetryPolicy:
     )
 
 
-def _policy_from_wire(message: pb.RetryPolicy) -> RetryPolicy:
+def policy_from_wire(message: pb.RetryPolicy) -> RetryPolicy:
+    """Return a RetryPolicy message as its value."""
     return RetryPolicy(
         initial_interval=duration_from_wire(message.initial_interval),
         coefficient=message.coefficient,

@@ -69,6 +69,16 @@ class Processor(Generic[State]):
         """The namespace that this processor answers for."""
         return self._name
 
+    @property
+    def codec(self) -> Codec:
+        """What its payloads are encoded by."""
+        return self._codec
+
+    @property
+    def state_type(self) -> Payload:
+        """What `Step.state` is decoded to."""
+        return self._state_type
+
     def init(self, handler: Callable[[Step[State]], Returned]) -> Callable[[Step[State]], Returned]:
         """Take `handler` for the first step of each process."""
         return self._register(TaskType.INIT, handler)
@@ -94,6 +104,14 @@ class Processor(Generic[State]):
     ) -> Callable[[Step[State]], Returned]:
         """Take `handler` for timers that are due."""
         return self._register(TaskType.TIMEOUT, handler)
+
+    def join(self, handler: Callable[[Step[State]], Returned]) -> Callable[[Step[State]], Returned]:
+        """Take `handler` for the end of all nodes that `Step.start_nodes` has started.
+
+        It reads `Step.nodes` and decides: `Step.complete` ends the job as done, `Fail` as failed;
+        `Step.start_nodes` goes on with more.
+        """
+        return self._register(TaskType.JOIN, handler)
 
     async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
         """Return what the handler of the task decides; plain handlers run in `threads`.
@@ -166,7 +184,7 @@ class Processor(Generic[State]):
             f"processor {self._name!r} has no {task_type} handler: "
             f"add one with @processor.{task_type}"
         )
-        if task_type is TaskType.TIMEOUT:
+        if task_type in {TaskType.TIMEOUT, TaskType.JOIN}:
             return failure(grpc.StatusCode.UNIMPLEMENTED, message, "NO_HANDLER")
         # A request that nobody has thought of is the caller's mistake: it must not break a process.
         unknown = Reject(message, code=grpc.StatusCode.UNIMPLEMENTED, reason="NO_HANDLER")

@@ -10,7 +10,12 @@ from progressor.sdk.constraints import constraints_from_wire, spent_from_wire
 from progressor.sdk.values import (
     Accepted,
     Answer,
+    Direction,
     Event,
+    FollowedJob,
+    HistoryRange,
+    JobRole,
+    LedJob,
     Process,
     ProcessStatus,
     Snapshot,
@@ -61,6 +66,7 @@ def read_snapshot(message: pb.GetResponse, codec: Codec, kind: Payload) -> Snaps
         waits=tuple(read_wait(wait) for wait in message.waits),
         next_after=message.next_after if message.HasField("next_after") else None,
         explanation=message.explanation,
+        job_role=_read_role(message.job_role) if message.HasField("job_role") else None,
     )
 
 
@@ -95,6 +101,16 @@ def read_event(message: types.Event, codec: Codec) -> Event:
     )
 
 
+def read_range(message: types.HistoryRange) -> HistoryRange:
+    """Return a range of history."""
+    direction = message.direction or types.DIRECTION_FORWARD
+    return HistoryRange(
+        after=message.after,
+        limit=message.limit if message.HasField("limit") else None,
+        direction=Direction.from_number(direction),
+    )
+
+
 def read_trace(message: pb.TraceResponse, codec: Codec) -> Trace:
     """Return a page of tasks."""
     return Trace(
@@ -123,6 +139,20 @@ def _read_task_trace(message: pb.TaskTrace, codec: Codec) -> TaskTrace:
             constraints_from_wire(message.constraints) if message.HasField("constraints") else None
         ),
         spent=spent_from_wire(message.spent) if message.HasField("spent") else None,
+    )
+
+
+def _read_role(message: pb.JobRole) -> JobRole:
+    led, followed = message.led, message.followed
+    return JobRole(
+        led=LedJob(unfinished_count=led.unfinished_count, node_count=led.node_count)
+        if message.HasField("led")
+        else None,
+        followed=FollowedJob(
+            namespace=followed.namespace, job_id=followed.job_id, node=followed.node
+        )
+        if message.HasField("followed")
+        else None,
     )
 
 

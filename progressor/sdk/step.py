@@ -8,26 +8,41 @@ import grpc
 
 from progressor.sdk.codecs import Codec, Payload
 from progressor.sdk.constraints import Constraints
+from progressor.sdk.graph import Graph, nodes_to_wire
+from progressor.sdk.job_calls import Deadline, due_to_wire
+from progressor.sdk.jobs import NodeOutcome, read_outcome, results_of
 from progressor.sdk.requests import timer_to_wire
 from progressor.sdk.results import read_event
 from progressor.sdk.values import Event, HistoryRange, NewTimer, ProcessStatus, TaskType
 from progressor.sdk.verdicts import Reject
 from progressor.sdk.wire import Seconds, instant_from_wire, object_from_wire
+from progressor.v1 import nodes_pb2
 from progressor.v1 import processor_service_pb2 as pb
 
 State = TypeVar("State")
 
 _UNREAD: Payload = object()
 
+_WITHOUT_CALLER = frozenset({TaskType.TIMEOUT, TaskType.JOIN})
+
 
 class Step(Generic[State]):
     """One task on one process. What is read is decoded then; what is decided is saved as one.
 
-    Of `set_timer`, `unset_timer`, `remove` and `complete` the last one stands; with none of them
-    the timer that a call pushed aside goes on. Nothing is saved if the handler raises.
+    Of `set_timer`, `unset_timer`, `remove`, `complete` and `start_nodes` the last one stands; with
+    none of them the timer that a call pushed aside goes on. Nothing is saved if the handler raises.
     """
 
-    __slots__ = ("_args", "_codec", "_history", "_request", "_response", "_state", "_state_type")
+    __slots__ = (
+        "_args",
+        "_codec",
+        "_history",
+        "_nodes",
+        "_request",
+        "_response",
+        "_state",
+        "_state_type",
+    )
 
     def __init__(
         self,
@@ -40,7 +55,7 @@ class Step(Generic[State]):
         """Read from `request`, write to `response`."""
         self._request, self._response = request, response
         self._codec, self._state_type = codec, state_type
-        self._args = self._state = self._history = _UNREAD
+        self._args = self._state = self._history = self._nodes = _UNREAD
 
     @property
     def namespace(self) -> str:
@@ -124,7 +139,7 @@ class Step(Generic[State]):
         try:
             return self._codec.decode(self._request.task.args, kind)
         except ValueError as error:
-            if self.type is TaskType.TIMEOUT:
+            if self.type in _WITHOUT_CALLER:
                 raise
             message = f"args cannot be read: {error}"
             raise Reject(
@@ -166,6 +181,35 @@ class Step(Generic[State]):
             self._history = tuple(read_event(event, self._codec) for event in self._request.history)
         history: tuple[Event, ...] = self._history
         return history
+
+    @property
+    def nodes(self) -> Mapping[str, NodeOutcome]:
+        """How nodes of the job have ended, by name: in a join all of them, as they were added.
+
+        In the first step of a node that wants results, what it comes after. Otherwise empty.
+        """
+        if self._nodes is _UNREAD:
+            self._nodes = {
+                it.name: read_outcome(it, self._codec) for it in self._request.task.nodes
+            }
+        outcomes: Mapping[str, NodeOutcome] = self._nodes
+        return outcomes
+
+    @property
+    def results(self) -> dict[str, Payload]:
+        """The results of those of `nodes` that are done, by name. See `results_as`."""
+        return self.results_as(Any)
+
+    def results_as(self, kind: Payload) -> dict[str, Payload]:
+        """Return `results`, each checked to be a `kind`, as in ``step.results_as(int).values()``.
+
+        Raises:
+            ValueError: One is not; the message names its node.
+        """
+        outcomes: dict[str, nodes_pb2.NodeOutcome] = {
+            it.name: it for it in self._request.task.nodes
+        }
+        return results_of(outcomes, self._codec, kind)
 
     def emit(
         self,
@@ -228,3 +272,22 @@ class Step(Generic[State]):
     def complete(self, result: Payload = None) -> None:
         """Finish the process; it keeps `result`, and takes no more calls."""
         self._response.complete.CopyFrom(pb.Complete(result=self._codec.encode(result)))
+
+    def start_nodes(self, graph: Graph, *, deadline: Deadline | None = None) -> None:
+        """Start the nodes of a graph, each a process; the join handler hears when all have ended.
+
+        With it the process becomes the leader of a job, or adds to its job: then nodes may come
+        after nodes that the job has, named by their names. The timer goes on as with no action.
+
+        Args:
+            graph: The nodes; their args are encoded by the processor's codec.
+            deadline: When the job fails if it has not ended: an aware datetime, or seconds or a
+                timedelta from the end of this step; None: as it was.
+
+        Raises:
+            ValueError: The graph is empty, or a datetime has no time zone.
+        """
+        action = nodes_pb2.StartNodes(
+            nodes=nodes_to_wire(graph, self._codec), **due_to_wire(deadline)
+        )
+        self._response.start_nodes.CopyFrom(action)

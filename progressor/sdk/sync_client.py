@@ -1,10 +1,9 @@
 """The blocking client: the same `Calls`, sent over a channel that any thread may use."""
 
-import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
-from typing import Concatenate, ParamSpec, Self
+from typing import Self
 
 import grpc
 
@@ -12,38 +11,12 @@ from progressor.sdk.calls import Calls
 from progressor.sdk.client import TIMEOUT_DEFAULT
 from progressor.sdk.codecs import JSON, Codec
 from progressor.sdk.connection import BlockingConnection, Endpoint
-from progressor.sdk.exchange import Exchange, Listing, Result
+from progressor.sdk.job_calls import JobCalls
+from progressor.sdk.job_client import SyncJobs
+from progressor.sdk.schedule_calls import ScheduleCalls
+from progressor.sdk.schedule_client import SyncSchedules
+from progressor.sdk.sending import blocking_iterated, blocking_sent
 from progressor.sdk.wire import Seconds, timedelta_of
-
-Arguments = ParamSpec("Arguments")
-
-
-def _sent(
-    build: Callable[Concatenate[Calls, Arguments], Exchange[Result]],
-) -> Callable[Concatenate["SyncClient", Arguments], Result]:
-    @functools.wraps(build)
-    def send(self: "SyncClient", /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        return self.connection.send(build(self.calls, *args, **kwargs))
-
-    return send
-
-
-def _iterated(
-    build: Callable[Concatenate[Calls, Arguments], Listing[Result]],
-) -> Callable[Concatenate["SyncClient", Arguments], Iterator[Result]]:
-    @functools.wraps(build)
-    def iterate(
-        self: "SyncClient", /, *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> Iterator[Result]:
-        listing = build(self.calls, *args, **kwargs)
-        token, more = "", True
-        while more:  # ends with the last page
-            page = self.connection.send(listing.page(token))
-            yield from page.items
-            token = page.next_page_token
-            more = bool(token)
-
-    return iterate
 
 
 class SyncClient:
@@ -73,34 +46,38 @@ class SyncClient:
                 jitter=jitter,
             )
         )
+        self.jobs = SyncJobs(JobCalls(namespace=namespace, codec=codec), self.connection)
+        self.schedules = SyncSchedules(
+            ScheduleCalls(namespace=namespace, codec=codec), self.connection
+        )
 
-    start = _sent(Calls.start)
-    call = _sent(Calls.call)
-    notify = _sent(Calls.notify)
-    repair = _sent(Calls.repair)
-    simple_repair = _sent(Calls.simple_repair)
-    get = _sent(Calls.get)
-    put = _sent(Calls.put)
-    remove = _sent(Calls.remove)
-    trace = _sent(Calls.trace)
-    list = _iterated(Calls.list)
-    cancel = _sent(Calls.cancel)
-    await_task = _sent(Calls.await_task)
+    start = blocking_sent(Calls.start)
+    call = blocking_sent(Calls.call)
+    notify = blocking_sent(Calls.notify)
+    repair = blocking_sent(Calls.repair)
+    simple_repair = blocking_sent(Calls.simple_repair)
+    get = blocking_sent(Calls.get)
+    put = blocking_sent(Calls.put)
+    remove = blocking_sent(Calls.remove)
+    trace = blocking_sent(Calls.trace)
+    list = blocking_iterated(Calls.list)
+    cancel = blocking_sent(Calls.cancel)
+    await_task = blocking_sent(Calls.await_task)
 
-    create_namespace = _sent(Calls.create_namespace)
-    update_namespace = _sent(Calls.update_namespace)
-    get_namespace = _sent(Calls.get_namespace)
-    list_namespaces = _iterated(Calls.list_namespaces)
-    delete_namespace = _sent(Calls.delete_namespace)
+    create_namespace = blocking_sent(Calls.create_namespace)
+    update_namespace = blocking_sent(Calls.update_namespace)
+    get_namespace = blocking_sent(Calls.get_namespace)
+    list_namespaces = blocking_iterated(Calls.list_namespaces)
+    delete_namespace = blocking_sent(Calls.delete_namespace)
 
-    list_gates = _iterated(Calls.list_gates)
-    get_gate = _sent(Calls.get_gate)
-    set_gate = _sent(Calls.set_gate)
-    delete_gate = _sent(Calls.delete_gate)
+    list_gates = blocking_iterated(Calls.list_gates)
+    get_gate = blocking_sent(Calls.get_gate)
+    set_gate = blocking_sent(Calls.set_gate)
+    delete_gate = blocking_sent(Calls.delete_gate)
 
-    list_replicas = _iterated(Calls.list_replicas)
-    activity = _sent(Calls.activity)
-    set_log_level = _sent(Calls.set_log_level)
+    list_replicas = blocking_iterated(Calls.list_replicas)
+    activity = blocking_sent(Calls.activity)
+    set_log_level = blocking_sent(Calls.set_log_level)
 
     def close(self) -> None:
         """Close the connection. Safe to repeat."""

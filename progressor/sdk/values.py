@@ -34,6 +34,7 @@ class TaskType(WireEnum):
     REPAIR = "repair"
     TIMEOUT = "timeout"
     REMOVE = "remove"
+    JOIN = "join"
 
 
 class TaskStatus(WireEnum):
@@ -244,12 +245,37 @@ class Timer:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LedJob:
+    """The job that a process leads: how many nodes it has, and how many have not ended."""
+
+    unfinished_count: int
+    node_count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FollowedJob:
+    """The job in which a process is a node, by its leader's namespace and id."""
+
+    namespace: str
+    job_id: str
+    node: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobRole:
+    """A process's part in jobs: it leads one, follows in one, or both."""
+
+    led: LedJob | None
+    followed: FollowedJob | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A process with its history, its timer and what its unfinished tasks wait for.
 
     ``explanation`` says what the process waits for that none of its tasks tells: a repair, or
     nothing. ``next_after`` is set where the range has more events than a message holds: ask again
-    with it.
+    with it. ``job_role``: its part in jobs; None: it has none.
     """
 
     process: Process
@@ -258,6 +284,7 @@ class Snapshot:
     waits: tuple[Wait, ...]
     next_after: int | None
     explanation: str
+    job_role: JobRole | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,11 @@ from grpc_status import rpc_status
 
 from progressor.v1 import (
     gate_service_pb2_grpc,
+    job_service_pb2_grpc,
     namespace_service_pb2_grpc,
     process_service_pb2_grpc,
     replica_service_pb2_grpc,
+    schedule_service_pb2_grpc,
 )
 from progressor.v1 import process_service_pb2 as messages
 
@@ -67,6 +69,15 @@ class ScriptedEngine:
                 if frame.cancelled:
                     self.told.set()
 
+    async def WatchJob(self, request: Message, context: Any) -> Any:  # noqa: N802 - as in the contract
+        """Stream the messages of the next entry, which is a list; a status in it ends it."""
+        for entry in await self._next(request, dict(context.invocation_metadata() or ())):
+            if isinstance(entry, grpc.Status):
+                await context.abort_with_status(entry)
+            elif entry is HANG:
+                await asyncio.Event().wait()
+            yield entry
+
     async def _answer_in_session(
         self, call: messages.SessionCall, context: Any, writing: asyncio.Lock
     ) -> None:
@@ -101,6 +112,9 @@ class ScriptedEngine:
     CreateNamespace = UpdateNamespace = GetNamespace = answer
     ListNamespaces = DeleteNamespace = ListReplicas = SetLogLevel = answer
     GetActivity = ListGates = GetGate = SetGate = DeleteGate = answer
+    SubmitJob = GetJob = ListJobs = CancelJob = RetryJob = answer
+    CreateSchedule = UpdateSchedule = GetSchedule = ListSchedules = DeleteSchedule = answer
+    PauseSchedule = ResumeSchedule = TriggerSchedule = BackfillSchedule = answer
 
 
 @contextlib.asynccontextmanager
@@ -112,6 +126,8 @@ async def scripted_engine(*script: Any) -> AsyncIterator[ScriptedEngine]:
     process_service_pb2_grpc.add_ProcessServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
     namespace_service_pb2_grpc.add_NamespaceServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
     gate_service_pb2_grpc.add_GateServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
+    job_service_pb2_grpc.add_JobServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
+    schedule_service_pb2_grpc.add_ScheduleServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
     replica_service_pb2_grpc.add_ReplicaServiceServicer_to_server(engine, server)  # type: ignore[arg-type]  # by name
     engine.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()

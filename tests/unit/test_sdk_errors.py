@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 import pytest
 
-from progressor import errors
+from progressor import errors, job_errors
 from progressor.api.status import status_of
 from progressor.sdk import Client, EngineUnavailableError, UnexpectedStatusError
 from progressor.sdk.failures import error_for, read_status
@@ -16,6 +16,8 @@ from tests.unit.test_sdk_engine import HANG, ScriptedEngine, refusal, scripted_e
 Code = grpc.StatusCode
 
 NAMED: dict[str, Any] = {"namespace": "orders", "process_id": "p"}
+SCHEDULE: dict[str, Any] = {"namespace": "orders", "schedule_id": "s"}
+JOB: dict[str, Any] = {"namespace": "orders", "job_id": "j"}
 TASK: dict[str, Any] = {"process_id": "p", "task_id": "7", "detail": "out of tea"}
 SOON = dt.timedelta(milliseconds=250)
 
@@ -90,6 +92,24 @@ MAPPING: list[tuple[grpc.Status, type[errors.ProgressorError], dict[str, Any]]] 
         errors.GateNotFoundError,
         {"namespace": "orders", "gate": "db-1"},
     ),
+    (
+        refusal(Code.NOT_FOUND, "SCHEDULE_NOT_FOUND", **SCHEDULE),
+        job_errors.ScheduleNotFoundError,
+        SCHEDULE,
+    ),
+    (
+        refusal(Code.ALREADY_EXISTS, "SCHEDULE_ALREADY_EXISTS", **SCHEDULE),
+        job_errors.ScheduleAlreadyExistsError,
+        SCHEDULE,
+    ),
+    (
+        refusal(Code.ABORTED, "SCHEDULE_CHANGED", schedule_id="s", expected="1", actual="3"),
+        job_errors.ScheduleChangedError,
+        {"schedule_id": "s", "expected": 1, "actual": 3},
+    ),
+    (refusal(Code.NOT_FOUND, "JOB_NOT_FOUND", **JOB), job_errors.JobNotFoundError, JOB),
+    (refusal(Code.FAILED_PRECONDITION, "JOB_ENDED", **JOB), job_errors.JobEndedError, JOB),
+    (refusal(Code.FAILED_PRECONDITION, "JOB_NOT_FAILED", **JOB), job_errors.JobNotFailedError, JOB),
     (
         refusal(Code.FAILED_PRECONDITION, "GATE_IN_USE", namespace="orders", gate="db-1"),
         errors.GateInUseError,

@@ -25,6 +25,7 @@ FULL = NamespaceConfig(
     task_retention=dt.timedelta(days=7),
     payload_bytes_max=1024,
     waiting_callers_max=5,
+    target_patience=dt.timedelta(minutes=1),
 )
 PLAIN = NamespaceConfig(name="plain", processor_targets=("127.0.0.1:7421",))
 

@@ -1,0 +1,230 @@
+"""A process as an engine would carry it: the rules of a rehearsal, on messages.
+
+What a step decides is saved as a whole or not at all. What fails is tried again by the namespace's
+policy, while the clock moves on by the pauses (without jitter); what fails for good breaks the
+process. There is one caller, so nothing waits in line.
+"""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from progressor.sdk.namespaces import NamespaceConfig
+from progressor.sdk.processor import Processor
+from progressor.sdk.testing.attempts import Failed, Task, delay_after, failure_of, request_for
+from progressor.sdk.testing.inline import Inline
+from progressor.sdk.values import TaskError, TaskType
+from progressor.sdk.wire import duration_from_wire, instant_from_wire, instant_to_wire
+from progressor.v1 import nodes_pb2, types_pb2
+from progressor.v1 import processor_service_pb2 as pb
+
+_LONE_TYPES = frozenset({TaskType.CALL, TaskType.NOTIFY})
+
+Observer = Callable[[nodes_pb2.StartNodes | None], Awaitable[None]]
+"""Told when a step has been settled, of the nodes that it starts; None: of none."""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Timer:
+    """The timer as it was set, and how often it was tried."""
+
+    message: types_pb2.SetTimer
+    due_at: dt.datetime
+    task_id: int
+    attempt: int = 1
+    first_at: dt.datetime | None = None
+
+    def again(self, now: dt.datetime) -> "Timer":
+        """Return it as new, due now."""
+        return Timer(message=self.message, due_at=now, task_id=self.task_id)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a task has ended; ``is_alone``: it failed, and its process is as it was.
+
+    ``will_retry``: it is a timer that failed, and is a timer again.
+    """
+
+    task: Task
+    at: dt.datetime
+    response: bytes = b""
+    error: TaskError | None = None
+    reject: pb.Reject | None = None
+    is_alone: bool = False
+    will_retry: bool = False
+
+
+class Carried:
+    """One process, or none, with its history, its timer and the clock."""
+
+    def __init__(
+        self,
+        processor: Processor[Any],
+        *,
+        config: NamespaceConfig,
+        now: dt.datetime,
+        observer: Observer | None,
+    ) -> None:
+        """Have no process yet."""
+        self._processor = processor
+        self._config = config
+        self._observer = observer
+        self._last_task_id = 0
+        self.now = now
+        self.process: types_pb2.Process | None = None
+        self.result = b""
+        self.history: list[types_pb2.Event] = []
+        self.timer: Timer | None = None
+        # The one that broke the process, as long as that is in error.
+        self.breaker: Timer | None = None
+        self.ended: list[Ended] = []
+
+    def next_task_id(self) -> int:
+        """Return a number that no task had."""
+        self._last_task_id += 1
+        return self._last_task_id
+
+    async def carry_out(self, task: Task, timer: Timer | None = None) -> Ended:
+        """Ask until the step succeeds, is refused or fails for good, and save what came of it.
+
+        A `timer` that is to be tried again is a timer as before: nobody waits for it here.
+        """
+        process = self.process
+        assert process is not None, "a task is of a process"
+        while True:  # ends with the policy's attempts
+            request = request_for(
+                task,
+                process,
+                self.history,
+                config=self._config,
+                codec=self._processor.codec,
+                now=self.now,
+            )
+            response = await self._processor.answer(request, Inline())
+            failed = failure_of(response, task.type)
+            if failed is None:
+                return await self._settle(process, task, response)
+            delay = delay_after(failed, task, self._config, self.now)
+            if delay is None:
+                return await self._give_up(process, task, failed, timer)
+            task.attempt += 1
+            if timer is not None:
+                timer.due_at, timer.attempt = self.now + delay, task.attempt
+                self.timer = timer
+                return Ended(task=task, at=self.now, error=failed.error, will_retry=True)
+            self.now += delay
+
+    def break_by(self, detail: str, timer: Timer | None = None) -> None:
+        """Put the process into error; its timer goes, `timer` is the one that did it."""
+        process = self._enter(types_pb2.PROCESS_STATUS_ERROR)
+        process.detail = detail
+        self.timer, self.breaker = None, timer
+
+    def recover(self) -> None:
+        """Have the process running."""
+        self._enter(types_pb2.PROCESS_STATUS_RUNNING).detail = ""
+
+    def finish(self, result: bytes = b"") -> None:
+        """Have the process finished; its timer goes."""
+        self.timer, self.result = None, result
+        self._enter(types_pb2.PROCESS_STATUS_FINISHED)
+
+    async def vanish(self) -> None:
+        """Remove the process, its history and its timer."""
+        self._forget()
+        await self._observed(None)
+
+    async def _settle(
+        self, process: types_pb2.Process, task: Task, response: pb.ProcessResponse
+    ) -> Ended:
+        if response.HasField("reject"):
+            return await self._refuse(task, response.reject)
+        self._save(process, task, response)
+        match response.WhichOneof("action"):
+            case "set_timer":
+                self._set_timer(response.set_timer)
+            case "unset_timer":
+                self.timer = None
+            case "remove":
+                self._forget()
+            case "complete":
+                self.finish(response.complete.result)
+            case _:
+                if task.type is TaskType.REPAIR and self.breaker is not None:
+                    self.timer = self.breaker.again(self.now)
+        self.breaker = None
+        ended = Ended(task=task, at=self.now, response=response.response)
+        starts_nodes = response.HasField("start_nodes")
+        return await self._noted(ended, response.start_nodes if starts_nodes else None)
+
+    def _save(self, process: types_pb2.Process, task: Task, response: pb.ProcessResponse) -> None:
+        for event in response.events:
+            process.last_event_id += 1
+            recorded = types_pb2.Event(
+                event_id=process.last_event_id,
+                payload=event.payload,
+                format_version=event.format_version,
+                task_id=task.task_id,
+                occurred_at=instant_to_wire(self.now),
+            )
+            if event.HasField("metadata"):
+                recorded.metadata.CopyFrom(event.metadata)
+            self.history.append(recorded)
+        if response.HasField("aux_state"):
+            process.aux_state = response.aux_state
+        if response.HasField("metadata"):
+            process.metadata.CopyFrom(response.metadata)
+        self.recover()
+
+    def _set_timer(self, message: types_pb2.SetTimer) -> None:
+        due_at = (
+            instant_from_wire(message.at)
+            if message.HasField("at")
+            else self.now + duration_from_wire(message.after)
+        )
+        self.timer = Timer(message=message, due_at=due_at, task_id=self.next_task_id())
+
+    async def _refuse(self, task: Task, reject: pb.Reject) -> Ended:
+        error = TaskError(code=reject.code, reason=reject.reason, message=reject.message)
+        if task.type is TaskType.INIT:
+            # A process that was refused its first step never came to be.
+            self._forget()
+        return await self._noted(Ended(task=task, at=self.now, error=error, reject=reject), None)
+
+    async def _give_up(
+        self, process: types_pb2.Process, task: Task, failed: Failed, timer: Timer | None
+    ) -> Ended:
+        if task.type is TaskType.REPAIR:
+            is_alone = False
+        else:
+            may_fail_alone = self._config.exhausted_call_fails_alone and failed.retryable
+            is_alone = may_fail_alone and task.type in _LONE_TYPES
+            if not is_alone:
+                self.break_by(failed.error.message, timer)
+                process.corrupted_by = task.task_id
+        ended = Ended(task=task, at=self.now, error=failed.error, is_alone=is_alone)
+        return await self._noted(ended, None)
+
+    def _enter(self, status: types_pb2.ProcessStatus.ValueType) -> types_pb2.Process:
+        process = self.process
+        assert process is not None, "there is a process, which is settled"
+        if process.status != status:
+            process.previous_status, process.status = process.status, status
+            process.status_changed_at.CopyFrom(instant_to_wire(self.now))
+        process.ClearField("corrupted_by")
+        return process
+
+    def _forget(self) -> None:
+        self.process, self.timer, self.breaker = None, None, None
+        self.history, self.result = [], b""
+
+    async def _noted(self, ended: Ended, started: nodes_pb2.StartNodes | None) -> Ended:
+        self.ended.append(ended)
+        await self._observed(started)
+        return ended
+
+    async def _observed(self, started: nodes_pb2.StartNodes | None) -> None:
+        if self._observer is not None:
+            await self._observer(started)

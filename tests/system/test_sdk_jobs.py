@@ -1,0 +1,329 @@
+"""Jobs by the SDK on a whole engine: in a few lines, and as the rehearsal in memory has them."""
+
+import ast
+import asyncio
+import contextlib
+import itertools
+import random
+import re
+import types
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from progressor import sdk
+from progressor.sdk import (
+    Client,
+    Fail,
+    FiringState,
+    Graph,
+    JobFailedError,
+    JobState,
+    JobView,
+    NodeState,
+    Processor,
+    ProcessStatus,
+    Step,
+    SyncClient,
+    job_client,
+    schedule_client,
+    schedules,
+)
+from progressor.sdk import graph as sdk_graph
+from progressor.sdk.testing import JobRehearsal
+from tests.support.points import PATIENCE_SECONDS
+from tests.support.replica import Replica
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SEEDS = range(8)
+
+_numbers = itertools.count(1)
+
+
+class Told:
+    """Has each node end when it is told, and as it is told."""
+
+    def __init__(self) -> None:
+        self._ends: dict[str, asyncio.Future[bool]] = {}
+        self.processor: Processor[Any] = Processor("told")
+        self.processor.init(self._begin)
+
+    def end(self, name: str, *, succeeds: bool) -> None:
+        self._future(name).set_result(succeeds)
+
+    def forget(self) -> None:
+        """Have nodes that begin again wait to be told."""
+        self._ends.clear()
+
+    async def _begin(self, step: Step[Any]) -> None:
+        if not await asyncio.shield(self._future(step.args)):
+            raise Fail("told to fail")
+        step.complete([step.args, dict(sorted(step.results.items()))])
+
+    def _future(self, name: str) -> "asyncio.Future[bool]":
+        return self._ends.setdefault(name, asyncio.get_running_loop().create_future())
+
+
+@contextlib.asynccontextmanager
+async def playing(
+    replica: Replica, processor: Processor[Any], tmp_path: Path
+) -> AsyncIterator[Client]:
+    """Serve a processor in a namespace of its own, and return a client for it."""
+    name = f"{processor.name}-{next(_numbers)}"
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        processor.running(f"unix:{tmp_path}/processor.sock") as target,
+        replica.namespace(name, target) as client,
+    ):
+        yield client
+
+
+def drawn(chance: random.Random) -> Graph:
+    """Return a graph of some nodes, each after some of those before it."""
+    graph = Graph()
+    for number in range(chance.randint(2, 12)):
+        before = [it for it in graph if chance.random() < 0.25]
+        name = f"n{number}"
+        graph.node(name, name, after=before, wants_results=chance.random() < 0.5)
+    return graph
+
+
+class Followed:
+    """The nodes of a job on the engine, as its watch tells of them."""
+
+    def __init__(self, changes: AsyncIterator[JobView]) -> None:
+        self._changes = changes
+        self.view: JobView | None = None
+        self.states: dict[str, NodeState] = {}
+        self.causes: dict[str, str] = {}
+
+    async def until(self, name: str, *states: NodeState) -> None:
+        """Follow until a node is in one of these states."""
+        while self.states.get(name) not in states:
+            self.view = await anext(self._changes)
+            self.states |= {it.name: it.state for it in self.view.nodes}
+            self.causes |= {it.name: it.skipped_because_of for it in self.view.nodes}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_a_rehearsal_goes_as_the_engine_does(
+    replica: Replica, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    graph, told = drawn(chance), Told()
+    failing = {it.name for it in graph if chance.random() < 0.2}
+    rehearsed = JobRehearsal(graph, processors=[])
+    async with playing(replica, told.processor, tmp_path) as client:
+        await client.jobs.submit("job", graph)
+        for attempt in (1, 2):
+            watching = client.jobs.watch("job")
+            async with contextlib.aclosing(watching) as changes:
+                followed = Followed(changes)
+                while rehearsed.state is JobState.RUNNING:
+                    name = chance.choice(rehearsed.running)
+                    succeeds = attempt == 2 or name not in failing
+                    await followed.until(name, NodeState.RUNNING)
+                    assert followed.states == rehearsed.states
+                    told.end(name, succeeds=succeeds)
+                    if succeeds:
+                        inputs = {it.name: it.result for it in rehearsed.inputs(name)}
+                        await rehearsed.complete(name, [name, dict(sorted(inputs.items()))])
+                    else:
+                        await rehearsed.fail(name)
+                    await followed.until(name, NodeState.DONE, NodeState.FAILED)
+                    assert followed.states == rehearsed.states
+                    assert followed.causes == {
+                        it.name: it.skipped_because_of for it in rehearsed.outcomes.values()
+                    }
+            job = await client.jobs.wait("job")
+            assert (job.state, job.detail) == (rehearsed.state, rehearsed.detail)
+            assert job.counts == rehearsed.counts
+            view = await client.jobs.get("job")
+            assert [it.result for it in view.nodes] == [
+                it.result for it in rehearsed.outcomes.values()
+            ]
+            if rehearsed.state is JobState.DONE:
+                break
+            told.forget()
+            assert (await client.jobs.retry("job")).nodes == await rehearsed.retry()
+
+
+def counting() -> Processor[Any]:
+    """Return a processor that leads jobs and carries out their nodes: a splitter in a few lines."""
+    numbers: Processor[Any] = Processor("numbers")
+
+    @numbers.init
+    async def begin(step: Step[Any]) -> None:
+        if isinstance(step.args, list):
+            graph = Graph()
+            squares = graph.fan_out("square", step.args)
+            graph.node("sum", after=squares, wants_results=True)
+            step.start_nodes(graph, deadline=60)
+        elif step.args is None:
+            step.complete(sum(step.results_as(int).values()))
+        else:
+            step.complete(step.args**2)
+
+    @numbers.join
+    async def end(step: Step[Any]) -> None:
+        if not all(it.is_done for it in step.nodes.values()):
+            raise Fail("some squares are missing")
+        step.complete(step.nodes["sum"].result)
+
+    return numbers
+
+
+async def test_a_leader_of_ones_own_splits_the_work(replica: Replica, tmp_path: Path) -> None:
+    numbers = counting()
+    async with playing(replica, numbers, tmp_path) as client:
+        await client.start("job", [1, 2, 3])
+        job = await client.jobs.wait("job", check=True)
+        result = (await client.get("job")).process.result
+    rehearsed = await JobRehearsal.led_by(numbers, [1, 2, 3])
+    await rehearsed.run_all()
+
+    assert result == rehearsed.result == 14
+    assert (job.led_by_engine, job.counts, job.state) == (False, rehearsed.counts, "done")
+    assert job.deadline is not None
+
+
+async def test_a_graph_in_a_few_lines_led_by_the_engine(replica: Replica, tmp_path: Path) -> None:
+    async with playing(replica, counting(), tmp_path) as client:
+        graph = Graph()
+        parts = graph.fan_out("square", [3, 4])
+        graph.node("sum", after=parts, wants_results=True)
+        await client.jobs.submit("squares", graph, idempotency_key="squares")
+        again = await client.jobs.submit("squares", graph, idempotency_key="squares")
+        await client.jobs.wait("squares", check=True)
+        view = await client.jobs.get("squares", result_type=int)
+        listed = [it.job_id async for it in client.jobs.list(states=[JobState.DONE])]
+
+    assert again.deduplicated
+    assert view["sum"].result == 25
+    assert [it.after for it in view.nodes] == [(), (), ("square-1", "square-2")]
+    assert listed == ["squares"]
+
+
+async def test_the_blocking_client_waits_and_hears_of_failures(
+    replica: Replica, tmp_path: Path
+) -> None:
+    def ask(client: SyncClient) -> str:
+        graph = Graph()
+        graph.node("a", "no number")
+        client.jobs.submit("j", graph)
+        with pytest.raises(JobFailedError) as raised:
+            client.jobs.wait("j", check=True)
+        assert [it.job.state for it in client.jobs.watch("j")][-1] is JobState.FAILED
+        return raised.value.job.detail
+
+    async with playing(replica, counting(), tmp_path) as client:
+        with SyncClient(replica.address, namespace=client.calls.namespace) as blocking:
+            detail = await asyncio.to_thread(ask, blocking)
+
+    assert detail.startswith("1 of 1 nodes are not done: a failed (TypeError: unsupported operand")
+
+
+def fragile(*, completes: bool) -> Processor[Any]:
+    """Return a processor whose first step fails unless it is to succeed, and can be repaired."""
+    processor: Processor[Any] = Processor("fragile")
+
+    @processor.init
+    async def begin(step: Step[Any]) -> None:
+        if step.args == "breaks":
+            step.set_timer(after=0)
+        else:
+            step.complete(step.args)
+
+    @processor.timeout
+    async def tick(_step: Step[Any]) -> None:
+        raise Fail("by the timer")
+
+    @processor.repair
+    async def mend(step: Step[Any]) -> None:
+        if completes:
+            step.complete("mended")
+        else:
+            step.unset_timer()
+
+    @processor.call
+    async def call(step: Step[Any]) -> None:
+        step.complete("called")
+
+    return processor
+
+
+@pytest.mark.parametrize("completes", [False, True])
+async def test_a_repair_of_a_follower_goes_as_in_the_rehearsal(
+    replica: Replica, tmp_path: Path, *, completes: bool
+) -> None:
+    processor = fragile(completes=completes)
+    graph = Graph()
+    graph.node("b", after=graph.node("a", "breaks"))
+    rehearsed = JobRehearsal(graph, processors=[processor])
+    await rehearsed.run("a")
+    assert rehearsed.state is JobState.FAILED
+    await rehearsed.repair("a")
+    if not completes:
+        await (await rehearsed.process("a")).call()
+    await rehearsed.run_all()
+
+    # The engine carries nodes of the leader's namespace by the same processor.
+    async with playing(replica, processor, tmp_path) as client:
+        await client.jobs.submit("job", graph)
+        assert (await client.jobs.wait("job")).state is JobState.FAILED
+        follower = (await client.jobs.get("job"))["a"].process_id
+        assert (await client.get(follower)).process.status is ProcessStatus.ERROR
+        await client.repair(follower)
+        if not completes:
+            await client.call(follower)
+        job = await client.jobs.wait("job")
+        view = await client.jobs.get("job")
+
+    assert (job.state, job.counts) == (JobState.DONE, rehearsed.counts)
+    assert {it.name: (it.state, it.result) for it in view.nodes} == {
+        it.name: (it.state, it.result) for it in rehearsed.outcomes.values()
+    }
+
+
+def example_in(module: ModuleType) -> str:
+    """Return the code in a module's docstring."""
+    (code,) = re.findall(r"::\n\n((?:    .*\n|\n)+)", module.__doc__ or "")
+    return "\n".join(line.removeprefix("    ") for line in code.splitlines())
+
+
+async def run_example(module: ModuleType, **names: Any) -> dict[str, Any]:
+    """Run the code in a module's docstring, with names that it takes for granted."""
+    code = compile(example_in(module), module.__name__, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    values = {**vars(sdk), **names}
+    running = types.FunctionType(code, values)()
+    if running is not None:
+        await running
+    return values
+
+
+async def test_the_examples_of_the_docstrings_run(replica: Replica, tmp_path: Path) -> None:
+    counts: Processor[Any] = Processor("counts")
+
+    @counts.init
+    async def count(step: Step[Any]) -> None:
+        if step.args is None:
+            step.complete(sum(step.results_as(int).values()))
+        else:
+            step.complete(len(step.args))
+
+    async with playing(replica, counts, tmp_path) as client:
+        words = await run_example(job_client, client=client)
+        fired = await run_example(schedule_client, client=client)
+    built = await run_example(sdk_graph)
+    spec = types.FunctionType(
+        compile(example_in(schedules), "schedules", "eval"), dict(vars(sdk))
+    )()
+
+    assert words["total"] == 10
+    assert fired["firing"].state in {FiringState.RUNNING, FiringState.DONE}
+    assert len(built["graph"]) == 4
+    assert isinstance(spec, sdk.ScheduleSpec)

@@ -1,0 +1,214 @@
+"""A process rehearsed in memory goes the way that it goes on a whole engine, request by request."""
+
+import asyncio
+import contextlib
+import datetime as dt
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from progressor import errors
+from progressor.sdk import (
+    Client,
+    Fail,
+    NamespaceConfig,
+    Processor,
+    Reject,
+    Retry,
+    RetryPolicy,
+    Step,
+    TaskStatus,
+    TaskType,
+)
+from progressor.sdk.testing import Rehearsal
+from tests.support.points import PATIENCE_SECONDS
+from tests.support.replica import Replica
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SEEDS = range(8)
+REQUESTS = 25
+POLICY = RetryPolicy(
+    initial_interval=dt.timedelta(milliseconds=5), coefficient=1.0, jitter=0.0, attempts_max=2
+)
+
+DEEDS = (
+    "emit", "state", "metadata", "reject", "fail", "bug", "retry once", "retry", "timer now",
+    "timer that fails", "timer far", "timer that retries", "no timer", "complete", "remove",
+)  # fmt: skip
+"""What a step is told to do; the last of several may end it."""
+
+
+def moody() -> Processor[Any]:
+    """Return a processor that does what its requests say."""
+    processor = Processor("moody")
+
+    def do(step: Step[Any]) -> Any:
+        for deed in step.args or []:
+            _do(step, deed)
+        return [step.type, step.status, step.last_event_id, len(step.history), step.state]
+
+    for take in (processor.init, processor.call, processor.notify, processor.repair):
+        take(do)
+
+    @processor.timeout
+    def tick(step: Step[Any]) -> None:
+        step.emit(["tick", step.attempt])
+        if step.args == "fail" and step.status != "error":
+            raise Fail("at the timer")
+        if step.args == "retry" and step.attempt == 1:
+            raise Retry("not yet")
+
+    return processor
+
+
+def _do(step: Step[Any], deed: str) -> None:
+    match deed:
+        case "reject":
+            raise Reject("no", reason="NOT_NOW", metadata={"a": "b"})
+        case "fail":
+            raise Fail("broken")
+        case "bug":
+            raise ZeroDivisionError("oh")
+        case "retry once" if step.attempt == 1:
+            raise Retry("not yet")
+        case "retry":
+            raise Retry("never", reason="NEVER")
+        case _:
+            _decide(step, deed)
+
+
+def _decide(step: Step[Any], deed: str) -> None:
+    decisions: dict[str, Callable[[], None]] = {
+        "emit": lambda: step.emit({"by": step.type}),
+        "timer now": lambda: step.set_timer(args="tick"),
+        "timer that fails": lambda: step.set_timer(args="fail"),
+        "timer that retries": lambda: step.set_timer(args="retry"),
+        "timer far": lambda: step.set_timer(after=3600),
+        "no timer": step.unset_timer,
+        "complete": lambda: step.complete({"events": step.last_event_id}),
+        "remove": step.remove,
+    }
+    match deed:
+        case "state":
+            step.state = (step.state or 0) + 1
+        case "metadata":
+            step.metadata = {"events": step.last_event_id}
+        case _:
+            decisions.get(deed, lambda: None)()
+
+
+def drawn(chance: random.Random) -> tuple[str, list[str]]:
+    """Return a request, and what its step is to do: mostly what lets the process live on."""
+    request = chance.choice(["call"] * 4 + ["notify", "repair", "repair", "simple_repair"])
+    weights = [6, 4, 3, 2, 2, 1, 2, 1, 3, 2, 3, 2, 2, 0.3, 0.2]
+    deeds = chance.choices(DEEDS, weights, k=chance.randint(0, 3))
+    return request, deeds
+
+
+async def asked(who: Client | Rehearsal[Any], process_id: str, request: str, deeds: Any) -> Any:
+    """Return what a request came to, in terms that both can tell."""
+    where = (process_id,) if isinstance(who, Client) else ()
+    args = () if request == "simple_repair" else (deeds,)
+    try:
+        answer = await getattr(who, request)(*where, *args)
+    except errors.RejectedError as error:
+        return [type(error), error.message, error.code, error.processor_reason, error.metadata]
+    except errors.ProcessFailedError as error:
+        return [type(error), error.detail]
+    except errors.RepairFailedError as error:
+        return [type(error), error.detail]
+    except errors.StateError as error:
+        return type(error)
+    except errors.ProcessNotFoundError as error:
+        return type(error)
+    return answer.response if request in {"start", "call", "repair"} else None
+
+
+async def settled(client: Client, process_id: str) -> None:
+    """Wait until nothing of a process is at work, or due."""
+    while True:
+        try:
+            tasks = (await client.trace(process_id, page_size=1000)).tasks
+        except errors.ProcessNotFoundError:
+            return
+        now = dt.datetime.now(dt.UTC) + dt.timedelta(minutes=1)
+        left = [
+            it.task_id
+            for it in tasks
+            if it.status in {TaskStatus.WAITING, TaskStatus.RUNNING, TaskStatus.BLOCKED}
+            and (
+                it.type is not TaskType.TIMEOUT or it.scheduled_at is None or it.scheduled_at < now
+            )
+        ]
+        if not left:
+            return
+        with contextlib.suppress(errors.StateError, errors.NotFoundError, errors.RejectedError):
+            await client.await_task(process_id, task_id=left[0])
+
+
+async def seen(client: Client, process_id: str) -> Any:
+    """Return what there is of a process on the engine."""
+    try:
+        got = await client.get(process_id)
+    except errors.ProcessNotFoundError:
+        return None
+    process = got.process
+    return {
+        "status": process.status,
+        "detail": process.detail,
+        "state": process.state,
+        "metadata": process.metadata,
+        "result": process.result,
+        "events": [it.payload for it in got.history],
+        "timer": got.timer is not None,
+    }
+
+
+def rehearsed(process: Rehearsal[Any]) -> Any:
+    """Return the same of a rehearsal."""
+    if process.status == "unspecified":
+        return None
+    return {
+        "status": process.status,
+        "detail": process.detail,
+        "state": process.state,
+        "metadata": process.metadata,
+        "result": process.result,
+        "events": process.events,
+        "timer": process.timer is not None,
+    }
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_a_rehearsal_goes_as_the_engine_does(
+    replica: Replica, tmp_path: Path, seed: int
+) -> None:
+    chance, processor = random.Random(seed), moody()
+    name = f"moody-{seed}"
+    config = NamespaceConfig(name=name, processor_targets=(), retry_policy=POLICY)
+    process = Rehearsal(processor, "p", config=config)
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        processor.running(f"unix:{tmp_path}/processor.sock") as target,
+        replica.namespace(name, target, retry_policy=POLICY) as client,
+    ):
+        for number in range(REQUESTS):
+            request, deeds = drawn(chance)
+            if process.status in {"unspecified", "finished"} and chance.random() < 0.8:
+                if process.status == "finished":
+                    await process.remove()
+                    await client.remove("p")
+                request = "start"
+            ours = await asked(process, "p", request, deeds)
+            # A timer that was due while a call was tried again is due now.
+            await process.advance(1)
+            theirs = await asked(client, "p", request, deeds)
+            await settled(client, "p")
+            assert (number, request, deeds, theirs) == (number, request, deeds, ours)
+            assert (number, request, deeds, await seen(client, "p")) == (
+                number, request, deeds, rehearsed(process),
+            )  # fmt: skip

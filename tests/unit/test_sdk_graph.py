@@ -1,0 +1,187 @@
+"""The builder of graphs: what it says on the wire, and what it refuses at once."""
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from progressor.domain.graph import plan_nodes
+from progressor.domain.job import NAME_BYTES_MAX, NODES_PER_STEP_MAX, NodeSpec, StartNodes
+from progressor.domain.process import process_key
+from progressor.sdk import BYTES, JSON, Constraints, Graph, RetryPolicy, ZombiePolicy, graph
+from progressor.sdk.graph import nodes_to_wire
+from progressor.v1 import namespace_service_pb2 as namespaces
+from progressor.v1 import nodes_pb2 as pb
+
+
+def deployment() -> Graph:
+    """Return the graph of the module's docstring."""
+    built = Graph()
+    build = built.node("build", {"ref": "main"})
+    tests = built.fan_out("test", ["unit", "system"], after=build)
+    built.node("deploy", after=tests, wants_results=True)
+    return built
+
+
+def test_a_graph_in_a_few_lines() -> None:
+    assert nodes_to_wire(deployment(), JSON) == [
+        pb.NodeSpec(name="build", args=b'{"ref":"main"}'),
+        pb.NodeSpec(name="test-1", args=b'"unit"', predecessors=["build"]),
+        pb.NodeSpec(name="test-2", args=b'"system"', predecessors=["build"]),
+        pb.NodeSpec(name="deploy", predecessors=["test-1", "test-2"], wants_results=True),
+    ]
+
+
+def test_a_graph_shows_what_it_has() -> None:
+    built = deployment()
+
+    assert [it.name for it in built] == ["build", "test-1", "test-2", "deploy"]
+    assert built.edges == (
+        ("build", "test-1"), ("build", "test-2"), ("test-1", "deploy"), ("test-2", "deploy"),
+    )  # fmt: skip
+    assert len(built) == 4
+    assert "build" in built
+    assert "ship" not in built
+    assert built["deploy"].after == ("test-1", "test-2")
+    assert repr(built) == "Graph(4 nodes, 4 edges)"
+    assert repr(built["test-1"]) == "NewNode(name='test-1', after=('build',), options={})"
+
+
+def test_a_node_has_all_options_of_the_wire() -> None:
+    built = Graph()
+    built.node(
+        "a",
+        b"raw",
+        namespace="maps",
+        process_id="follower",
+        wants_results=True,
+        constraints=Constraints(gates={"k": 2}),
+        retry_policy=RetryPolicy(attempts_max=1, initial_interval=dt.timedelta(seconds=2)),
+        zombie_policy=ZombiePolicy.FAIL,
+        target="10.0.0.1:7421",
+    )
+
+    [node] = nodes_to_wire(built, BYTES)
+
+    assert {it.name for it in pb.NodeSpec.DESCRIPTOR.fields} == {
+        it.name for it, _ in node.ListFields()
+    } | {"predecessors"}
+    assert (node.namespace, node.process_id, node.args) == ("maps", "follower", b"raw")
+    assert (node.wants_results, node.target) == (True, "10.0.0.1:7421")
+    assert node.constraints.gates[0].gate == "k"
+    assert (node.retry_policy.attempts_max, node.retry_policy.initial_interval.seconds) == (1, 2)
+    assert node.zombie_policy == namespaces.ZOMBIE_POLICY_FAIL
+
+
+def test_a_fan_out_makes_args_and_names_of_its_items() -> None:
+    built = Graph()
+    nodes = built.fan_out(
+        "map", [("a", 1), ("b", 2)], args=lambda it: it[1] * 10, named=lambda it: it[0], target="t"
+    )
+
+    assert [(it.name, it.args, it.options) for it in nodes] == [
+        ("map-a", 10, {"target": "t"}),
+        ("map-b", 20, {"target": "t"}),
+    ]
+
+
+def test_a_fan_out_takes_iterators_for_both() -> None:
+    built = Graph()
+    first = built.fan_out("a", iter(range(2)))
+    second = built.fan_out("b", iter(range(2)), after=iter(first))
+
+    assert [it.after for it in second] == [("a-1", "a-2")] * 2
+
+
+def test_what_comes_twice_before_a_node_is_one_edge() -> None:
+    built = Graph()
+    a = built.node("a")
+
+    assert built.node("b", after=[a, "a", a]).after == ("a",)
+
+
+def test_a_name_that_the_graph_has_not_is_of_a_node_that_the_job_has() -> None:
+    built = Graph()
+    built.node("more", after="old")
+
+    assert built.present == ("old",)
+    with pytest.raises(ValueError, match="'old' was named as a node that the job has"):
+        built.node("old")
+
+
+def refusal(build: Callable[[Graph], Any]) -> str:
+    """Return what a graph with a node ``a`` says, and see that it is as before."""
+    built = Graph()
+    built.node("a")
+    with pytest.raises((ValueError, TypeError)) as raised:
+        build(built)
+
+    assert [it.name for it in built] == ["a"]
+    return str(raised.value)
+
+
+OTHER = Graph()
+FOREIGN = OTHER.node("theirs")
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda it: it.node("a"), "the graph has a node 'a' already"),
+        (lambda it: it.node(""), "a node's name has 1 .. 128 bytes, not 0: ''"),
+        (lambda it: it.node("é" * 65), "a node's name has 1 .. 128 bytes, not 130"),
+        (lambda it: it.node("x\n"), "a node's name has no control characters: 'x\\n'"),
+        (lambda it: it.node("x\x85"), "a node's name has no control characters: 'x\\x85'"),
+        (lambda it: it.node(7), "a node's name is text, not 7"),
+        (lambda it: it.node("b", after=""), "a node's name has 1 .. 128 bytes, not 0: ''"),
+        (lambda it: it.node("b", after="b"), "node 'b' cannot come after itself"),
+        (
+            lambda it: it.node("b", after=FOREIGN),
+            "node 'b' cannot come after 'theirs', a node of another graph",
+        ),
+        (
+            lambda it: it.fan_out("b", [1, 2], process_id="p"),
+            "nodes 'b' cannot all be process 'p'",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(build: Callable[[Graph], Any], words: str) -> None:
+    assert refusal(build).startswith(words)
+
+
+def test_what_was_refused_leaves_no_name_behind() -> None:
+    built = Graph()
+    with pytest.raises(ValueError, match="another graph"):
+        built.node("b", after=["old", FOREIGN])
+
+    assert built.present == ()
+
+
+def test_the_bounds_are_those_of_the_engine() -> None:
+    assert (graph.NAME_BYTES_MAX, graph.NODES_MAX) == (NAME_BYTES_MAX, NODES_PER_STEP_MAX)
+
+
+def test_a_graph_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "NODES_MAX", 2)
+    built = Graph()
+    built.fan_out("a", range(2))
+
+    with pytest.raises(ValueError, match="2 nodes at most"):
+        built.node("b")
+
+
+def test_an_empty_graph_cannot_be_sent() -> None:
+    with pytest.raises(ValueError, match="one node at least"):
+        nodes_to_wire(Graph(), JSON)
+
+
+def test_what_the_builder_takes_the_engine_takes() -> None:
+    specs = tuple(
+        NodeSpec(name=it.name, predecessors=tuple(it.predecessors), args=it.args)
+        for it in nodes_to_wire(deployment(), JSON)
+    )
+
+    plan = plan_nodes(process_key("n", "j"), StartNodes(nodes=specs), {})
+
+    assert [it.predecessors for it in plan.nodes] == [(), (1,), (1,), (2, 3)]

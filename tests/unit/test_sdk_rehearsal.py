@@ -1,0 +1,440 @@
+"""A process rehearsed in memory does what the engine would do with it."""
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from progressor import errors
+from progressor.example.order import Order, Pay, Reroute, Ship, namespace, orders
+from progressor.sdk import (
+    Fail,
+    HistoryRange,
+    NamespaceConfig,
+    NodeOutcome,
+    NodeState,
+    Processor,
+    ProcessStatus,
+    Reject,
+    Retry,
+    RetryPolicy,
+    Step,
+    TaskError,
+    TaskType,
+)
+from progressor.sdk.testing import Rehearsal
+from progressor.sdk.testing.rehearsal import STARTS_AT
+
+Handler = Callable[[Step[Any]], Any]
+
+
+def processor_of(**handlers: Handler) -> Processor[Any]:
+    """Return a processor with handlers by type of task."""
+    processor = Processor("n")
+    for name, handler in handlers.items():
+        getattr(processor, name)(handler)
+    return processor
+
+
+def nothing(_step: Step[Any]) -> None:
+    """Do nothing."""
+
+
+async def test_the_example_of_the_docstring() -> None:
+    order = Rehearsal(orders)
+    await order.start(Order(item="tea", price=42))
+    await order.advance(0.4)
+
+    assert order.events == [{"placed": "tea"}, {"reminded": 42}]
+
+
+async def test_an_order_from_its_placing_to_its_shipping() -> None:
+    order = Rehearsal(orders, "order-1", config=namespace("nowhere"))
+    placed = await order.start(Order(item="tea", price=42))
+    assert (placed.task_id, placed.response, placed.deduplicated) == (1, {"to_pay": 42}, False)
+    assert order.timer is not None
+    assert order.timer.args == "remind"
+    with pytest.raises(errors.RejectedError, match="the price is 42, not 1") as raised:
+        await order.call(Pay(amount=1))
+    assert (raised.value.processor_reason, raised.value.code) == ("WRONG_AMOUNT", 9)
+    assert await order.advance(dt.timedelta(seconds=1)) == 1
+    await order.call(Pay(amount=42))
+    assert order.timer is None
+    with pytest.raises(errors.ProcessFailedError, match="warehouse north is down"):
+        await order.call(Ship())
+    assert (order.status, order.detail) == (ProcessStatus.ERROR, "warehouse north is down")
+    assert order.steps[-1].attempt_count == 3
+    with pytest.raises(errors.ProcessFailedError):
+        await order.call(Ship())
+    await order.repair(Reroute(warehouse="south"))
+    shipped = await order.call(Ship(), response_type=dict[str, str])
+
+    assert shipped.response == {"shipped_from": "south"}
+    assert (order.status, order.result) == (ProcessStatus.FINISHED, {"shipped": True})
+    assert order.state == Order(item="tea", price=42, paid=True, warehouse="south")
+    assert [next(iter(it)) for it in order.events] == [
+        "placed", "reminded", "paid", "rerouted", "shipped",
+    ]  # fmt: skip
+    assert [it.event_id for it in order.history] == [1, 2, 3, 4, 5]
+    with pytest.raises(errors.ProcessFinishedError):
+        await order.call(Ship())
+
+
+async def test_nobody_pays_and_time_passes() -> None:
+    order = Rehearsal(orders)
+    await order.start(Order(item="cake", price=1, expire_after=60))
+
+    assert await order.advance(59) == 1
+    assert await order.advance(2) == 1
+    assert order.now == STARTS_AT + dt.timedelta(seconds=61)
+    assert order.history[-1].occurred_at == STARTS_AT + dt.timedelta(seconds=60.4)
+    assert (order.result, order.timer) == ({"shipped": False}, None)
+
+
+async def test_a_refused_start_leaves_no_process() -> None:
+    def refuse(_step: Step[Any]) -> None:
+        raise Reject("no", code=grpc.StatusCode.INVALID_ARGUMENT, metadata={"field": "x"})
+
+    process = Rehearsal(processor_of(init=refuse))
+    with pytest.raises(errors.RejectedError) as raised:
+        await process.start()
+
+    assert (raised.value.code, raised.value.metadata) == (3, {"field": "x"})
+    assert process.status is ProcessStatus.UNSPECIFIED
+    assert [(it.type, it.rejected) for it in process.steps] == [(TaskType.INIT, True)]
+    with pytest.raises(errors.ProcessNotFoundError):
+        await process.call()
+
+
+@pytest.mark.parametrize("request_name", ["call", "notify", "repair", "simple_repair", "remove"])
+async def test_what_is_not_there_cannot_be_asked(request_name: str) -> None:
+    with pytest.raises(errors.ProcessNotFoundError):
+        await getattr(Rehearsal(processor_of()), request_name)()
+
+
+async def test_a_process_is_started_once() -> None:
+    process = Rehearsal(processor_of(init=nothing))
+    await process.start()
+
+    with pytest.raises(errors.ProcessAlreadyExistsError):
+        await process.start()
+
+
+async def test_what_runs_cannot_be_repaired() -> None:
+    process = Rehearsal(processor_of(init=nothing))
+    await process.start()
+
+    with pytest.raises(errors.ProcessIsRunningError):
+        await process.repair()
+    with pytest.raises(errors.ProcessIsRunningError):
+        await process.simple_repair()
+
+
+@pytest.mark.parametrize("request_name", ["repair", "simple_repair", "notify", "call"])
+async def test_what_is_finished_takes_nothing(request_name: str) -> None:
+    process = Rehearsal(processor_of(init=lambda step: step.complete(1)))
+    await process.start()
+
+    with pytest.raises(errors.ProcessFinishedError):
+        await getattr(process, request_name)()
+
+
+async def test_retries_move_the_clock_by_the_policy() -> None:
+    tried: list[tuple[int, dt.datetime]] = []
+
+    async def stumble(step: Step[Any]) -> str:
+        tried.append((step.attempt, step.deadline))
+        if step.attempt < 4:
+            raise Retry("not yet", after=1.5 if step.attempt == 3 else None)
+        return "at last"
+
+    config = NamespaceConfig(
+        name="n",
+        processor_targets=(),
+        retry_policies={
+            "call": RetryPolicy(attempts_max=4, initial_interval=dt.timedelta(seconds=1))
+        },
+        step_timeout=dt.timedelta(seconds=10),
+    )
+    process = Rehearsal(processor_of(init=nothing, call=stumble), config=config)
+    await process.start()
+
+    assert (await process.call()).response == "at last"
+    seconds = [(at - STARTS_AT).total_seconds() for _, at in tried]
+    assert [it for it, _ in tried] == [1, 2, 3, 4]
+    assert seconds == [10, 11, 13, 17]
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+async def test_an_exhausted_call_breaks_the_process_unless_it_fails_alone(is_alone: bool) -> None:
+    def stumble(_step: Step[Any]) -> None:
+        raise Retry("never")
+
+    config = NamespaceConfig(
+        name="n", processor_targets=(), exhausted_call_fails_alone=is_alone,
+        retry_policy=RetryPolicy(attempts_max=1),
+    )  # fmt: skip
+    process = Rehearsal(processor_of(init=nothing, call=stumble), config=config)
+    await process.start()
+    expected = errors.TaskFailedError if is_alone else errors.ProcessFailedError
+
+    with pytest.raises(expected, match="never"):
+        await process.call()
+    assert process.status is (ProcessStatus.RUNNING if is_alone else ProcessStatus.ERROR)
+
+
+async def test_a_bug_breaks_the_process_and_saves_nothing() -> None:
+    def stumble(step: Step[Any]) -> None:
+        step.state = 2
+        step.emit("lost")
+        raise ZeroDivisionError("oh")
+
+    def begin(step: Step[Any]) -> None:
+        step.state = 1
+        step.set_timer(after=5)
+
+    process = Rehearsal(processor_of(init=begin, notify=stumble))
+    await process.start()
+    await process.notify()
+
+    assert (process.status, process.state, process.events) == (ProcessStatus.ERROR, 1, [])
+    assert process.timer is None
+    error = process.steps[-1].error
+    assert error == TaskError(code=2, reason="ZeroDivisionError", message="oh")
+
+
+async def test_a_failure_without_a_reason_is_named_by_its_code() -> None:
+    def fail(_step: Step[Any]) -> None:
+        raise Fail("no")
+
+    process = Rehearsal(processor_of(init=fail))
+    with pytest.raises(errors.ProcessFailedError):
+        await process.start()
+
+    assert process.steps[0].error == TaskError(code=9, reason="FAILED_PRECONDITION", message="no")
+
+
+def fragile(*, repair: Handler = nothing) -> tuple[Processor[Any], list[str]]:
+    """Return a processor whose timer breaks the process at first, and what it was asked."""
+    seen: list[str] = []
+
+    def begin(step: Step[Any]) -> None:
+        step.set_timer(after=60, args="tick")
+
+    def tick(step: Step[Any]) -> None:
+        seen.append(step.args)
+        if len(seen) == 1:
+            raise Fail("once")
+
+    return processor_of(init=begin, timeout=tick, repair=repair), seen
+
+
+async def test_the_timer_that_broke_a_process_runs_again_by_a_simple_repair() -> None:
+    processor, seen = fragile()
+    process = Rehearsal(processor)
+    await process.start()
+    await process.run_timer()
+    assert process.status is ProcessStatus.ERROR
+    await process.simple_repair()
+
+    assert (seen, process.status, process.timer) == (["tick"] * 2, ProcessStatus.RUNNING, None)
+
+
+async def test_a_repair_without_an_action_has_that_timer_due_now() -> None:
+    processor, seen = fragile()
+    process = Rehearsal(processor)
+    await process.start()
+    await process.run_timer()
+    await process.repair()
+    assert process.timer is not None
+    assert process.timer.due_at == process.now
+
+    assert await process.advance() == 1
+    assert seen == ["tick"] * 2
+
+
+async def test_a_failed_repair_leaves_all_as_it_was() -> None:
+    def fail(_step: Step[Any]) -> None:
+        raise Fail("worse")
+
+    processor, seen = fragile(repair=fail)
+    process = Rehearsal(processor)
+    await process.start()
+    await process.run_timer()
+    with pytest.raises(errors.RepairFailedError, match="worse"):
+        await process.repair()
+    assert (process.status, process.detail) == (ProcessStatus.ERROR, "once")
+    await process.simple_repair()
+
+    assert seen == ["tick"] * 2
+
+
+async def test_a_process_broken_by_a_call_simply_runs_again() -> None:
+    def fail(_step: Step[Any]) -> None:
+        raise Fail("no")
+
+    process = Rehearsal(processor_of(init=nothing, call=fail))
+    await process.start()
+    with pytest.raises(errors.ProcessFailedError):
+        await process.call()
+    await process.simple_repair()
+
+    assert (process.status, process.detail) == (ProcessStatus.RUNNING, "")
+
+
+async def test_a_timer_that_is_tried_again_stays_a_timer() -> None:
+    def tick(step: Step[Any]) -> None:
+        if step.attempt == 1:
+            raise Retry("not yet", after=7)
+        step.unset_timer()
+
+    process = Rehearsal(
+        processor_of(init=lambda step: step.set_timer(at=STARTS_AT + dt.timedelta(1)), timeout=tick)
+    )
+    await process.start()
+    await process.run_timer()
+    assert process.timer is not None
+    assert process.timer.due_at == STARTS_AT + dt.timedelta(days=1, seconds=7)
+    assert [it.type for it in process.steps] == [TaskType.INIT]
+    await process.run_timer()
+
+    assert process.timer is None
+    assert process.steps[-1].attempt_count == 2
+
+
+async def test_a_timer_may_remove_the_process() -> None:
+    process = Rehearsal(processor_of(init=lambda step: step.set_timer(after=3, remove=True)))
+    await process.start()
+    assert process.timer is not None
+    assert process.timer.remove
+    await process.advance(3)
+
+    assert process.status is ProcessStatus.UNSPECIFIED
+    with pytest.raises(ValueError, match="no timer"):
+        await process.run_timer()
+
+
+async def test_a_step_may_remove_the_process_and_still_answer() -> None:
+    def go(step: Step[Any]) -> str:
+        step.remove()
+        return "gone"
+
+    process = Rehearsal(processor_of(init=nothing, call=go))
+    await process.start(metadata={"team": "x"})
+    assert process.metadata == {"team": "x"}
+
+    assert (await process.call()).response == "gone"
+    assert (process.status, process.metadata, process.state) == (
+        ProcessStatus.UNSPECIFIED,
+        {},
+        None,
+    )
+    await process.start()
+    await process.remove()
+    assert process.status is ProcessStatus.UNSPECIFIED
+
+
+async def test_timers_without_an_end_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("progressor.sdk.testing.rehearsal.TIMERS_MAX", 5)
+
+    def spin(step: Step[Any]) -> None:
+        step.set_timer()
+
+    process = Rehearsal(processor_of(init=spin, timeout=spin))
+    await process.start()
+
+    with pytest.raises(RuntimeError, match="5 timers have run"):
+        await process.advance()
+
+
+@pytest.mark.parametrize(
+    ("last", "asked", "seen"),
+    [
+        (None, None, [1, 2, 3]),
+        (2, None, [2, 3]),
+        (0, None, []),
+        (None, HistoryRange(after=1), [2, 3]),
+        (None, HistoryRange.last(2), [3, 2]),
+        (None, HistoryRange(after=1, limit=1), [2]),
+    ],
+)
+async def test_history_comes_as_the_namespace_or_the_timer_says(
+    last: int | None, asked: HistoryRange | None, seen: list[int]
+) -> None:
+    found: list[int] = []
+
+    def begin(step: Step[Any]) -> None:
+        for number in range(3):
+            step.emit(number, metadata={"n": number})
+        step.metadata = {"kind": "x"}
+        step.set_timer(history=asked)
+
+    def look(step: Step[Any]) -> None:
+        found.extend(it.event_id for it in step.history)
+        assert step.last_event_id == 3
+
+    config = NamespaceConfig(name="n", processor_targets=(), history_last=last)
+    process = Rehearsal(processor_of(init=begin, timeout=look), config=config)
+    await process.start()
+    await process.advance()
+
+    assert found == seen
+    assert process.metadata == {"kind": "x"}
+
+
+async def test_a_step_shows_its_caller() -> None:
+    def look(step: Step[Any]) -> Any:
+        return [step.namespace, step.process_id, dict(step.context), step.task_id, step.args]
+
+    process = Rehearsal(processor_of(init=nothing, call=look), "p-9")
+    await process.start()
+
+    assert (await process.call([1], context={"user": "ann"})).response == [
+        "n", "p-9", {"user": "ann"}, 2, [1],
+    ]  # fmt: skip
+
+
+async def test_a_leader_can_be_told_by_hand_how_its_nodes_ended() -> None:
+    def join(step: Step[Any]) -> None:
+        step.complete(sum(step.results_as(int).values()))
+
+    process = Rehearsal(processor_of(init=nothing, join=join))
+    await process.start()
+    await process.join(
+        [
+            NodeOutcome(name="a", state=NodeState.DONE, result=4),
+            NodeOutcome(
+                name="b", state=NodeState.FAILED, error=TaskError(code=9, reason="R", message="m")
+            ),
+        ]
+    )
+
+    assert process.result == 4
+
+
+@pytest.mark.parametrize("task_type", ["timeout", "join"])
+async def test_nobody_can_refuse_what_has_no_caller(task_type: str) -> None:
+    def refuse(_step: Step[Any]) -> None:
+        raise Reject("no")
+
+    process = Rehearsal(processor_of(init=lambda step: step.set_timer(), **{task_type: refuse}))
+    await process.start()
+    await (process.run_timer() if task_type == "timeout" else process.join([]))
+
+    assert process.status is ProcessStatus.ERROR
+    assert process.detail == f"reject: a {task_type} has no caller to refuse"
+
+
+async def test_a_reason_that_the_policy_names_is_not_tried_again() -> None:
+    def stumble(_step: Step[Any]) -> None:
+        raise Retry("never", reason="NO_STOCK")
+
+    policy = RetryPolicy(non_retryable_reasons=("NO_STOCK",))
+    config = NamespaceConfig(name="n", processor_targets=(), retry_policy=policy)
+    process = Rehearsal(processor_of(init=stumble), config=config)
+    with pytest.raises(errors.ProcessFailedError):
+        await process.start()
+
+    assert process.steps[0].attempt_count == 1
