@@ -25,8 +25,11 @@ def dev(
         bool, option("Embed a PostgreSQL that is thrown away at the end.")
     ] = False,
     example: Annotated[
-        Literal["order", "rollout"],
-        option("What is played: orders; or schema changes that wait for each other by gates."),
+        Literal["order", "rollout", "job", "mapreduce", "nightly"],
+        option(
+            "What is played: orders; schema changes that wait for each other by gates; a job of "
+            "nine tasks; the counting of a thousand pages; a nightly schedule."
+        ),
     ] = "order",
     settings: Settings = DEFAULT_SETTINGS,
 ) -> None:

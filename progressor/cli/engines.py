@@ -40,6 +40,7 @@ async def client_of(engine: Engine) -> AsyncIterator[Client]:
             jitter=random.random,
         )
     )
+    client.jobs.connection = client.schedules.connection = client.connection
     async with client:
         yield client
 

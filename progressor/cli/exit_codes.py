@@ -10,11 +10,13 @@ Exit codes:
   0  done
   1  failed for a reason of its own (the message tells)
   2  the command line, the configuration or the request is wrong
-  3  no such namespace, process, event, task or gate
+  3  no such namespace, process, event, task, gate, job or schedule
   4  not in this state: exists already, failed, finished, removed, another request's key
   5  unavailable: engine or PostgreSQL away, overloaded, shutting down; try again
   6  the deadline passed; the task, if it was accepted, goes on
   7  the processor rejected the request
+  8  the job that was waited for failed
+  9  the job that was waited for was cancelled
 
 Every command prints one JSON document with --json; errors go to stderr in either form."""
 
@@ -30,6 +32,8 @@ class ExitCode(enum.IntEnum):
     UNAVAILABLE = 5
     DEADLINE = 6
     REJECTED = 7
+    JOB_FAILED = 8
+    JOB_CANCELLED = 9
     INTERRUPTED = 130
     """By Ctrl-C, as shells count it."""
 

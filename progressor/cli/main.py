@@ -10,6 +10,7 @@ import progressor
 from progressor import errors
 from progressor.cli.exit_codes import EPILOGUE, ExitCode
 from progressor.cli.failure import only_ours, report, report_words
+from progressor.cli.job_format import JOB_FORMAT
 
 _ROOM = "progressor.cli"
 _SUMMARY = "A durable process engine on PostgreSQL, called over gRPC."
@@ -69,6 +70,14 @@ def build_app() -> App:
     for name, place, summary in _GATE_COMMANDS:
         gate.command(f"{_ROOM}.{place}", name=name, help=summary)
     app.command(gate)
+    job = App("job", help="Submit, watch and mend jobs, graphs of processes.", group="Jobs")
+    for name, place, summary in _JOB_COMMANDS:
+        job.command(f"{_ROOM}.{place}", name=name, help=summary)
+    app.command(job)
+    schedule = App("schedule", help="Make and follow schedules, which fire on time.", group="Jobs")
+    for name, place, summary in _SCHEDULE_COMMANDS:
+        schedule.command(f"{_ROOM}.{place}", name=name, help=summary)
+    app.command(schedule)
     return app
 
 
@@ -114,6 +123,26 @@ _GATE_COMMANDS = (
     ("get", "gates:get", "Print a gate, who holds it and who waits for it."),
     ("set", "gates:set_capacity", "Set how many may hold a gate."),
     ("delete", "gates:delete", "Delete a gate that nobody uses."),
+)
+_JOB_COMMANDS = (
+    ("submit", "jobs:submit", f"Submit a job from a file.\n\n{JOB_FORMAT}"),
+    ("get", "jobs:get", "Print a job, its graph and its nodes."),
+    ("list", "jobs:list_jobs", "Print the jobs of a namespace."),
+    ("watch", "jobs:watch", "Watch a job until it ends; the exit code tells how."),
+    ("retry", "jobs:retry", "Go on with a failed job from its failed nodes."),
+    ("cancel", "jobs:cancel", "End a job."),
+)
+_SCHEDULE_COMMANDS = (
+    ("create", "schedules:create", "Make a schedule."),
+    ("update", "schedules:update", "Change a schedule."),
+    ("get", "schedules:get", "Print a schedule and its firings."),
+    ("list", "schedules:list_schedules", "Print the schedules of a namespace."),
+    ("next", "schedules:print_next", "Print the next firings of a schedule."),
+    ("pause", "schedules:pause", "Have a schedule fire no more."),
+    ("resume", "schedules:resume", "Have a paused schedule fire again."),
+    ("trigger", "schedules:trigger", "Fire a schedule now."),
+    ("backfill", "schedules:backfill", "Fire the instants of a span of the past."),
+    ("delete", "schedules:delete", "Delete a schedule."),
 )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from progressor.cli.inputs import pairs
 from progressor.domain import namespace as domain
+from progressor.domain import policy as policies
 from progressor.sdk.namespaces import NamespaceConfig, RetryPolicy, ZombiePolicy
 from progressor.settings.decoding import Given
 from progressor.settings.namespaces import decode_namespace
@@ -92,11 +93,12 @@ def _config_of(found: domain.Namespace, *, revision: int) -> NamespaceConfig:
         task_retention=found.task_retention,
         payload_bytes_max=found.payload_bytes_max,
         waiting_callers_max=found.waiting_callers_max,
+        target_patience=found.target_patience,
         revision=revision,
     )
 
 
-def _policy_of(policy: domain.RetryPolicy) -> RetryPolicy:
+def _policy_of(policy: policies.RetryPolicy) -> RetryPolicy:
     return RetryPolicy(
         **{field.name: getattr(policy, field.name) for field in dataclasses.fields(policy)}
     )

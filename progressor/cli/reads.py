@@ -160,6 +160,8 @@ def _people(snapshot: Snapshot) -> list[RenderableType]:
                 "state": payload_text(process.state),
                 "result": payload_text(process.result),
                 "events": f"{process.last_event_id:,}",
+                "leads": _led_job(snapshot),
+                "follows": _followed_job(snapshot),
                 "timer": _timer(snapshot),
                 "why": one_line(snapshot.explanation),
             }
@@ -179,6 +181,22 @@ def _timer(snapshot: Snapshot) -> str:
     if timer is None:
         return ""
     return f"{timer.type} at {instant_text(timer.due_at)}, {timer.status}, task {timer.task_id}"
+
+
+def _led_job(snapshot: Snapshot) -> str:
+    led = None if snapshot.job_role is None else snapshot.job_role.led
+    if led is None:
+        return ""
+    left = f"{led.unfinished_count:,} of {led.node_count:,} nodes have not ended"
+    return f"a job, of which {left}; see job get"
+
+
+def _followed_job(snapshot: Snapshot) -> str:
+    followed = None if snapshot.job_role is None else snapshot.job_role.followed
+    if followed is None:
+        return ""
+    job = f"job {one_line(followed.job_id)} in {followed.namespace}"
+    return f"{job}, as node {one_line(followed.node)}"
 
 
 def _waits(waits: tuple[Wait, ...]) -> RenderableType:

@@ -15,7 +15,10 @@ from rich.text import Text
 from progressor.cli.hosting import Engine, forever
 from progressor.cli.timeline import timeline
 from progressor.errors import ProgressorError
-from progressor.example import order, rollout
+from progressor.example import mapreduce, nightly, nine, order, rollout
+from progressor.example.mapreduce_scenario import MapReduceScenario
+from progressor.example.nightly_scenario import NightlyScenario
+from progressor.example.nine_scenario import NineScenario
 from progressor.example.rollout_scenario import RolloutScenario
 from progressor.example.scenario import Scenario, ScenarioError, register
 from progressor.sdk import BYTES, Client, NamespaceConfig, Processor
@@ -65,6 +68,30 @@ EXAMPLES: Mapping[str, Example] = MappingProxyType(
             commands=(
                 f"gate list {rollout.NAMESPACE}",
                 f"trace -n {rollout.NAMESPACE} {{id}}",
+            ),
+        ),
+        "job": Example(
+            namespace=nine.namespace,
+            begin=NineScenario,
+            commands=(
+                f"job list -n {nine.NAMESPACE}",
+                f"job get -n {nine.NAMESPACE} {{id}}",
+            ),
+        ),
+        "mapreduce": Example(
+            namespace=mapreduce.namespace,
+            begin=MapReduceScenario,
+            commands=(
+                f"job get -n {mapreduce.NAMESPACE} {{id}}",
+                f"trace -n {mapreduce.NAMESPACE} {{id}}",
+            ),
+        ),
+        "nightly": Example(
+            namespace=nightly.namespace,
+            begin=NightlyScenario,
+            commands=(
+                f"schedule list -n {nightly.NAMESPACE}",
+                f"trace -n {nightly.NAMESPACE} {{id}}",
             ),
         ),
     }

@@ -1,4 +1,5 @@
-"""An order: the example that ``progressor dev`` plays; imports ``sdk`` alone, as users do.
+"""Examples that ``progressor dev`` plays; they import ``sdk`` alone, as users do.
 
-Start with ``order``, the whole processor; then ``scenario``, what a client does with it.
+Start with ``order``, a whole processor; then ``scenario``, what a client does with it. ``rollout``
+has gates, ``nine`` and ``mapreduce`` jobs, ``nightly`` a schedule, each with a scenario beside it.
 """

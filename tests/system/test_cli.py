@@ -157,6 +157,23 @@ def test_get_prints_the_process_its_history_and_what_it_waits_for(
     assert asked.direction == types_pb2.DIRECTION_BACKWARD
 
 
+def test_get_tells_which_part_a_process_has_in_jobs(engine: ScriptedEngine, cli: Cli) -> None:
+    role = process_service_pb2.JobRole(
+        led=process_service_pb2.LedJob(unfinished_count=2, node_count=9),
+        followed=process_service_pb2.FollowedJob(namespace="other", job_id="j", node="a\nb"),
+    )
+    engine.answers["Get"] = process_service_pb2.GetResponse(process=_process(), job_role=role)
+
+    lines = [line.split() for line in cli("get", "order-1").out.splitlines()]
+    document = cli("get", "order-1", "--json").document
+
+    left = "a job, of which 2 of 9 nodes have not ended; see job get"
+    assert ["leads", *left.split()] in lines
+    assert ["follows", "job", "j", "in", "other,", "as", "node", "a", "b"] in lines
+    assert document["job_role"]["led"] == {"unfinished_count": 2, "node_count": 9}
+    assert document["job_role"]["followed"]["node"] == "a\nb"
+
+
 def _waits() -> list[types_pb2.Wait]:
     """Return a call that runs, and one behind it, as a release tells them that uses no words."""
     return [

@@ -1,0 +1,306 @@
+"""Where the nodes of a graph stand when it is drawn from left to right, and how the lines run.
+
+::
+
+    predecessors ──► layers ──► order in each ──► rows ──► channels, the lines between two layers
+
+A node stands right of all that it depends on. A line that passes a layer has a place in it, like a
+node. Between two layers, sources that have the same targets share a *bus*: one vertical line that
+their lines enter from the left and leave to the right. Where lines merely cross, the horizontal one
+is cut: a reader who follows the corners and tees finds each edge, and none that is not there.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+_SWEEPS = 4
+_STEP = 2
+"""Rows from one place to the next: between them there is room for a layer that is shifted."""
+
+_NARROWEST = 3
+
+_CORNERS = {
+    # up, down, left, right
+    (False, True, True, False): "╮",
+    (True, False, True, False): "╯",
+    (True, True, True, False): "┤",
+    (False, True, False, True): "╭",
+    (True, False, False, True): "╰",
+    (True, True, False, True): "├",
+    (False, True, True, True): "┬",
+    (True, False, True, True): "┴",
+    (True, True, True, True): "┼",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """A node in a layer by its number, or, with None, a line that passes; and its row."""
+
+    node: int | None
+    row: int
+    has_successors: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Channel:
+    """The lines between two layers: `width` characters for each row that has any."""
+
+    width: int
+    rows: Mapping[int, str]
+
+    def line(self, row: int) -> str:
+        """Return the characters of a row."""
+        return self.rows.get(row, " " * self.width)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """Layers of places from left to right, the channel behind each but the last; the rows shown."""
+
+    layers: tuple[tuple[Place, ...], ...]
+    channels: tuple[Channel, ...]
+    rows: tuple[int, ...]
+
+
+@dataclasses.dataclass(slots=True)
+class _Item:
+    """A node, or a passing line, before it has a row; `targets` are items of the next layer."""
+
+    node: int | None
+    targets: list[int] = dataclasses.field(default_factory=list)
+    sources: list[int] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Bus:
+    """Rows of sources, and rows of the targets that all of them have."""
+
+    sources: frozenset[int]
+    targets: frozenset[int]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        touched = self.sources | self.targets
+        return min(touched), max(touched)
+
+    @property
+    def is_straight(self) -> bool:
+        return self.sources == self.targets
+
+
+def depths(predecessors: Sequence[Sequence[int]]) -> list[int]:
+    """Return how many edges lead to each node at most; of a graph without cycles.
+
+    Args:
+        predecessors: Of each node, by their numbers.
+    """
+    successors: list[list[int]] = [[] for _ in predecessors]
+    missing = [len(before) for before in predecessors]
+    for node, before in enumerate(predecessors):
+        for one in before:
+            successors[one].append(node)
+    found = [0] * len(predecessors)
+    ready = [node for node, count in enumerate(missing) if count == 0]
+    for node in ready:  # grows meanwhile
+        for after in successors[node]:
+            found[after] = max(found[after], found[node] + 1)
+            missing[after] -= 1
+            if missing[after] == 0:
+                ready.append(after)
+    assert len(ready) == len(predecessors), "the engine takes no cycles"
+    return found
+
+
+def layout(predecessors: Sequence[Sequence[int]]) -> Layout:
+    """Return where each node stands, and the lines; the same for the same graph.
+
+    Args:
+        predecessors: Of each node, by their numbers, each once; no cycles.
+    """
+    items, layers = _items(predecessors)
+    _untangle(items, layers)
+    rows: dict[int, int] = {}
+    channels: list[Channel] = []
+    shift = 0
+    for number, layer in enumerate(layers):
+        placed = _rows(items, layer, rows, shift)
+        if number:
+            channel = _channel(items, layers[number - 1], rows | placed)
+            if channel is None:
+                shift = 1 - shift
+                placed = _rows(items, layer, rows, shift)
+                channel = _channel(items, layers[number - 1], rows | placed)
+                assert channel is not None, "no row has both a source and a target"
+            channels.append(channel)
+        rows |= placed
+    places = tuple(
+        tuple(Place(items[it].node, rows[it], bool(items[it].targets)) for it in layer)
+        for layer in layers
+    )
+    return Layout(places, tuple(channels), _shown_rows(places, channels))
+
+
+def _items(predecessors: Sequence[Sequence[int]]) -> tuple[list[_Item], list[list[int]]]:
+    """Return nodes and passing lines, linked from layer to layer, and the layers of both."""
+    depth = depths(predecessors)
+    items = [_Item(node) for node in range(len(predecessors))]
+    layers: list[list[int]] = [[] for _ in range(max(depth, default=-1) + 1)]
+    for node, layer in enumerate(depth):
+        layers[layer].append(node)
+    # The item by which a node's line stands in a layer behind its own.
+    passing: dict[tuple[int, int], int] = {}
+    for node, before in enumerate(predecessors):
+        for source in before:
+            last = source
+            for layer in range(depth[source] + 1, depth[node]):
+                if (source, layer) not in passing:
+                    passing[source, layer] = len(items)
+                    layers[layer].append(len(items))
+                    items.append(_Item(None))
+                    _link(items, last, passing[source, layer])
+                last = passing[source, layer]
+            _link(items, last, node)
+    return items, layers
+
+
+def _link(items: list[_Item], source: int, target: int) -> None:
+    items[source].targets.append(target)
+    items[target].sources.append(source)
+
+
+def _untangle(items: Sequence[_Item], layers: list[list[int]]) -> None:
+    """Put each item near the middle of what it is linked with, there and back a few times."""
+    for _ in range(_SWEEPS):
+        for before, layer in itertools.pairwise(layers):
+            _sort(layer, before, [items[it].sources for it in layer])
+        for layer, after in itertools.pairwise(reversed(layers)):
+            _sort(after, layer, [items[it].targets for it in after])
+    for before, layer in itertools.pairwise(layers):
+        _sort(layer, before, [items[it].sources for it in layer])
+
+
+def _sort(layer: list[int], beside: Sequence[int], linked: Sequence[Sequence[int]]) -> None:
+    position = {it: place for place, it in enumerate(beside)}
+    middle = {
+        it: sum(position[one] for one in links) / len(links) if links else float(place)
+        for place, (it, links) in enumerate(zip(layer, linked, strict=True))
+    }
+    layer.sort(key=middle.__getitem__)
+
+
+def _rows(
+    items: Sequence[_Item], layer: Sequence[int], rows: Mapping[int, int], shift: int
+) -> dict[int, int]:
+    """Return a row for each item, as near to its sources' as the order allows."""
+    placed: dict[int, int] = {}
+    free = shift
+    for it in layer:
+        sources = sorted(rows[one] for one in items[it].sources)
+        wanted = sources[(len(sources) - 1) // 2] if sources else free
+        placed[it] = max(free, wanted - (wanted - shift) % _STEP)
+        free = placed[it] + _STEP
+    return placed
+
+
+def _channel(
+    items: Sequence[_Item], layer: Sequence[int], rows: Mapping[int, int]
+) -> Channel | None:
+    """Return the lines from one layer to the next; None: nobody could tell who leads where."""
+    shared: dict[frozenset[int], set[int]] = {}
+    for it in layer:
+        if items[it].targets:
+            targets = frozenset(rows[one] for one in items[it].targets)
+            shared.setdefault(targets, set()).add(rows[it])
+    buses = [_Bus(frozenset(sources), targets) for targets, sources in shared.items()]
+    columns = _columns([bus for bus in buses if not bus.is_straight or len(bus.targets) > 1])
+    if columns is None or not all(_is_plain(bus, buses) for bus in buses):
+        return None
+    return _drawn(buses, columns)
+
+
+def _is_plain(bus: _Bus, buses: Iterable[_Bus]) -> bool:
+    """Tell whether a bus shows which of its tees its line comes from, and which it joins."""
+    through = bus.sources & bus.targets
+    if len(bus.targets) == 1 or not through:
+        return True
+    joined = {row for other in buses if other is not bus for row in other.targets}
+    return len(bus.sources) == 1 and not joined & (bus.targets - through)
+
+
+def _columns(buses: Sequence[_Bus]) -> dict[_Bus, int] | None:
+    """Return a column for each bus that turns; None: they block one another.
+
+    On a row with a source and a target, what leaves the source turns left of what comes to the
+    target.
+    """
+    left = sorted(buses, key=lambda bus: (*bus.span, sorted(bus.targets)))
+    columns: dict[_Bus, int] = {}
+    while left:
+        bus = next((it for it in left if not any(_goes_before(one, it) for one in left)), None)
+        if bus is None:
+            return None
+        left.remove(bus)
+        column = max((columns[one] + 1 for one in columns if _goes_before(one, bus)), default=0)
+        while any(at == column and _overlap(one, bus) for one, at in columns.items()):
+            column += 1
+        columns[bus] = column
+    return columns
+
+
+def _goes_before(one: _Bus, other: _Bus) -> bool:
+    return one is not other and bool(one.sources & other.targets)
+
+
+def _overlap(one: _Bus, other: _Bus) -> bool:
+    (top, bottom), (other_top, other_bottom) = one.span, other.span
+    return top <= other_bottom and other_top <= bottom
+
+
+def _drawn(buses: Sequence[_Bus], columns: Mapping[_Bus, int]) -> Channel:
+    width = max(_NARROWEST, 2 * (max(columns.values(), default=-1) + 1) + 1)
+    at = {bus: 2 * column + 1 for bus, column in columns.items()}
+    lines: dict[int, list[str]] = {}
+    for bus in buses:
+        for row in bus.sources:
+            # The source's line as far as its bus, or all the way.
+            _fill(lines, row, range(at.get(bus, width)), width)
+        for row in bus.targets:
+            _fill(lines, row, range(at.get(bus, 0), width), width)
+    for bus, column in at.items():
+        # From what was there before: a corner is no line that comes from the left.
+        corners = {row: _corner(bus, row, lines.get(row), column) for row in _span(bus)}
+        for row, corner in corners.items():
+            _fill(lines, row, (), width)
+            lines[row][column] = corner
+    return Channel(width, {row: "".join(line) for row, line in lines.items()})
+
+
+def _corner(bus: _Bus, row: int, line: Sequence[str] | None, column: int) -> str:
+    top, bottom = bus.span
+    if row not in bus.sources | bus.targets:
+        return "│"
+    assert line is not None, "a line comes or goes here"
+    is_target = row in bus.targets
+    from_left = row in bus.sources or line[column - 1] == "─"
+    return _CORNERS[row > top, row < bottom, from_left, is_target]
+
+
+def _span(bus: _Bus) -> range:
+    top, bottom = bus.span
+    return range(top, bottom + 1)
+
+
+def _fill(lines: dict[int, list[str]], row: int, columns: Iterable[int], width: int) -> None:
+    line = lines.setdefault(row, [" "] * width)
+    for column in columns:
+        line[column] = "─"
+
+
+def _shown_rows(layers: Iterable[Iterable[Place]], channels: Sequence[Channel]) -> tuple[int, ...]:
+    """Return the rows that say something: not those where lines only go on upright."""
+    shown = {place.row for layer in layers for place in layer}
+    for channel in channels:
+        shown |= {row for row, line in channel.rows.items() if line.strip(" │")}
+    return tuple(sorted(shown))

@@ -1,0 +1,172 @@
+"""The two worked examples of the Job Center, a success and a failure, each led in both ways.
+
+Tasks end one after the other, in the order of the text; after each of them it is told which became
+ready. Whatever differs from the text ends the scenario.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+
+from rich.console import Console
+from rich.text import Text
+
+from progressor.example.nine import (
+    EDGES,
+    FAILING,
+    FAILURE,
+    SKIPPED,
+    SUCCESS,
+    Lead,
+    Turns,
+    nine_tasks,
+    tasks,
+)
+from progressor.example.scenario import ScenarioError
+from progressor.sdk import Client, JobState, JobView, NodeState, ProgressorError
+
+_PATIENCE_SECONDS = 30.0
+_STYLES: Mapping[NodeState, str] = {
+    NodeState.DONE: "green",
+    NodeState.FAILED: "red",
+    NodeState.SKIPPED: "yellow",
+}
+
+_READY = frozenset({NodeState.READY, NodeState.RUNNING})
+_ENDED = frozenset(it for it in NodeState if it.has_ended)
+
+Steps = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+class NineScenario:
+    """Four jobs of nine tasks, told as they go; `run` makes their ids their own."""
+
+    _client: Client
+
+    def __init__(self, *, console: Console, run: str) -> None:
+        """Begin with nothing."""
+        self._console, self._run = console, run
+        self._turns = Turns()
+        self.processor = tasks(self._turns)
+        self._states: dict[str, NodeState] = {}
+
+    async def play(self, client: Client) -> tuple[str, ...]:
+        """Play it to its end, a second later; return the leaders of the jobs that it leaves.
+
+        Args:
+            client: Of the namespace of the nine tasks.
+
+        Raises:
+            ScenarioError: It went another way; the message says where and how.
+        """
+        self._client = client
+        jobs: list[str] = []
+        for led_by in ("the engine", "its own processor"):
+            for steps in (SUCCESS, FAILURE):
+                fails = steps is FAILURE
+                job_id = f"nine-{self._run}-{len(jobs) + 1}"
+                self._say(
+                    f"a job of nine tasks and {len(EDGES)} edges, led by {led_by}"
+                    + (f"; {FAILING} will fail" if fails else ""),
+                    style="bold",
+                )
+                await self._play_one(job_id, led_by=led_by, steps=steps)
+                jobs.append(job_id)
+        return tuple(jobs)
+
+    async def _play_one(self, job_id: str, *, led_by: str, steps: Steps) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self._submit(job_id, led_by)
+                async with contextlib.aclosing(self._client.jobs.watch(job_id)) as changes:
+                    await self._walk(job_id, steps, changes)
+                await self._end(job_id, fails=steps is FAILURE)
+        except TimeoutError as error:
+            raise ScenarioError(f"end {job_id} in time", str(self._states)) from error
+        except ProgressorError as error:
+            if isinstance(error, ScenarioError):
+                raise
+            raise ScenarioError(f"play {job_id}", f"{error} ({error.reason})") from error
+
+    async def _submit(self, job_id: str, led_by: str) -> None:
+        """Start the job: by its graph, or by a process whose first step answers with the graph."""
+        if led_by == "the engine":
+            await self._client.jobs.submit(job_id, nine_tasks(job_id), idempotency_key="submit")
+        else:
+            await self._client.start(job_id, Lead(job_id), idempotency_key="start")
+
+    async def _walk(self, job_id: str, steps: Steps, changes: AsyncIterator[JobView]) -> None:
+        """End the tasks in order, and see after each who became ready."""
+        self._states = {}
+        ready = await self._until(changes, {"1", "2", "3"})
+        self._expect("begin", ready, ("1", "2", "3"))
+        self._say(f"  ready at the beginning: {_listed(ready)}")
+        for task, then in steps:
+            fails = steps is FAILURE and task == FAILING
+            self._turns.end(job_id, task, succeeds=not fails)
+            ready = await self._until(changes, {task})
+            self._expect(f"go on after {task}", ready, then)
+            state = self._states[task]
+            words = Text.assemble(
+                f"  {task} is ", (f"{state:<6}", _STYLES[state]), f" ready now: {_listed(ready)}"
+            )
+            if fails:
+                skipped = [it for it, its in self._states.items() if its is NodeState.SKIPPED]
+                self._expect(f"skip what depends on {task}", skipped, SKIPPED)
+                words.append(f"; skipped: {_listed(skipped)}", "yellow")
+            self._console.print(words, soft_wrap=True)
+
+    async def _until(self, changes: AsyncIterator[JobView], tasks: set[str]) -> list[str]:
+        """Follow the job until these tasks are ready or, if they were, ended; return who is ready.
+
+        What becomes ready does so with the end before it, in one transaction, so in one message.
+        """
+        ready: list[str] = []
+        waited_for = _ENDED if tasks <= self._states.keys() else _READY
+        async for view in changes:
+            for node in view.nodes:
+                if node.state in _READY and self._states.get(node.name) not in _READY:
+                    ready.append(node.name)
+                self._states[node.name] = node.state
+            if all(self._states.get(it) in waited_for for it in tasks):
+                return sorted(ready)
+        raise ScenarioError("watch the job", f"it ended before {_listed(sorted(tasks))} did")
+
+    async def _end(self, job_id: str, *, fails: bool) -> None:
+        """See how the job and each of its nodes have ended."""
+        job = await self._client.jobs.wait(job_id)
+        expected = JobState.FAILED if fails else JobState.DONE
+        if job.state is not expected:
+            raise ScenarioError(f"end {job_id} {expected}", f"{job.state} {job.detail}")
+        view = await self._client.jobs.get(job_id)
+        ends = {it.name: it.state for it in view.nodes}
+        wrong = {it: state for it, state in ends.items() if state is not _end_of(it, fails=fails)}
+        if wrong:
+            raise ScenarioError("end each task as the text says", str(wrong))
+        each = [
+            Text.assemble(f"{name} ", (state, _STYLES[state]))
+            for name, state in sorted(ends.items())
+        ]
+        words = Text.assemble("  the job is ", (job.state, "bold"), ": ")
+        self._console.print(words.append_text(Text(", ").join(each)), soft_wrap=True)
+        if job.detail:
+            self._say(f"  {job.detail}", style="dim")
+
+    def _expect(self, step: str, found: list[str], expected: tuple[str, ...]) -> None:
+        if tuple(found) != expected:
+            raise ScenarioError(step, f"{_listed(found)} instead of {_listed(expected)}")
+
+    def _say(self, words: str, *, style: str = "") -> None:
+        self._console.print(Text(words, style), soft_wrap=True)
+
+
+def _end_of(task: str, *, fails: bool) -> NodeState:
+    if not fails:
+        return NodeState.DONE
+    if task == FAILING:
+        return NodeState.FAILED
+    return NodeState.SKIPPED if task in SKIPPED else NodeState.DONE
+
+
+def _listed(names: list[str] | tuple[str, ...]) -> str:
+    return ", ".join(names) or "nothing"

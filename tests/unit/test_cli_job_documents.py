@@ -1,0 +1,181 @@
+"""Files of jobs: what they become, and how what is wrong is told with its place."""
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from progressor import errors
+from progressor.cli.job_documents import JobDocument, deadline_of, read_job
+from progressor.cli.job_format import JOB_FORMAT
+from progressor.sdk.constraints import Constraints
+from progressor.sdk.namespaces import RetryPolicy, ZombiePolicy
+
+NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+
+Read = Callable[..., JobDocument]
+
+
+@pytest.fixture
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
+    """Return what reads a text as a file of the name ``job.json``, or another one."""
+    monkeypatch.chdir(tmp_path)
+
+    def write_and_read(text: str, name: str = "job.json") -> JobDocument:
+        (tmp_path / name).write_text(text)
+        return read_job(name)
+
+    return write_and_read
+
+
+def test_the_example_of_the_help_is_a_job(read: Read) -> None:
+    example = "\n".join(line for line in JOB_FORMAT.splitlines() if line.startswith("  "))
+
+    job = read(example, "job.toml")
+
+    build, deploy = job.graph
+    assert (job.job_id, job.deadline) == ("release-7", dt.timedelta(hours=2))
+    assert (job.context, job.metadata) == ({"user": "u"}, {"team": "core"})
+    assert (build.name, build.args, build.after) == ("build", b'{"ref":"main"}', ())
+    assert deploy.after == ("build",)
+    assert deploy.options == {
+        "wants_results": True,
+        "namespace": "deployments",
+        "process_id": "deploy-7",
+        "target": "host-3:7500",
+        "zombie_policy": ZombiePolicy.FAIL,
+        "constraints": Constraints(
+            gates={"db": 1}, order=("db", "1.10"), run_at=NOON, priority=1, hold="process"
+        ),
+        "retry_policy": RetryPolicy(
+            attempts_max=3,
+            initial_interval=dt.timedelta(seconds=1),
+            interval_max=dt.timedelta(minutes=1),
+            elapsed_max=dt.timedelta(hours=1),
+            coefficient=2,
+            jitter=0.2,
+            non_retryable_reasons=("BAD_CARD",),
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    ("node", "args"),
+    [
+        ("{}", b""),
+        ('{"args": 12345678901234567890.10}', b"12345678901234567890.10"),
+        ('{"args": null}', b"null"),
+        ('{"args_text": "plain"}', b"plain"),
+        ('{"args_base64": "AP8="}', b"\x00\xff"),
+    ],
+)
+def test_args_are_json_as_it_stands_or_a_text_or_bytes(node: str, args: bytes, read: Read) -> None:
+    [found] = read(f'{{"nodes": {{"a": {node}}}}}').graph
+
+    assert found.args == args
+
+
+def test_nodes_may_stand_in_any_order(read: Read) -> None:
+    job = read('{"nodes": {"c": {"after": ["b", "a"]}, "a": {}, "b": {"after": ["a"]}}}')
+
+    assert [it.name for it in job.graph] == ["a", "b", "c"]
+    assert job.graph.edges == (("a", "b"), ("b", "c"), ("a", "c"))
+    assert job.places == {it: f"job.json: nodes.{it}" for it in "cab"}
+
+
+def test_a_long_chain_that_stands_backwards_is_no_trouble(read: Read) -> None:
+    nodes = ",".join(f'"{it}": {{"after": ["{it - 1}"]}}' for it in range(5000, 0, -1))
+
+    job = read(f'{{"nodes": {{{nodes}, "0": {{}}}}}}')
+
+    assert [it.name for it in job.graph] == [str(it) for it in range(5001)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "job.json: is not JSON: Expecting property name enclosed in double quotes: line 1"),
+        ("[1]", "job.json: is not a table"),
+        ('{"nodes": {}}', "job.json: nodes: has no node"),
+        ("{}", "job.json: nodes: there must be a table of nodes"),
+        ('{"nodes": 1}', "job.json: nodes: expected `object`, got `int`"),
+        ('{"nodes": {"a": {}, "a": {}}}', "job.json: is not JSON: the key 'a' stands twice"),
+        ('{"nodes": {"a": {"args": NaN}}}', "job.json: is not JSON: NaN is no number of JSON"),
+        ('{"nodes": {"a": {}}, "node": 1}', "job.json: node: there is no such key"),
+        ('{"nodes": {"a b": {"x": 1}}}', 'job.json: nodes."a b".x: there is no such key'),
+        ('{"nodes": {"a": {"after": "b"}}}', "nodes.a.after: expected `array`, got `str`"),
+        ('{"nodes": {"a": {"after": ["b", 1]}}}', "nodes.a.after[1]: expected `str`, got `int`"),
+        ('{"nodes": {"a": {"after": ["b"]}}}', "nodes.a.after[0]: 'b' is no node of the file"),
+        (
+            '{"nodes": {"a": {"after": ["b"]}, "b": {"after": ["c"]}, "c": {"after": ["b"]}}}',
+            "nodes.c.after[0]: goes in a circle: b after c after b",
+        ),
+        ('{"nodes": {"a": {"after": ["a"]}}}', "nodes.a.after[0]: goes in a circle: a after a"),
+        ('{"nodes": {"": {}}}', 'nodes."": '),
+        ('{"nodes": {"a": {"args": 1, "args_text": ""}}}', "nodes.a.args_text: only one of args"),
+        ('{"nodes": {"a": {"args_base64": "*"}}}', "nodes.a.args_base64: "),
+        ('{"nodes": {"a": {"retry": {"jitter": ""}}}}', "nodes.a.retry.jitter: expected `float`"),
+        (
+            '{"nodes": {"a": {"retry": {"interval_max": "1 x"}}}}',
+            "retry.interval_max: '1 x' is not",
+        ),
+        ('{"nodes": {"a": {"zombie_policy": "x"}}}', "nodes.a.zombie_policy: invalid enum value"),
+        (
+            '{"nodes": {"a": {"constraints": {"order": "x"}}}}',
+            "nodes.a.constraints.order: 'x' is not KEY=VERSION",
+        ),
+        ('{"nodes": {"a": {"constraints": {"gates": ["=1"]}}}}', "nodes.a.constraints.gates: "),
+        ('{"nodes": {"a": {"constraints": {"run_at": "x"}}}}', "nodes.a.constraints.run_at: "),
+        ('{"nodes": {"a": {}}, "deadline": "soon"}', "deadline: 'soon' is neither a duration"),
+        ('{"nodes": {"a": {}}, "context": {"a": 1}}', "job.json: context[...]: expected `str`"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(text: str, said: str, read: Read) -> None:
+    with pytest.raises(errors.InvalidRequestError) as caught:
+        read(text)
+
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a = \n", "job.toml: is not TOML: Invalid value (at line 1"),
+        ("a = nan", "job.toml: is not TOML: "),
+        ("a = 1\na = 2", "job.toml: is not TOML: Cannot overwrite a value"),
+        ("[nodes.a]\nafter = 1979-05-27", "job.toml: nodes.a.after: expected `array`, got `str`"),
+    ],
+)
+def test_toml_is_told_likewise(text: str, said: str, read: Read) -> None:
+    with pytest.raises(errors.InvalidRequestError) as caught:
+        read(text, "job.toml")
+
+    assert said in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(errors.InvalidRequestError, match=r"FILE: cannot read nowhere\.json"):
+        read_job("nowhere.json")
+
+
+@pytest.mark.parametrize(
+    ("value", "deadline"),
+    [
+        ("90s", dt.timedelta(seconds=90)),
+        ("1h30m", dt.timedelta(minutes=90)),
+        (1.5, dt.timedelta(seconds=1.5)),
+        ("2026-01-31T12:00:00Z", NOON),
+        ("2026-01-31T13:00:00+01:00", NOON),
+        ("2026-01-31T12:00:00", NOON),
+    ],
+)
+def test_a_deadline_is_a_duration_or_an_instant(value: Any, deadline: object) -> None:
+    assert deadline_of(value) == deadline
+
+
+@pytest.mark.parametrize("value", ["soon", True, None, [], 1e300, ""])
+def test_a_deadline_is_nothing_else(value: Any) -> None:
+    with pytest.raises(ValueError, match="is neither a duration"):
+        deadline_of(value)
