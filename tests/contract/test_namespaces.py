@@ -8,7 +8,8 @@ import datetime as dt
 import pytest
 
 from progressor import errors
-from progressor.domain.namespace import HistoryMode, Namespace, RetryPolicy, ZombiePolicy
+from progressor.domain.namespace import HistoryMode, Namespace
+from progressor.domain.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.process import process_key
 from progressor.domain.task import TaskType
 from progressor.storage.namespaces import Namespaces
@@ -33,6 +34,7 @@ FULL = Namespace(
     task_retention=dt.timedelta(hours=5),
     payload_bytes_max=1000,
     waiting_callers_max=5,
+    target_patience=dt.timedelta(minutes=1),
 )
 
 

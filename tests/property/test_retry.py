@@ -6,7 +6,7 @@ import datetime as dt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.domain.namespace import RetryPolicy
+from progressor.domain.policy import RetryPolicy
 from progressor.domain.retry import next_delay
 
 YEARS_10_000 = dt.timedelta(seconds=315_576_000_000)

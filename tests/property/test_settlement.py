@@ -20,7 +20,8 @@ from progressor.domain.intent import (
     Succeeded,
     UnsetTimer,
 )
-from progressor.domain.namespace import Namespace, RetryPolicy, ZombiePolicy
+from progressor.domain.namespace import Namespace
+from progressor.domain.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement, settle
 from progressor.domain.task import RunningTask, TaskType
 from tests.support.builders import make_namespace, make_task

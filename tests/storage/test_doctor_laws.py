@@ -25,11 +25,13 @@ from tests.support.replica import Stage, answering, open_stage, running_replica,
 from tests.support.storage import Desk, create_namespace, empty, running_desks
 from tests.support.violations import VIOLATIONS, Violation
 from tests.support.violations_gates import VIOLATIONS_OF_GATES
+from tests.support.violations_jobs import VIOLATIONS_OF_JOBS
+from tests.support.violations_schedules import VIOLATIONS_OF_SCHEDULES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 FILLING = Plan(process_count=4000, timer_count=1000, namespace="orders")
-WHOLE = {"processes", "tasks", "events"}
+WHOLE = {"processes", "tasks", "events", "job_nodes"}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,10 @@ async def test_each_catches_its_violation_and_no_other(
 
 
 async def test_each_has_a_violation() -> None:
-    violated = {each.law for each in (*VIOLATIONS, *VIOLATIONS_OF_GATES)}
+    known = (
+        *VIOLATIONS, *VIOLATIONS_OF_GATES, *VIOLATIONS_OF_JOBS, *VIOLATIONS_OF_SCHEDULES,
+    )  # fmt: skip
+    violated = {each.law for each in known}
 
     assert violated == {law.name for law in LAWS}
 

@@ -6,8 +6,10 @@ import psycopg
 import pytest
 
 from progressor.domain.constraint import GatedState, GateHold
+from progressor.domain.job import JobState
 from progressor.domain.process import ProcessStatus
-from progressor.domain.task import TaskStatus, TaskType
+from progressor.domain.schedule import FiringCause, FiringState, OverlapPolicy
+from progressor.domain.task import NodeState, TaskStatus, TaskType
 from progressor.storage import rows
 
 MIRRORS: dict[str, type[enum.StrEnum]] = {
@@ -16,6 +18,11 @@ MIRRORS: dict[str, type[enum.StrEnum]] = {
     "task_status": TaskStatus,
     "gated_state": GatedState,
     "gate_hold": GateHold,
+    "job_state": JobState,
+    "node_state": NodeState,
+    "overlap_policy": OverlapPolicy,
+    "firing_cause": FiringCause,
+    "firing_state": FiringState,
 }
 
 

@@ -10,7 +10,7 @@ import contextlib
 import datetime as dt
 import itertools
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import psycopg
 import pytest
@@ -241,6 +241,24 @@ async def _patiently(party: Party, writer: Writer) -> None:
                 continue
 
 
+async def write_at_once(
+    parties: list[Party], one: Writer, other: Writer, feeds: Sequence[Writer]
+) -> None:
+    """Have all but one party write, half of them each, and that one give them something to."""
+    *writing, feeding = parties
+
+    async def write(party: Party, writer: Writer) -> None:
+        for _ in range(ROUNDS):
+            await _patiently(party, writer)
+
+    async with asyncio.TaskGroup() as group:
+        for number, party in enumerate(writing):
+            group.create_task(write(party, (one, other)[number % 2]))
+        # Something to write over; what is fed is taken by those who write.
+        for feed in feeds:
+            await _patiently(feeding, feed)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def parties(database: str) -> AsyncIterator[list[Party]]:
     """Return connections that notice a deadlock within 20 ms."""
@@ -262,19 +280,10 @@ async def test_two_writers_never_lock_each_other_out(
     one: Writer,
     other: Writer,
 ) -> None:
-    *writing, feeding = parties
     feeding_gates = [admit_gated] * (2 if {one, other} & {*GATED} else 0)
+    feeds = (admit_starts, admit_requests, *feeding_gates, claim_due)
 
-    async def write(party: Party, writer: Writer) -> None:
-        for _ in range(ROUNDS):
-            await _patiently(party, writer)
-
-    async with asyncio.TaskGroup() as group:
-        for number, party in enumerate(writing):
-            group.create_task(write(party, (one, other)[number % 2]))
-        # Something to write over; what is fed is taken by those who write.
-        for feed in (admit_starts, admit_requests, *feeding_gates, claim_due):
-            await _patiently(feeding, feed)
+    await write_at_once(parties, one, other, feeds)
 
     # A deadlock would have been an error of one of them.
     with psycopg.connect(database, autocommit=True) as eye:

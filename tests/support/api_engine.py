@@ -18,17 +18,21 @@ from grpc_status import rpc_status
 from progressor.api.server import ApiServer, Listening
 from progressor.clock import SystemClock
 from progressor.v1.gate_service_pb2_grpc import GateServiceStub
+from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceStub
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from progressor.v1.replica_service_pb2_grpc import ReplicaServiceStub
+from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceStub
 from tests.support.sessions import SessionStub
 
 if TYPE_CHECKING:
     # The generated module has them in its stub alone.
     from progressor.v1.gate_service_pb2_grpc import GateServiceAsyncStub
+    from progressor.v1.job_service_pb2_grpc import JobServiceAsyncStub
     from progressor.v1.namespace_service_pb2_grpc import NamespaceServiceAsyncStub
     from progressor.v1.process_service_pb2_grpc import ProcessServiceAsyncStub
     from progressor.v1.replica_service_pb2_grpc import ReplicaServiceAsyncStub
+    from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceAsyncStub
 from tests.support.memory_api import (
     MemoryActivities,
     MemoryGates,
@@ -38,6 +42,8 @@ from tests.support.memory_api import (
     MemoryProcesses,
     MemoryRoster,
 )
+from tests.support.memory_jobs import MemoryJobs
+from tests.support.memory_schedules import MemoryLaunches, MemorySchedules
 
 
 @dataclasses.dataclass
@@ -48,6 +54,7 @@ class Engine:
     intake: MemoryIntake
     processes: MemoryProcesses
     namespaces: MemoryNamespaces
+    jobs: MemoryJobs
     roster: MemoryRoster
     log_levels: MemoryLogLevels
     address: str
@@ -71,6 +78,16 @@ class Engine:
         return GateServiceStub(self.channel)
 
     @property
+    def job_service(self) -> "JobServiceAsyncStub":
+        """Return a stub."""
+        return JobServiceStub(self.channel)
+
+    @property
+    def schedule_service(self) -> "ScheduleServiceAsyncStub":
+        """Return a stub."""
+        return ScheduleServiceStub(self.channel)
+
+    @property
     def replica_service(self) -> "ReplicaServiceAsyncStub":
         """Return a stub."""
         return ReplicaServiceStub(self.channel)
@@ -85,15 +102,25 @@ class Engine:
 def build(
     listening: Listening,
 ) -> tuple[
-    ApiServer, MemoryIntake, MemoryProcesses, MemoryNamespaces, MemoryRoster, MemoryLogLevels
+    ApiServer,
+    MemoryIntake,
+    MemoryProcesses,
+    MemoryNamespaces,
+    MemoryJobs,
+    MemoryRoster,
+    MemoryLogLevels,
 ]:
     intake, processes, namespaces = MemoryIntake(), MemoryProcesses(), MemoryNamespaces()
+    jobs, schedules = MemoryJobs(), MemorySchedules()
     roster, log_levels = MemoryRoster(), MemoryLogLevels()
     server = ApiServer(
         intake=intake,
         processes=processes,
         namespaces=namespaces,
         gates=MemoryGates(),
+        jobs=jobs,
+        schedules=schedules,
+        launches=MemoryLaunches(schedules),
         roster=roster,
         activities=MemoryActivities(),
         log_levels=log_levels,
@@ -101,7 +128,7 @@ def build(
         clock=SystemClock(),
         listening=listening,
     )
-    return server, intake, processes, namespaces, roster, log_levels
+    return server, intake, processes, namespaces, jobs, roster, log_levels
 
 
 async def failure(call: Any) -> grpc.aio.AioRpcError:
@@ -132,13 +159,22 @@ def violations_of(error: grpc.aio.AioRpcError) -> dict[str, str]:
 @contextlib.asynccontextmanager
 async def running_engine(*, in_sessions: bool) -> AsyncIterator[Engine]:
     """Serve, and connect to it; requests on processes go by calls of their own, or by sessions."""
-    server, intake, processes, namespaces, roster, log_levels = build(
+    server, intake, processes, namespaces, jobs, roster, log_levels = build(
         Listening(bind=("127.0.0.1:0",))
     )
     (address,) = await server.start()
     server.set_serving(serving=True)
     async with grpc.aio.insecure_channel(address) as channel:
         yield Engine(
-            server, intake, processes, namespaces, roster, log_levels, address, channel, in_sessions
+            server=server,
+            intake=intake,
+            processes=processes,
+            namespaces=namespaces,
+            jobs=jobs,
+            roster=roster,
+            log_levels=log_levels,
+            address=address,
+            channel=channel,
+            in_sessions=in_sessions,
         )
         await server.drain(dt.timedelta(0))

@@ -12,9 +12,10 @@ from progressor.domain.process import Process, ProcessKey, ProcessStatus, proces
 from progressor.domain.replica import Facts, ReplicaFacts, ReplicaView
 from progressor.domain.settlement import Finish
 from progressor.domain.task import RunningTask, TaskError, TaskResult, TaskStatus, TaskType
+from progressor.storage.cancelled import Cancelled
 from progressor.storage.claims import Claimed
 from progressor.storage.replicas import Zombie, ZombieCause
-from progressor.storage.settlements import Cancelled, Due, Entry, Written
+from progressor.storage.settlements import Due, Entry, Written
 from tests.support.clock import START
 
 Fields = dict[str, Any]

@@ -24,12 +24,13 @@ from progressor.domain.task import TIMER_TYPES, RunningTask, TaskResult
 from progressor.domain.view import HistoryPage
 from progressor.storage import admissions
 from progressor.storage import settlements as storage_settlements
+from progressor.storage.cancelled import Cancelled
 from progressor.storage.claims import Claimed, Room, Wanted
 from progressor.storage.pools import Connection, Pool
 from progressor.storage.processes import CancelledByRequest, Put, SimpleRepair
 from progressor.storage.replicas import Zombie
 from progressor.storage.results import Word
-from progressor.storage.settlements import Cancelled, Due, Entry
+from progressor.storage.settlements import Due, Entry
 from tests.support.builders import make_namespace, make_success, make_written
 from tests.support.clock import START
 
@@ -274,6 +275,9 @@ class MemoryProcesses:
         return self.put_answer
 
     async def remove(self, _key: ProcessKey) -> tuple[Cancelled, ...]:
+        return self.removed
+
+    async def halt(self, _key: ProcessKey, _detail: str) -> tuple[Cancelled, ...]:
         return self.removed
 
     async def cancel(self, _key: ProcessKey, _task: int | str) -> CancelledByRequest:

@@ -19,9 +19,11 @@ from grpc_status import rpc_status
 from progressor.cli.main import main
 from progressor.v1 import (
     gate_service_pb2,
+    job_service_pb2,
     namespace_service_pb2,
     process_service_pb2,
     replica_service_pb2,
+    schedule_service_pb2,
 )
 
 
@@ -34,6 +36,8 @@ class Refusal:
     message: str = "refused"
     domain: str = "progressor"
     metadata: dict[str, str] = dataclasses.field(default_factory=dict)
+    violations: dict[str, str] = dataclasses.field(default_factory=dict)
+    """What is wrong with which field."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +64,15 @@ Cli = Callable[..., Ended]
 
 
 class ScriptedEngine:
-    """Answers each RPC as told, or with an empty message, and keeps the requests."""
+    """Answers each RPC as told, or with an empty message, and keeps the requests.
+
+    A stream is told as a list of messages, which it uses up; a refusal among them ends it, and what
+    is behind that is for the next one.
+    """
 
     def __init__(self) -> None:
         """Take a free port; `running` listens."""
-        self.answers: dict[str, Message | Refusal] = {}
+        self.answers: dict[str, Message | Refusal | list[Message | Refusal]] = {}
         self.requests: list[Any] = []
         self.health = health.HealthServicer()
         self._server = grpc.server(ThreadPoolExecutor(4))
@@ -73,6 +81,8 @@ class ScriptedEngine:
             namespace_service_pb2,
             gate_service_pb2,
             replica_service_pb2,
+            job_service_pb2,
+            schedule_service_pb2,
         )
         for file in files:
             for service in file.DESCRIPTOR.services_by_name.values():
@@ -109,11 +119,24 @@ class ScriptedEngine:
             assert isinstance(answer, Message)
             return answer
 
-        return grpc.unary_unary_rpc_method_handler(
-            handle,
-            request_deserializer=GetMessageClass(method.input_type).FromString,
-            response_serializer=answer_class.SerializeToString,
-        )
+        def stream(request: Message, context: grpc.ServicerContext) -> Iterator[Message]:
+            self.requests.append(request)
+            answers = self.answers.get(method.name, [])
+            assert isinstance(answers, list)
+            while answers:
+                answer = answers.pop(0)
+                if isinstance(answer, Refusal):
+                    context.abort_with_status(_status_of(answer))
+                assert isinstance(answer, Message)
+                yield answer
+
+        forms: dict[str, Any] = {
+            "request_deserializer": GetMessageClass(method.input_type).FromString,
+            "response_serializer": answer_class.SerializeToString,
+        }
+        if method.server_streaming:
+            return grpc.unary_stream_rpc_method_handler(stream, **forms)
+        return grpc.unary_unary_rpc_method_handler(handle, **forms)
 
 
 def _status_of(refusal: Refusal) -> Any:  # a private class of grpc_status
@@ -122,6 +145,11 @@ def _status_of(refusal: Refusal) -> Any:  # a private class of grpc_status
         domain=refusal.domain, reason=refusal.reason, metadata=refusal.metadata
     )
     status.details.add().Pack(info)
+    if refusal.violations:
+        fields = error_details_pb2.BadRequest()
+        for field, description in refusal.violations.items():
+            fields.field_violations.add(field=field, description=description)
+        status.details.add().Pack(fields)
     return rpc_status.to_status(status)
 
 

@@ -9,6 +9,7 @@ from progressor.storage.settlements import Entry, Settlements, Written
 from progressor.telemetry.metrics import Metrics
 from progressor.telemetry.tracing import SILENT
 from progressor.worker.aftermath import Aftermath
+from progressor.worker.graphs import Graphs, Jobs
 from progressor.worker.leases import Leases
 from progressor.worker.measures import StepMeasures
 from progressor.worker.observer import Observers
@@ -61,6 +62,7 @@ class Bench:
             namespaces=self.namespaces,
             snapshots=self.snapshots,
             aftermath=cast("Aftermath", self.aftermath),
+            graphs=Graphs(cast("Jobs", None)),
             leases=self.leases,
             clock=LoopClock(),
             spread=random.Random(1),

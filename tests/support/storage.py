@@ -22,7 +22,8 @@ from progressor.domain.intent import (
     SetTimer,
     Succeeded,
 )
-from progressor.domain.namespace import Namespace, RetryPolicy
+from progressor.domain.namespace import Namespace
+from progressor.domain.policy import RetryPolicy
 from progressor.domain.process import ProcessKey, process_key
 from progressor.domain.settlement import settle
 from progressor.domain.task import RunningTask, TaskStatus, TaskType
@@ -66,7 +67,9 @@ UNREACHABLE = Failed(code=14, reason="UNAVAILABLE", message="nobody there", retr
 
 TABLES = (
     "namespaces", "replicas", "processes", "tasks", "schedule", "running", "events", "replies",
-    "gated", "gates", "gate_holders", "gate_lines", "orders",
+    "gated", "gates", "gate_holders", "gate_lines", "orders", "jobs", "job_nodes", "schedules",
+    "firings",
+    "orphans",
 )  # fmt: skip
 
 Dump = Mapping[str, Sequence[tuple[Any, ...]]]

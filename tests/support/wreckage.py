@@ -23,7 +23,8 @@ from progressor.domain.intent import (
     SetTimer,
     UnsetTimer,
 )
-from progressor.domain.namespace import Namespace, RetryPolicy
+from progressor.domain.namespace import Namespace
+from progressor.domain.policy import RetryPolicy
 from progressor.domain.process import ProcessKey, ProcessStatus, process_key
 from progressor.domain.task import TIMER_TYPES, RunningTask, TaskType
 from progressor.storage.settlements import Due, Written

@@ -35,6 +35,8 @@ SERVICES = (
     "progressor.v1.ProcessService",
     "progressor.v1.NamespaceService",
     "progressor.v1.GateService",
+    "progressor.v1.JobService",
+    "progressor.v1.ScheduleService",
     "progressor.v1.ReplicaService",
 )
 
@@ -44,9 +46,9 @@ def health_stub(api: Engine) -> Any:
 
 
 async def test_health_tells_of_each_service(api: Engine) -> None:
-    assert [await api.health(name) for name in SERVICES] == [SERVING] * 5
+    assert [await api.health(name) for name in SERVICES] == [SERVING] * len(SERVICES)
     api.server.set_serving(serving=False)
-    assert [await api.health(name) for name in SERVICES] == [NOT_SERVING] * 5
+    assert [await api.health(name) for name in SERVICES] == [NOT_SERVING] * len(SERVICES)
     stub: Any = health_pb2_grpc.HealthStub(api.channel)
     unknown = await failure(stub.Check(health_pb2.HealthCheckRequest(service="other")))
     assert unknown.code() is grpc.StatusCode.NOT_FOUND
@@ -81,6 +83,8 @@ async def test_reflection_lists_and_describes_every_service(api: Engine) -> None
         "progressor.v1.ProcessService",
         "progressor.v1.NamespaceService",
         "progressor.v1.GateService",
+        "progressor.v1.JobService",
+        "progressor.v1.ScheduleService",
         "progressor.v1.ReplicaService",
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",

@@ -35,15 +35,20 @@ LONG_MS = 30_000.0
 WRITES = {
     "admit_starts", "admit_requests", "admit_gated_starts", "admit_gated_requests", "settle_tasks",
 }  # fmt: skip
+WRITES_OF_JOBS = {"admit_jobs", "settle_job_tasks"}
 POOLS = {"front", "worker", "scan"}
 
 HEALTHY = (
     "fenced", "abandoned", "zombies_collected", "scan_found", "gates_scan_found", "scans_failed",
-    "notifications_lost",
+    "notifications_lost", "jobs_recovered",
 )  # fmt: skip
 """What nothing is counted of, unless something is wrong."""
 
-LAZY = (*HEALTHY, "zombie_collection", "spans")
+OF_JOBS = (
+    "jobs_running", "job_nodes", "jobs_overdue", "nodes_tended", "schedule_firings",
+    "schedule_lateness",
+)  # fmt: skip
+LAZY = (*HEALTHY, *OF_JOBS, "zombie_collection", "spans")
 """What may have no values at all."""
 
 
@@ -273,8 +278,8 @@ async def test_storage_tells_of_its_batches_and_its_pools(scene: Scene) -> None:
     assert first.counts("batch_items") == first.counts("batch_wait")
     items = first.distribution("batch_items", "admit_requests")
     assert items.total >= CALLS
-    assert first.labels("writes_waiting") == {(write,) for write in WRITES}
-    assert first.labels("writes_waiting_bytes") == {(write,) for write in WRITES}
+    writes = {(write,) for write in WRITES | WRITES_OF_JOBS}
+    assert first.labels("writes_waiting") == first.labels("writes_waiting_bytes") == writes
     assert first.labels("pool_connections") == {
         (pool, state) for pool in POOLS for state in ("used", "idle")
     }

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from google.rpc import error_details_pb2
 
-from progressor import errors
+from progressor import errors, job_errors
 from progressor.api.server import ApiServer, Listening
 from progressor.api.status import CODES
 from progressor.sdk import EngineUnavailableError, sessions
@@ -120,8 +120,9 @@ async def test_an_error_in_a_session_is_the_error_of_a_unary_call(
 async def test_every_error_that_a_session_can_tell_was_told() -> None:
     internal = {kind for kind, code in CODES.items() if code is grpc.StatusCode.INTERNAL}
     abstract = {errors.RequestError, errors.NotFoundError, errors.StateError}
-    # Namespaces, gates and Cancel have no place in a session.
+    # Namespaces, gates, jobs, schedules and Cancel have no place in a session.
     elsewhere = {
+        *(kind for kind in CODES if kind.__module__ == job_errors.__name__),
         errors.GateInUseError,
         errors.GateChangedError,
         errors.TaskIsRunningError,

@@ -14,7 +14,7 @@ from progressor.api.deadlines import seconds_left
 from progressor.api.interceptors import Interceptor, Method
 from progressor.api.malformed import Malformed
 from progressor.api.process_servicer import ProcessServicer
-from progressor.api.server import PROCESS_SERVICE
+from progressor.api.server import JOB_SERVICE, PROCESS_SERVICE
 from progressor.api.trace_context import trace_context_of
 from progressor.clock import SystemClock
 from progressor.telemetry.metrics import Metrics
@@ -240,10 +240,13 @@ async def test_cancellation_passes_through_and_a_cut_is_told() -> None:
 
 def test_methods_and_streams_are_those_of_the_contract() -> None:
     methods = {name: _never for name in PROCESS_SERVICE.methods_by_name if name != "Session"}
-    with pytest.raises(AssertionError, match="streams differ"):
+    jobs = dict.fromkeys(JOB_SERVICE.methods_by_name, _never)
+    with pytest.raises(AssertionError, match="methods differ"):
         interceptor().handler(PROCESS_SERVICE, methods)
     with pytest.raises(AssertionError, match="methods differ"):
         interceptor().handler(PROCESS_SERVICE, {}, {"Session": None})  # type: ignore[dict-item]
+    with pytest.raises(AssertionError, match="methods differ"):
+        interceptor().handler(JOB_SERVICE, jobs)
 
 
 async def _never(_request: Message, _context: Context) -> Message:

@@ -8,7 +8,8 @@ from google.protobuf import duration_pb2, field_mask_pb2
 from progressor import errors
 from progressor.api import namespace_codec, namespace_fields
 from progressor.domain.event import HistoryRange
-from progressor.domain.namespace import HistoryMode, Namespace, RetryPolicy, ZombiePolicy
+from progressor.domain.namespace import HistoryMode, Namespace
+from progressor.domain.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.task import TaskType
 from progressor.v1 import namespace_service_pb2 as pb
 
@@ -68,6 +69,7 @@ def test_a_full_namespace_survives_the_round_trip() -> None:
         task_retention=DAY,
         payload_bytes_max=16 * 1024 * 1024,
         waiting_callers_max=1,
+        target_patience=dt.timedelta(milliseconds=1),
     )
     message = pb.CreateNamespaceRequest(namespace=namespace_codec.namespace_to_wire(namespace))
 
@@ -152,6 +154,8 @@ def test_each_history_policy_is_kept(policy: pb.HistoryPolicy, expected: History
         ({"payload_bytes_max": -1}, "payload_bytes_max"),
         ({"payload_bytes_max": 16 * 1024 * 1024 + 1}, "payload_bytes_max"),
         ({"waiting_callers_max": -1}, "waiting_callers_max"),
+        ({"target_patience": duration_pb2.Duration(nanos=999_000)}, "target_patience"),
+        ({"target_patience": seconds(30 * 86_400 + 1)}, "target_patience"),
     ],
 )
 def test_a_field_out_of_bounds_is_named(fields: dict[str, object], path: str) -> None:

@@ -11,7 +11,7 @@ from google.rpc import (
     status_pb2,
 )
 
-from progressor import errors
+from progressor import errors, job_errors
 from progressor.api import status
 
 RETRY = dt.timedelta(milliseconds=1500)
@@ -46,7 +46,29 @@ TOLD = [
         {"namespace": "n", "expected": "1", "actual": "2"},
     ),
     (errors.GateNotFoundError("n", "g"), "NOT_FOUND", {"namespace": "n", "gate": "g"}),
+    (job_errors.JobNotFoundError("n", "j"), "NOT_FOUND", {"namespace": "n", "job_id": "j"}),
+    (
+        job_errors.JobNotFailedError("n", "j"),
+        "FAILED_PRECONDITION",
+        {"namespace": "n", "job_id": "j"},
+    ),
+    (job_errors.JobEndedError("n", "j"), "FAILED_PRECONDITION", {"namespace": "n", "job_id": "j"}),
     (errors.GateInUseError("n", "g"), "FAILED_PRECONDITION", {"namespace": "n", "gate": "g"}),
+    (
+        job_errors.ScheduleNotFoundError("n", "s"),
+        "NOT_FOUND",
+        {"namespace": "n", "schedule_id": "s"},
+    ),
+    (
+        job_errors.ScheduleAlreadyExistsError("n", "s"),
+        "ALREADY_EXISTS",
+        {"namespace": "n", "schedule_id": "s"},
+    ),
+    (
+        job_errors.ScheduleChangedError("s", 1, 2),
+        "ABORTED",
+        {"schedule_id": "s", "expected": "1", "actual": "2"},
+    ),
     (
         errors.GateChangedError("g", 1, 2),
         "ABORTED",
@@ -136,7 +158,9 @@ def info_of(end: status.RichStatus) -> error_details_pb2.ErrorInfo:
 
 def test_every_error_class_has_a_row_in_the_table() -> None:
     ours = {
-        kind for kind in subclasses(errors.ProgressorError) if kind.__module__ == errors.__name__
+        kind
+        for kind in subclasses(errors.ProgressorError)
+        if kind.__module__ in {errors.__name__, job_errors.__name__}
     }
 
     assert ours == set(status.CODES)

@@ -5,10 +5,11 @@ import datetime as dt
 
 import pytest
 
-from progressor.domain.admission import Import, Verdict, decide
+from progressor.domain.admission import Import, Request, Verdict, decide
+from progressor.domain.constraint import Constraints
 from progressor.domain.event import HistoryRange, NewEvent
 from progressor.domain.intent import SetTimer
-from progressor.domain.process import ProcessStatus
+from progressor.domain.process import Leadership, ProcessStatus
 from progressor.domain.task import TaskType
 from tests.support.builders import make_key, make_request
 from tests.support.clock import START
@@ -63,6 +64,7 @@ def test_equal_requests_have_equal_fingerprints_of_16_bytes() -> None:
         {"args": b"other"},
         {"history_range": HistoryRange(limit=1)},
         {"metadata": {"a": 1}},
+        {"led_by": Leadership.ENGINE},
     ],
     ids=str,
 )
@@ -70,6 +72,30 @@ def test_another_request_has_another_fingerprint(changes: dict[str, object]) -> 
     changed = dataclasses.replace(make_request(), **changes)  # type: ignore[arg-type]
 
     assert changed.fingerprint() != make_request().fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("request_", "fingerprint"),
+    [
+        (
+            make_request(TaskType.INIT, args=b"args", metadata={"b": 1, "a": [2]}),
+            "e147b8661c0ece383cd14afb2a300984",
+        ),
+        (
+            make_request(args=b"args", history_range=HistoryRange(limit=3)),
+            "889beb9325a318c12a9e7edc5025f4cf",
+        ),
+        (
+            make_request(TaskType.NOTIFY, args=b"", constraints=Constraints(gates={"g": 2})),
+            "67a026f091a4bb948e737bf9279014d3",
+        ),
+    ],
+    ids=["start", "call", "notify"],
+)
+def test_what_another_release_has_kept_is_the_same_request(
+    request_: Request, fingerprint: str
+) -> None:
+    assert request_.fingerprint().hex() == fingerprint
 
 
 @pytest.mark.parametrize(

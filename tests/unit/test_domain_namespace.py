@@ -3,7 +3,8 @@
 import pytest
 
 from progressor.domain.event import NO_HISTORY, WHOLE_HISTORY, HistoryRange
-from progressor.domain.namespace import HistoryMode, RetryPolicy
+from progressor.domain.namespace import HistoryMode
+from progressor.domain.policy import RetryPolicy
 from progressor.domain.task import TaskType
 from tests.support.builders import make_namespace
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from progressor.domain.namespace import RetryPolicy
+from progressor.domain.policy import RetryPolicy
 from progressor.domain.retry import next_delay
 from tests.support.builders import seconds
 

@@ -16,7 +16,8 @@ from progressor.domain.intent import (
     SetTimer,
     UnsetTimer,
 )
-from progressor.domain.namespace import Namespace, RetryPolicy, ZombiePolicy
+from progressor.domain.namespace import Namespace
+from progressor.domain.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.settlement import (
     ZOMBIE_DETECTED,
     Break,

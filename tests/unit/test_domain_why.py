@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from progressor.domain import why
-from progressor.domain.namespace import RetryPolicy
+from progressor.domain.policy import RetryPolicy
 from progressor.domain.process import ProcessStatus
 from progressor.domain.replica import Crew, Facts, ReplicaFacts
 from progressor.domain.task import TaskError, TaskStatus, TaskType

@@ -396,12 +396,13 @@ def test_any_request_may_be_rejected(task_type: TaskType) -> None:
     assert decode(response, task_type) == Rejected(code=16, message="")
 
 
-def test_a_timeout_cannot_be_rejected() -> None:
+@pytest.mark.parametrize("task_type", [TaskType.TIMEOUT, TaskType.JOIN])
+def test_what_nobody_asked_for_cannot_be_rejected(task_type: TaskType) -> None:
     response = answer_of(reject={"code": 9})
 
-    answer = decode(response, TaskType.TIMEOUT)
+    answer = decode(response, task_type)
 
-    assert answer == invalid("reject: a timeout has no caller to refuse")
+    assert answer == invalid(f"reject: a {task_type} has no caller to refuse")
 
 
 @pytest.mark.parametrize("action", ["reject", "failure"])

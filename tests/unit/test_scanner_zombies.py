@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from progressor import errors
-from progressor.domain.namespace import ZombiePolicy
+from progressor.domain.policy import ZombiePolicy
 from progressor.domain.process import ProcessKey
 from progressor.domain.settlement import Break, Retry
 from progressor.domain.task import TaskStatus

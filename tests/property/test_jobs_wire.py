@@ -1,0 +1,259 @@
+"""Jobs on their way: whatever comes is taken or refused by name, and what goes out is all there."""
+
+import datetime as dt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from progressor import errors, node_wire, policy_wire, wire
+from progressor.api import job_codec, page_tokens
+from progressor.api.validation import Violations
+from progressor.domain.graph import decode_graph, encode_graph
+from progressor.domain.job import Job, JobState, Node, NodeCounts, NodeSpec, StartNodes
+from progressor.domain.job_view import JobPage
+from progressor.domain.policy import RetryPolicy
+from progressor.domain.process import Leadership, process_key
+from progressor.domain.task import NodeOutcome, NodeState, TaskError
+from progressor.v1 import job_service_pb2 as pb
+from progressor.v1 import namespace_service_pb2, nodes_pb2, types_pb2
+from tests.property.test_constraints_wire import anything
+from tests.property.test_wire import INSTANTS, INT32, INT64, TEXTS
+
+PAYLOAD_BYTES_MAX = 20
+COUNTS = st.integers(0, 50_000)
+DURATIONS = st.timedeltas(dt.timedelta(microseconds=1), policy_wire.INTERVAL_MAX)
+ERRORS = st.builds(TaskError, code=st.integers(1, 16), reason=TEXTS, message=TEXTS)
+OUTCOMES = st.builds(
+    NodeOutcome,
+    name=TEXTS,
+    state=st.sampled_from(NodeState),
+    result=st.binary(max_size=20),
+    error=st.none() | ERRORS,
+    skipped_because_of=st.none() | TEXTS.filter(bool),
+)
+NODES = st.builds(
+    Node,
+    ordinal=COUNTS,
+    name=TEXTS,
+    state=st.sampled_from(NodeState),
+    follower=st.builds(process_key, TEXTS, TEXTS),
+    predecessors=st.lists(TEXTS, max_size=3).map(tuple),
+    skipped_because_of=st.none() | TEXTS.filter(bool),
+    args=st.binary(max_size=20),
+    result=st.binary(max_size=20),
+    error=st.none() | ERRORS,
+    target=st.none() | TEXTS.filter(bool),
+    constraints=st.none(),
+    created_at=INSTANTS,
+    ready_at=st.none() | INSTANTS,
+    started_at=st.none() | INSTANTS,
+    ended_at=st.none() | INSTANTS,
+    attempt=st.integers(1, 2**31 - 1),
+    revision=st.integers(1, 2**63 - 1),
+)
+JOBS = st.builds(
+    Job,
+    key=st.builds(process_key, TEXTS, TEXTS),
+    state=st.sampled_from(JobState),
+    detail=st.none() | TEXTS.filter(bool),
+    led_by=st.sampled_from(Leadership),
+    counts=st.builds(
+        NodeCounts,
+        waiting=COUNTS,
+        ready=COUNTS,
+        running=COUNTS,
+        done=COUNTS,
+        failed=COUNTS,
+        skipped=COUNTS,
+        cancelled=COUNTS,
+    ),
+    created_at=INSTANTS,
+    updated_at=INSTANTS,
+    ended_at=st.none() | INSTANTS,
+    deadline_at=st.none() | INSTANTS,
+    schedule_id=st.none() | TEXTS.filter(bool),
+    revision=st.integers(1, 2**63 - 1),
+    retry_count=st.integers(0, 2**31 - 1),
+)
+ANY_SPEC = st.builds(
+    nodes_pb2.NodeSpec,
+    name=TEXTS,
+    namespace=st.just("stock") | TEXTS,
+    process_id=TEXTS,
+    predecessors=st.lists(TEXTS, max_size=3),
+    args=st.binary(max_size=PAYLOAD_BYTES_MAX + 2),
+    wants_results=st.booleans(),
+    constraints=st.none() | anything,
+    retry_policy=st.none()
+    | st.builds(namespace_service_pb2.RetryPolicy, coefficient=st.floats(), attempts_max=INT32),
+    zombie_policy=st.integers(-1, 4),
+    target=st.text(max_size=5),
+)
+
+
+def instant(message: object, field: str) -> dt.datetime | None:
+    is_there = message.HasField(field)  # type: ignore[attr-defined]
+    return wire.timestamp_to_datetime(getattr(message, field), field) if is_there else None
+
+
+@given(st.lists(ANY_SPEC, max_size=3), INT64, INT32)
+def test_any_nodes_are_taken_and_kept_or_refused_by_their_field(
+    specs: list[nodes_pb2.NodeSpec], seconds: int, nanos: int
+) -> None:
+    message = nodes_pb2.StartNodes(nodes=specs)
+    message.timeout.seconds, message.timeout.nanos = seconds, nanos
+    sent = nodes_pb2.StartNodes.FromString(message.SerializeToString())
+
+    violations = Violations()
+    action = violations.attempt(
+        node_wire.start_nodes_from_wire, sent, "start_nodes", PAYLOAD_BYTES_MAX
+    )
+
+    if action is None:
+        with pytest.raises(errors.InvalidRequestError, match=r"^start_nodes"):
+            violations.raise_any()
+    else:
+        assert [node.name for node in action.nodes] == [spec.name for spec in specs]
+        assert all(len(node.args) <= PAYLOAD_BYTES_MAX for node in action.nodes)
+        assert decode_graph(encode_graph(action)) == action
+
+
+@given(
+    st.builds(
+        RetryPolicy,
+        initial_interval=DURATIONS,
+        coefficient=st.floats(1, 1e300),
+        interval_max=DURATIONS,
+        jitter=st.floats(0, 1),
+        attempts_max=st.integers(1, policy_wire.ATTEMPTS_MAX),
+        elapsed_max=st.none() | DURATIONS,
+        non_retryable_reasons=st.lists(TEXTS, max_size=3).map(tuple),
+    )
+)
+def test_a_policy_comes_back(policy: RetryPolicy) -> None:
+    message = policy_wire.retry_policy_to_wire(policy)
+
+    assert policy_wire.retry_policy_from_wire(message, "retry_policy") == policy
+
+
+@given(OUTCOMES)
+def test_an_outcome_is_told_whole(outcome: NodeOutcome) -> None:
+    message = nodes_pb2.NodeOutcome()
+    node_wire.fill_node_outcome(message, outcome)
+    sent = nodes_pb2.NodeOutcome.FromString(message.SerializeToString())
+
+    assert (sent.name, sent.result) == (outcome.name, outcome.result)
+    assert sent.state == node_wire.NODE_STATE_TO_WIRE[outcome.state]
+    assert sent.skipped_because_of == (outcome.skipped_because_of or "")
+    assert _error_of(sent.error if sent.HasField("error") else None) == outcome.error
+
+
+@given(JOBS, st.lists(NODES, max_size=3))
+def test_a_job_is_told_whole(job: Job, nodes: list[Node]) -> None:
+    page = JobPage(job=job, nodes=tuple(nodes))
+    sent = pb.GetJobResponse.FromString(job_codec.get_to_wire(page).SerializeToString())
+
+    assert _job_of(sent.job) == job
+    assert [
+        _node_of(message, node.ordinal) for message, node in zip(sent.nodes, nodes, strict=True)
+    ] == nodes
+
+
+@given(JOBS, st.lists(NODES, max_size=5))
+def test_changes_lose_no_node(job: Job, nodes: list[Node]) -> None:
+    told = list(job_codec.changes_to_wire(job, nodes, told=0))
+
+    assert [it.name for message in told for it in message.nodes] == [it.name for it in nodes]
+    assert told[-1].job == job_codec.job_to_wire(job)
+
+
+@given(INSTANTS, TEXTS.filter(lambda it: 0 < len(it.encode()) <= wire.ID_BYTES_MAX))
+def test_a_token_of_a_job_comes_back_or_is_refused(created_at: dt.datetime, job_id: str) -> None:
+    violations = Violations()
+    found = page_tokens.job_of_token(
+        page_tokens.token_of_job(_a_job(created_at, job_id)), violations
+    )
+
+    assert found == (created_at, job_id) or (violations and any(wire.id_faults(job_id)))
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_token_or_refused(token: str) -> None:
+    violations = Violations()
+    found = page_tokens.job_of_token(token, violations)
+
+    assert (found is None) == (not token or bool(violations))
+
+
+def _a_job(created_at: dt.datetime, job_id: str) -> Job:
+    return Job(
+        key=process_key("orders", job_id),
+        state=JobState.RUNNING,
+        detail=None,
+        led_by=Leadership.ENGINE,
+        counts=NodeCounts(),
+        created_at=created_at,
+        updated_at=created_at,
+        ended_at=None,
+        deadline_at=None,
+        schedule_id=None,
+        revision=1,
+        retry_count=0,
+    )
+
+
+def _job_of(message: pb.Job) -> Job:
+    counts = message.counts
+    return Job(
+        key=process_key(message.namespace, message.job_id),
+        state=JobState(pb.JobState.Name(message.state).removeprefix("JOB_STATE_").lower()),
+        detail=message.detail or None,
+        led_by=Leadership.ENGINE if message.led_by_engine else Leadership.PROCESSOR,
+        counts=NodeCounts(
+            **{name: getattr(counts, name) for name in counts.DESCRIPTOR.fields_by_name}
+        ),
+        created_at=wire.timestamp_to_datetime(message.created_at, "created_at"),
+        updated_at=wire.timestamp_to_datetime(message.updated_at, "updated_at"),
+        ended_at=instant(message, "ended_at"),
+        deadline_at=instant(message, "deadline"),
+        schedule_id=message.schedule_id or None,
+        revision=message.revision,
+        retry_count=message.retry_count,
+    )
+
+
+def _node_of(message: pb.Node, ordinal: int) -> Node:
+    name = nodes_pb2.NodeState.Name(message.state)
+    return Node(
+        ordinal=ordinal,
+        name=message.name,
+        state=NodeState(name.removeprefix("NODE_STATE_").lower()),
+        follower=process_key(message.namespace, message.process_id),
+        predecessors=tuple(message.predecessors),
+        skipped_because_of=message.skipped_because_of or None,
+        args=message.args,
+        result=message.result,
+        error=_error_of(message.error if message.HasField("error") else None),
+        target=message.target or None,
+        constraints=None,
+        created_at=wire.timestamp_to_datetime(message.created_at, "created_at"),
+        ready_at=instant(message, "ready_at"),
+        started_at=instant(message, "started_at"),
+        ended_at=instant(message, "ended_at"),
+        attempt=message.attempt,
+        revision=message.revision,
+    )
+
+
+def _error_of(message: types_pb2.TaskError | None) -> TaskError | None:
+    if message is None:
+        return None
+    return TaskError(code=message.code, reason=message.reason, message=message.message)
+
+
+def test_a_spec_without_anything_has_the_defaults_of_the_domain() -> None:
+    spec = node_wire.node_spec_from_wire(nodes_pb2.NodeSpec(name="a"), "nodes[0]", 0)
+
+    assert spec == NodeSpec(name="a")
+    assert decode_graph(encode_graph(StartNodes(nodes=(spec,)))).nodes == (spec,)

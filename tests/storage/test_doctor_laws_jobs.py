@@ -1,0 +1,95 @@
+"""The laws of jobs are seen to be broken, each by itself; some of them only if it lasts."""
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor.storage.findings import State
+from tests.support.clock import ManualClock
+from tests.support.doctor import execute, find
+from tests.support.doctor_rows import replica
+from tests.support.job_rows import populate_jobs
+from tests.support.laws import broken_laws
+from tests.support.storage import Desk, create_namespace, empty, running_desks
+from tests.support.violations import Violation
+from tests.support.violations_jobs import VIOLATIONS_OF_JOBS
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(scope="module")
+def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def desk(database: str) -> AsyncIterator[Desk]:
+    create_namespace(database)
+    async with running_desks(database, clock=ManualClock()) as (desk,):
+        yield desk
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def populated(desk: Desk, eye: psycopg.Connection[Any]) -> Desk:
+    empty(eye)
+    await populate_jobs(desk)
+    return desk
+
+
+async def test_a_healthy_database_breaks_none(
+    populated: Desk, eye: psycopg.Connection[Any]
+) -> None:
+    assert broken_laws(eye, at_rest=True, now=populated.clock.now()) == {}
+
+
+@pytest.mark.parametrize(
+    "violation", VIOLATIONS_OF_JOBS, ids=lambda it: f"{it.law}: {it.statement}"
+)
+async def test_each_catches_its_violation_and_no_other(
+    populated: Desk, eye: psycopg.Connection[Any], violation: Violation
+) -> None:
+    with eye.transaction(force_rollback=True):
+        eye.execute(violation.statement.encode())
+        broken = broken_laws(eye, at_rest=True, now=populated.clock.now())
+
+    assert broken.keys() == {violation.law} | violation.besides
+    assert {(namespace, bool(detail)) for namespace, _, detail in broken[violation.law]} == {
+        ("orders", True)
+    }
+
+
+async def test_a_job_that_stays_untended_is_told_with_what_to_look_for(
+    own_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(own_database, UNTENDED, replica())
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+
+    found = find(own_database, "jobs_are_tended")
+
+    assert found.state is State.FAILED
+    assert found.offenders[0].startswith("orders/p: the job, running, has been left untended since")
+    assert "job not tended yet" in found.advice
+
+
+async def test_a_job_that_is_tended_meanwhile_breaks_no_law(
+    own_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(own_database, UNTENDED, replica())
+
+    def tend(_: float) -> None:
+        execute(own_database, "UPDATE progressor.jobs SET untended_at = NULL")
+
+    monkeypatch.setattr(time, "sleep", tend)
+
+    assert find(own_database, "jobs_are_tended").state is State.OK
+
+
+UNTENDED = (
+    "INSERT INTO progressor.jobs (slot, namespace, process_id, state, node_count, created_at,"
+    " updated_at, untended_at) VALUES (1, 'orders', 'p', 'running', 0, now(), now(), now())"
+)

@@ -1,0 +1,479 @@
+"""Jobs in storage, case by case: what models and people have found, each as small as it can be."""
+
+import datetime as dt
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor.domain.constraint import Constraints
+from progressor.domain.intent import Lost, RemoveProcess, SetTimer
+from progressor.domain.job import WINDOW, NodeSpec, StartNodes
+from progressor.domain.policy import RetryPolicy
+from progressor.domain.process import JobOptions, ProcessKey, process_key
+from progressor.domain.task import RunningTask, TaskType
+from progressor.storage.settlements import LeaseLost
+from tests.support.clock import ManualClock
+from tests.support.job_graphs import SEED_EXAMPLE, specs
+from tests.support.jobs_storage import DONE, JobDesk, job_desk, leader_of
+from tests.support.laws import broken_laws
+from tests.support.storage import (
+    BROKEN,
+    NO_TIME,
+    UNREACHABLE,
+    a_request,
+    create_namespace,
+    empty,
+    running_desks,
+    success,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HOUR = dt.timedelta(hours=1)
+LEADER = leader_of(1)
+
+
+@pytest.fixture(scope="module")
+def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def pair(database: str, eye: psycopg.Connection[Any]) -> AsyncIterator[list[JobDesk]]:
+    """Return the storage of two replicas, in which nothing is wrong in the end."""
+    create_namespace(database)
+    empty(eye)
+    clock = ManualClock()
+    async with running_desks(database, count=2, clock=clock) as desks:
+        yield [job_desk(desk) for desk in desks]
+    assert broken_laws(eye, now=clock.now()) == {}
+
+
+@pytest.fixture
+def jobs(pair: list[JobDesk]) -> JobDesk:
+    return pair[0]
+
+
+def nodes(**before: str) -> tuple[NodeSpec, ...]:
+    """Return nodes with one-letter names, by those that must be done before."""
+    return specs({name: tuple(names) for name, names in before.items()})
+
+
+async def led(jobs: JobDesk, *specs_: NodeSpec, leader: ProcessKey = LEADER) -> None:
+    """Have a process lead a job that its own processor started."""
+    init = await jobs.desk.start(leader)
+    await jobs.settled(init, success(StartNodes(nodes=specs_)))
+
+
+async def call(jobs: JobDesk, key: ProcessKey) -> RunningTask:
+    return await jobs.desk.run_task(a_request(key))
+
+
+def follower(name: str, leader: ProcessKey = LEADER) -> ProcessKey:
+    return process_key(leader.namespace, f"{leader.process_id}/{name}")
+
+
+class TestRetry:
+    async def test_of_a_job_a_follower_of_which_is_being_repaired(self, jobs: JobDesk) -> None:
+        await jobs.submit(LEADER, nodes(a=""))
+        tasks = await jobs.claim()
+        timer = (
+            await jobs.settled(tasks["a"], success(SetTimer(after=NO_TIME)), continues=True)
+        ).next
+        assert timer is not None
+        await jobs.settled(timer, BROKEN)
+        await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
+        await jobs.desk.processes.simple_repair(follower("a"))
+
+        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+
+        assert await jobs.states(LEADER) == {"a": "running"}
+        again = await jobs.claim()
+        assert list(again) == ["a"]
+        await jobs.settled(again["a"])
+        assert await jobs.states(LEADER) == {"a": "done"}
+
+    async def test_has_the_timer_run_again_of_a_follower_that_was_stopped(
+        self, jobs: JobDesk
+    ) -> None:
+        await led(jobs, *nodes(a=""))
+        tasks = await jobs.claim()
+        await jobs.settled(tasks["a"], success(SetTimer(after=HOUR)))
+        await jobs.settled(await call(jobs, LEADER), BROKEN)
+        await jobs.tend(LEADER)
+        assert await jobs.states(LEADER) == {"a": "cancelled"}
+
+        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+        jobs.desk.clock.advance(HOUR)  # type: ignore[attr-defined]  # a ManualClock
+
+        assert await jobs.states(LEADER) == {"a": "running"}
+        assert list(await jobs.claim()) == ["a"]
+
+    async def test_counts_once_that_a_node_with_constraints_begins_again(
+        self, jobs: JobDesk
+    ) -> None:
+        gated = NodeSpec(name="a", constraints=Constraints(gates={"gate": 1}))
+        await jobs.submit(LEADER, [gated])
+        await jobs.tend(LEADER)
+        await jobs.settled((await jobs.claim())["a"], BROKEN)
+        await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
+
+        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+        await jobs.tend(LEADER)
+
+        assert await jobs.attempts(LEADER) == {"a": 2}
+        await jobs.settled((await jobs.claim())["a"])
+        assert await jobs.states(LEADER) == {"a": "done"}
+
+    async def test_begins_what_had_failed_and_what_that_had_skipped(self, jobs: JobDesk) -> None:
+        await jobs.submit(LEADER, specs(SEED_EXAMPLE))
+        tasks = await jobs.claim()
+        for name in "1235":
+            await jobs.end(tasks, name)
+            tasks |= await jobs.claim()
+        await jobs.end(tasks, "4", fails="4")
+        await jobs.end(tasks, "6")
+        tasks |= await jobs.claim()
+        await jobs.end(tasks, "8")
+        await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
+
+        job, names = await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+
+        assert (names, job.state, job.retry_count) == (("4",), "running", 1)
+        assert await jobs.states(LEADER) == {
+            **dict.fromkeys("123568", "done"), "4": "running", "7": "waiting", "9": "waiting"
+        }  # fmt: skip
+        again = await jobs.claim()
+        assert (again["4"].task_type, again["4"].attempt) == (TaskType.INIT, 1)
+        await jobs.settled(again["4"])
+        assert {"7", "9"} <= (await jobs.claim()).keys()
+
+
+class TestRemoval:
+    async def test_a_late_follower_of_a_job_that_is_gone_ends_no_node_of_the_next_one(
+        self, jobs: JobDesk
+    ) -> None:
+        await jobs.submit(LEADER, nodes(a="", b="a"))
+        old = (await jobs.claim())["a"]
+        await jobs.desk.processes.remove(LEADER)
+        await jobs.submit(LEADER, nodes(x="", y="x"))
+
+        await jobs.settled(old)
+
+        assert await jobs.states(LEADER) == {"x": "running", "y": "waiting"}
+
+    async def test_nor_a_node_of_the_same_name(self, jobs: JobDesk) -> None:
+        await jobs.submit(LEADER, nodes(a="", b="a"))
+        tasks = await jobs.claim()
+        await jobs.end(tasks, "a")
+        old = (await jobs.claim())["b"]
+        await jobs.desk.processes.remove(LEADER)
+        await jobs.desk.processes.remove(follower("a"))
+        await jobs.submit(LEADER, nodes(a="", b="a"))
+
+        await jobs.settled(old)
+
+        assert await jobs.states(LEADER) == {"a": "running", "b": "waiting"}
+
+    async def test_a_removed_follower_fails_its_node_and_others_go_on(self, jobs: JobDesk) -> None:
+        await jobs.submit(LEADER, nodes(a="", b="a", c=""))
+        tasks = await jobs.claim()
+        await jobs.desk.processes.remove(follower("a"))
+
+        assert await jobs.states(LEADER) == {"a": "failed", "b": "skipped", "c": "running"}
+        assert isinstance(await jobs.settle(tasks["a"]), LeaseLost)
+        await jobs.settled(tasks["c"])
+        assert LEADER.process_id in await jobs.claim()
+
+    async def test_a_follower_that_removes_itself_is_done(self, jobs: JobDesk) -> None:
+        await jobs.submit(LEADER, nodes(a="", b="a"))
+        tasks = await jobs.claim()
+
+        await jobs.settled(tasks["a"], success(RemoveProcess()))
+
+        assert await jobs.states(LEADER) == {"a": "done", "b": "running"}
+
+
+class TestLoss:
+    async def test_a_second_word_about_a_node_changes_nothing(self, pair: list[JobDesk]) -> None:
+        here, there = pair
+        await here.submit(LEADER, nodes(a="", b="a"))
+        task = (await here.claim())["a"]
+        await here.settled(task)
+
+        assert isinstance(await there.settle(task, BROKEN), LeaseLost)
+        assert isinstance(await here.settle(task), LeaseLost)
+        assert await here.states(LEADER) == {"a": "done", "b": "running"}
+
+    async def test_a_follower_that_a_schedule_has_started_fails_with_its_lease(
+        self, jobs: JobDesk
+    ) -> None:
+        scheduled = JobOptions(scheduled=True)
+        await jobs.submit(
+            LEADER,
+            [NodeSpec(name="a", options=scheduled), NodeSpec(name="b", predecessors=("a",))],
+        )
+        task = (await jobs.claim())["a"]
+
+        await jobs.settled(task, Lost())
+
+        assert await jobs.states(LEADER) == {"a": "failed", "b": "skipped"}
+        assert LEADER.process_id in await jobs.claim()
+
+    async def test_any_other_begins_again_with_the_next_attempt(self, jobs: JobDesk) -> None:
+        await jobs.submit(LEADER, nodes(a="", b="a"))
+        task = (await jobs.claim())["a"]
+
+        await jobs.settled(task, Lost())
+
+        again = (await jobs.claim())["a"]
+        assert (again.task_id, again.attempt) == (task.task_id, 2)
+        assert await jobs.states(LEADER) == {"a": "running", "b": "waiting"}
+
+    async def test_a_node_has_its_own_number_of_attempts(self, jobs: JobDesk) -> None:
+        once = JobOptions(retry_policy=RetryPolicy(attempts_max=1))
+        await jobs.submit(LEADER, [NodeSpec(name="a", options=once)])
+
+        await jobs.settled((await jobs.claim())["a"], UNREACHABLE)
+
+        assert await jobs.states(LEADER) == {"a": "failed"}
+
+
+class TestWindow:
+    async def test_no_more_than_a_window_of_nodes_begins_at_once(
+        self, jobs: JobDesk, eye: psycopg.Connection[Any]
+    ) -> None:
+        names = [f"n{number}" for number in range(WINDOW + 100)]
+        await jobs.submit(LEADER, [NodeSpec(name=name) for name in names])
+
+        first = await jobs.claim()
+        assert len(first) == WINDOW
+        for name in list(first)[:10]:
+            await jobs.settled(first[name], success(SetTimer(after=HOUR)))
+        second = await jobs.claim()
+
+        assert len(second) == 10
+        assert not second.keys() & first.keys()
+        states = list((await jobs.states(LEADER)).values())
+        assert (states.count("running"), states.count("ready")) == (WINDOW + 10, 90)
+        assert broken_laws(eye) == {}
+
+    async def test_a_node_that_is_lost_again_and_again_makes_room(self, jobs: JobDesk) -> None:
+        names = [f"n{number}" for number in range(WINDOW + 1)]
+        await jobs.submit(LEADER, [NodeSpec(name=name) for name in names])
+        first = await jobs.claim()
+
+        await jobs.settled(first["n0"], UNREACHABLE)
+
+        assert list(await jobs.claim()) == [f"n{WINDOW}"]
+
+
+class TestNested:
+    async def nested(self, jobs: JobDesk) -> ProcessKey:
+        """Submit a job whose node a leads nodes of its own; b waits for a."""
+        await jobs.submit(LEADER, nodes(a="", b="a"))
+        tasks = await jobs.claim()
+        await jobs.settled(tasks["a"], success(StartNodes(nodes=nodes(x="", y="x"))))
+        return follower("a")
+
+    async def join_breaks(self, jobs: JobDesk) -> None:
+        """Break the one task that is due, a join."""
+        [join] = (await jobs.claim()).values()
+        assert join.task_type is TaskType.JOIN
+        await jobs.settled(join, BROKEN)
+
+    async def test_a_node_that_leads_a_job_is_done_when_that_is(self, jobs: JobDesk) -> None:
+        inner = await self.nested(jobs)
+        for name in "xy":
+            tasks = await jobs.claim()
+            assert list(tasks) == [name]
+            await jobs.settled(tasks[name])
+        [join] = (await jobs.claim()).values()
+        assert (join.key, join.task_type) == (inner, TaskType.JOIN)
+
+        await jobs.settled(join)
+
+        assert await jobs.job_state(inner) == "done"
+        assert await jobs.states(LEADER) == {"a": "done", "b": "running"}
+
+    async def test_one_that_breaks_fails_its_node(self, jobs: JobDesk) -> None:
+        inner = await self.nested(jobs)
+        await jobs.settled((await jobs.claim())["x"], BROKEN)
+        assert await jobs.states(inner) == {"x": "failed", "y": "skipped"}
+        [join] = (await jobs.claim()).values()
+
+        await jobs.settled(join, BROKEN)
+
+        assert await jobs.job_state(inner) == "failed"
+        assert await jobs.states(LEADER) == {"a": "failed", "b": "skipped"}
+
+    async def test_one_that_is_cancelled_fails_its_node(self, jobs: JobDesk) -> None:
+        inner = await self.nested(jobs)
+
+        await jobs.jobs.cancel(inner, "enough")
+        await jobs.tend(inner)
+
+        assert await jobs.states(inner) == {"x": "cancelled", "y": "cancelled"}
+        assert await jobs.states(LEADER) == {"a": "failed", "b": "skipped"}
+
+    async def test_to_cancel_the_outer_one_stops_the_inner_one(self, jobs: JobDesk) -> None:
+        inner = await self.nested(jobs)
+
+        await jobs.jobs.cancel(LEADER, "enough")
+        await jobs.tend(LEADER)
+        await jobs.tend(inner)
+
+        assert await jobs.states(LEADER) == {"a": "cancelled", "b": "cancelled"}
+        assert await jobs.job_state(inner) == "failed"
+        assert await jobs.states(inner) == {"x": "cancelled", "y": "cancelled"}
+
+    async def test_a_retry_of_the_outer_one_brings_the_inner_one_back(self, jobs: JobDesk) -> None:
+        inner = await self.nested(jobs)
+        await jobs.settled((await jobs.claim())["x"], BROKEN)
+        await self.join_breaks(jobs)
+        await self.join_breaks(jobs)
+        assert await jobs.job_state(LEADER) == "failed"
+
+        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+
+        assert await jobs.states(LEADER) == {"a": "running", "b": "waiting"}
+        assert await jobs.states(inner) == {"x": "running", "y": "waiting"}
+        for name in ("x", "y", inner.process_id.rpartition("/")[2], "b"):
+            tasks = await jobs.claim()
+            assert list(tasks) == [name]
+            await jobs.settled(tasks[name])
+        assert await jobs.states(LEADER) == {"a": "done", "b": "done"}
+
+    async def test_a_retry_of_the_inner_one_reopens_its_node(self, jobs: JobDesk) -> None:
+        inner = await self.nested(jobs)
+        await jobs.settled((await jobs.claim())["x"], BROKEN)
+        await self.join_breaks(jobs)
+        assert await jobs.states(LEADER) == {"a": "failed", "b": "skipped"}
+
+        await jobs.jobs.retry(inner, deadline=None, timeout=None)
+
+        assert await jobs.states(LEADER) == {"a": "running", "b": "waiting"}
+
+
+class TestLeader:
+    async def test_that_adds_nodes_in_its_join_is_joined_again(self, jobs: JobDesk) -> None:
+        await led(jobs, *nodes(a=""))
+        await jobs.settled((await jobs.claim())["a"])
+        [join] = (await jobs.claim()).values()
+
+        await jobs.settled(join, success(StartNodes(nodes=nodes(b="a"))))
+        await jobs.settled((await jobs.claim())["b"])
+
+        [again] = (await jobs.claim()).values()
+        assert (again.task_type, again.task_id > join.task_id) == (TaskType.JOIN, True)
+
+    async def test_that_adds_nodes_while_its_join_waits_is_told_once_these_have_ended(
+        self, jobs: JobDesk
+    ) -> None:
+        await led(jobs, *nodes(a=""))
+        task = (await jobs.claim())["a"]
+        busy = await call(jobs, LEADER)
+        await jobs.settled(task)
+        await jobs.settled(busy, success(StartNodes(nodes=nodes(b="a"))))
+
+        tasks = await jobs.claim()
+        assert list(tasks) == ["b"]
+        await jobs.settled(tasks["b"])
+        assert [it.task_type for it in (await jobs.claim()).values()] == [TaskType.JOIN]
+
+    async def test_that_finishes_early_has_the_rest_cancelled(self, jobs: JobDesk) -> None:
+        await led(jobs, *nodes(a="", b="a", c=""))
+        tasks = await jobs.claim()
+        await jobs.settled(tasks["c"], success(SetTimer(after=HOUR)))
+
+        await jobs.settled(await call(jobs, LEADER), DONE)
+        assert await jobs.states(LEADER) == {"a": "running", "b": "cancelled", "c": "running"}
+        await jobs.tend(LEADER)
+        assert await jobs.states(LEADER) == {"a": "running", "b": "cancelled", "c": "cancelled"}
+        await jobs.settled(tasks["a"], success(SetTimer(after=HOUR)))
+
+        assert await jobs.states(LEADER) == dict.fromkeys("abc", "cancelled")
+        assert await jobs.job_state(LEADER) == "done"
+        assert await jobs.claim() == {}
+
+    async def test_that_adds_to_what_has_failed_has_that_skipped(self, jobs: JobDesk) -> None:
+        await led(jobs, *nodes(a="", b="a", c=""))
+        tasks = await jobs.claim()
+        await jobs.settled(tasks["a"], BROKEN)
+
+        added = nodes(d="b", e="d", f="c", g="a")
+        await jobs.settled(await call(jobs, LEADER), success(StartNodes(nodes=added)))
+
+        assert await jobs.states(LEADER) == {
+            "a": "failed", **dict.fromkeys("bdeg", "skipped"), "c": "running", "f": "waiting"
+        }  # fmt: skip
+
+    async def test_all_of_whose_new_nodes_are_skipped_is_told_so(self, jobs: JobDesk) -> None:
+        await led(jobs, *nodes(a=""))
+        await jobs.settled((await jobs.claim())["a"], BROKEN)
+        [join] = (await jobs.claim()).values()
+
+        await jobs.settled(join, success(StartNodes(nodes=nodes(b="a"))))
+
+        assert await jobs.states(LEADER) == {"a": "failed", "b": "skipped"}
+        assert [it.task_type for it in (await jobs.claim()).values()] == [TaskType.JOIN]
+
+
+class TestRecovery:
+    async def test_finds_nothing_where_all_is_well(self, jobs: JobDesk) -> None:
+        await jobs.submit(LEADER, nodes(a="", b="a"))
+        await jobs.claim()
+
+        assert await jobs.recovered() == []
+
+    async def test_joins_a_leader_that_was_never_told(
+        self, jobs: JobDesk, eye: psycopg.Connection[Any]
+    ) -> None:
+        await jobs.submit(LEADER, nodes(a=""))
+        await jobs.settled((await jobs.claim())["a"])
+        eye.execute("DELETE FROM progressor.schedule")
+        eye.execute("DELETE FROM progressor.tasks WHERE task_type = 'join'")
+        eye.execute("UPDATE progressor.jobs SET join_task_id = NULL")
+
+        assert [it.kind for it in await jobs.recovered()] == ["join"]
+        [join] = (await jobs.claim()).values()
+        assert join.task_type is TaskType.JOIN
+        assert await jobs.recovered() == []
+
+    async def test_ends_nodes_whose_followers_have_ended(
+        self, jobs: JobDesk, eye: psycopg.Connection[Any]
+    ) -> None:
+        await jobs.submit(LEADER, nodes(a="", b="a"))
+        tasks = await jobs.claim()
+        # As if whoever has settled it had not known of the job.
+        await jobs.desk.settled(tasks["a"], DONE)
+        assert broken_laws(eye)
+
+        assert [it.kind for it in await jobs.recovered()] == ["node", "start"]
+        assert await jobs.states(LEADER) == {"a": "done", "b": "running"}
+        await jobs.settled((await jobs.claim())["b"])
+
+    async def test_starts_what_is_ready_and_was_not(
+        self, jobs: JobDesk, eye: psycopg.Connection[Any]
+    ) -> None:
+        await jobs.submit(LEADER, nodes(a="", b="a"))
+        await jobs.settled((await jobs.claim())["a"])
+        eye.execute("DELETE FROM progressor.schedule")
+        eye.execute("DELETE FROM progressor.tasks WHERE process_id = 'job-1/b'")
+        eye.execute("DELETE FROM progressor.processes WHERE process_id = 'job-1/b'")
+        eye.execute("UPDATE progressor.job_nodes SET state = 'ready' WHERE name = 'b'")
+        eye.execute("UPDATE progressor.jobs SET ready = 1, running = 0, beginning = 0")
+
+        assert [it.kind for it in await jobs.recovered()] == ["start"]
+        assert list(await jobs.claim()) == ["b"]
+
+    async def test_is_of_one_replica_at_a_time(self, pair: list[JobDesk]) -> None:
+        here, there = pair
+        assert await here.jobs.recover() == ()
+
+        assert await there.jobs.recover() is None
+        assert await here.jobs.recover() is None

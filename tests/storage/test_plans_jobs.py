@@ -1,0 +1,145 @@
+"""What is done to a job reads that job, whatever other jobs there are."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+import pytest
+import pytest_asyncio
+
+from progressor.domain.job_view import JobFilter
+from progressor.storage.migrations import migrate
+from progressor.storage.pools import Connection
+from tests.support.clock import START, ManualClock
+from tests.support.job_seed import NODES_EACH, TABLES, follower_key, leader_key, seed_jobs
+from tests.support.jobs_storage import job_desk
+from tests.support.postgres import Cluster
+from tests.support.storage import NO_TIME, Desk, connect
+from tests.support.storage_reads import reads_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+FEW, MANY = 40, 2_000
+RUNS, CANCELLED, OVERDUE, FAILED = 1, 2, 3, 4
+BATCH = 4
+PER_JOB = 8 * NODES_EACH
+"""Rows that one statement may read per table for each job that it is about."""
+
+
+async def read(desk: Desk) -> None:
+    assert len((await job_desk(desk).jobs.read(leader_key(RUNS), payloads=True)).nodes) == 20
+
+
+async def changes(desk: Desk) -> None:
+    jobs = job_desk(desk).jobs
+    assert (await jobs.changes(leader_key(RUNS), 1))[1] == ()
+
+
+async def outcomes(desk: Desk) -> None:
+    jobs = job_desk(desk).jobs
+    assert len(await jobs.outcomes(leader_key(RUNS), bytes_max=10_000) or ()) == 5
+    assert len(await jobs.inputs(leader_key(RUNS), 11, bytes_max=10_000) or ()) == 0
+
+
+async def list_jobs(desk: Desk) -> None:
+    listed = await job_desk(desk).jobs.list("orders", JobFilter(), after=None, limit=BATCH)
+    assert len(listed) == BATCH
+
+
+async def cancel(desk: Desk) -> None:
+    assert (await job_desk(desk).jobs.cancel(leader_key(RUNS), "")).counts.cancelled == 10
+
+
+async def tend(desk: Desk) -> None:
+    assert (await job_desk(desk).jobs.tend(leader_key(CANCELLED))).stopped == 5
+
+
+async def find_untended(desk: Desk) -> None:
+    assert len(await job_desk(desk).jobs.find_untended(age=NO_TIME, limit=BATCH)) == BATCH
+
+
+async def retry(desk: Desk) -> None:
+    _, names = await job_desk(desk).jobs.retry(leader_key(FAILED), deadline=None, timeout=None)
+    assert len(names) == 5
+
+
+async def fail_overdue(desk: Desk) -> None:
+    assert len(await job_desk(desk).jobs.fail_overdue(limit=BATCH)) == BATCH
+
+
+async def repair_a_follower(desk: Desk) -> None:
+    await desk.processes.simple_repair(follower_key(FAILED, 6))
+    assert (await job_desk(desk).jobs.counts(leader_key(FAILED))).counts.waiting == 10
+
+
+async def remove_a_follower(desk: Desk) -> None:
+    await desk.processes.remove(follower_key(RUNS, 6))
+    assert (await job_desk(desk).jobs.counts(leader_key(RUNS))).counts.skipped == 10
+
+
+async def remove_a_leader(desk: Desk) -> None:
+    await desk.processes.remove(leader_key(RUNS))
+    assert await job_desk(desk).jobs.stop_orphans() == 5
+
+
+WORK: tuple[tuple[Callable[[Desk], Awaitable[None]], int], ...] = (
+    (read, PER_JOB),
+    (changes, PER_JOB),
+    (outcomes, PER_JOB),
+    (list_jobs, PER_JOB),
+    (cancel, PER_JOB),
+    (tend, PER_JOB),
+    (find_untended, PER_JOB),
+    (retry, 2 * PER_JOB),
+    (fail_overdue, BATCH * PER_JOB),
+    (repair_a_follower, PER_JOB),
+    (remove_a_follower, PER_JOB),
+    (remove_a_leader, PER_JOB),
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def crowds(cluster: Cluster) -> AsyncIterator[Mapping[int, Connection]]:
+    """Return connections to two databases: in one are few jobs, in the other many."""
+    found = {}
+    for count in (FEW, MANY):
+        conninfo = cluster.create_database()
+        migrate(conninfo)
+        seed_jobs(conninfo, count=count)
+        found[count] = await connect(conninfo)
+    yield found
+    for connection in found.values():
+        await connection.close()
+
+
+@pytest.mark.parametrize(("work", "rows_max"), WORK, ids=[work.__name__ for work, _ in WORK])
+async def test_it_reads_its_own_job(
+    crowds: Mapping[int, Connection], work: Callable[[Desk], Awaitable[None]], rows_max: int
+) -> None:
+    clock = ManualClock(START)
+    read = {count: await reads_of(crowd, clock, work) for count, crowd in crowds.items()}
+
+    for table in TABLES:
+        few, many = read[FEW][table], read[MANY][table]
+        assert (table, few.sequential, many.sequential) == (table, 0, 0)
+        assert (table, many.by_index) <= (table, rows_max)
+        # One more level of an index is no row; what is left is chance.
+        assert many.by_index <= 1.3 * few.by_index + BATCH, table
+
+
+async def test_what_has_not_changed_is_not_read(crowds: Mapping[int, Connection]) -> None:
+    read = await reads_of(crowds[MANY], ManualClock(START), changes)
+
+    assert read["job_nodes"].by_index == 0
+
+
+async def test_recovery_reads_what_runs_and_is_quiet(crowds: Mapping[int, Connection]) -> None:
+    async def recover(desk: Desk) -> None:
+        assert await job_desk(desk).jobs.recover() == ()
+
+    read = await reads_of(crowds[MANY], ManualClock(START), recover)
+
+    running = MANY // 2
+    for table in TABLES:
+        assert (table, read[table].sequential) == (table, 0)
+    assert read["jobs"].by_index <= 4 * running
+    assert read["job_nodes"].by_index <= (NODES_EACH + 1) * running
+    assert read["processes"].by_index <= 6 * running

@@ -1,0 +1,257 @@
+"""Settling a node reads what it moves, however large its job is and whatever statistics say."""
+
+import datetime as dt
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor.domain.graph import NodePlan, plan_nodes
+from progressor.domain.intent import Complete, Intent, Outcome, SetTimer, Succeeded
+from progressor.domain.job import WINDOW, NodeSpec, StartNodes
+from progressor.domain.settlement import settle
+from progressor.domain.task import TaskType
+from progressor.storage import settlements
+from progressor.storage.jobs import TEND_MAX
+from progressor.storage.pools import Connection
+from tests.conftest import TEMPLATE
+from tests.support.builders import make_task
+from tests.support.clock import ManualClock
+from tests.support.jobs_storage import job_desk
+from tests.support.large_jobs import LargeJob, Shape, seed_large_jobs
+from tests.support.postgres import Cluster
+from tests.support.storage import BROKEN, EXPIRES_AFTER, NAMESPACE, Desk, connect, empty
+from tests.support.storage_reads import Reads, reads_of, seed
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+WAITING, RUNNING, TASKS, OTHER_JOBS = 2_000, 500, 5_000, 1_000
+SMALL, LARGE = 10, 10_000
+PER_ITEM = 24
+"""Rows that may be read per table for one item: of its process, of the leader, of neighbours in the
+graph, each by several statements."""
+
+MOVED_APART = 8_192
+"""A value of so many bytes does not lie in its row."""
+
+_UNTENDED = """
+    UPDATE progressor.jobs
+    SET untended_at = now(), ended_at = CASE WHEN %(ends)s THEN now() END,
+        state = CASE WHEN %(ends)s THEN 'cancelled' ELSE 'running' END::progressor.job_state
+    WHERE process_id = %(id)s"""
+
+DONE: Outcome = Succeeded(Intent(action=Complete(b"end")))
+GOES_ON: Outcome = Succeeded(Intent(action=SetTimer(after=dt.timedelta(hours=1))))
+
+_NUMBERS = iter(range(1, 100))
+
+
+def _job(shape: Shape, node_count: int, running_count: int) -> LargeJob:
+    return LargeJob(
+        number=next(_NUMBERS), shape=shape, node_count=node_count, running_count=running_count
+    )
+
+
+PAIRS = (_job(Shape.PAIRS, SMALL, 5), _job(Shape.PAIRS, LARGE, 64))
+FAN_INS = (_job(Shape.FAN_IN, SMALL, 5), _job(Shape.FAN_IN, LARGE, 64))
+LASTS = (_job(Shape.WIDE, SMALL, 5), _job(Shape.WIDE, LARGE, 64))
+FULL = _job(Shape.WINDOW, LARGE, WINDOW)
+GATED = _job(Shape.GATED, LARGE, WINDOW)
+HUB = _job(Shape.HUB, 1_000, 64)
+JOBS = (*PAIRS, *FAN_INS, *LASTS, FULL, GATED)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["misled", "informed"])
+async def connection(request: pytest.FixtureRequest, cluster: Cluster) -> AsyncIterator[Connection]:
+    """Return a session on full tables of which PostgreSQL has noted pages and no rows, or all."""
+    conninfo = cluster.create_database(TEMPLATE)
+    _fill(conninfo)
+    with psycopg.connect(conninfo, autocommit=True) as eye:
+        if request.param == "misled":
+            empty(eye)
+            eye.execute("VACUUM (ANALYZE, TRUNCATE false)")
+            _fill(conninfo)
+        else:
+            eye.execute("ANALYZE")
+        noted = eye.execute(
+            "SELECT bool_and(relpages > 10), bool_and(reltuples = 0) FROM pg_class"
+            " WHERE relnamespace = 'progressor'::regnamespace AND relkind = 'r'"
+            " AND relname IN ('processes', 'tasks', 'running', 'schedule', 'jobs', 'job_nodes')",
+        ).fetchone()
+    assert noted == (True, request.param == "misled")
+    async with await connect(conninfo) as session:
+        yield session
+    cluster.drop_database(conninfo)
+
+
+def _fill(conninfo: str) -> None:
+    seed(conninfo, waiting=WAITING, running=RUNNING, tasks=TASKS, analyze=False)
+    seed_large_jobs(conninfo, (*JOBS, HUB), others=OTHER_JOBS)
+
+
+@pytest.mark.parametrize("outcome", [DONE, GOES_ON, BROKEN], ids=["done", "goes_on", "broken"])
+@pytest.mark.parametrize(
+    ("job", "size"),
+    [
+        pytest.param(job, size, id=f"{size}_in_{job.shape}_of_{job.node_count}")
+        for job in JOBS
+        for size in (1, 4, 48)
+        if size < job.running_count
+    ],
+)
+async def test_the_end_of_a_node_reads_its_neighbours(
+    connection: Connection, job: LargeJob, outcome: Outcome, size: int
+) -> None:
+    batch = [entry(job, node, outcome) for node in range(1, size + 1)]
+
+    assert await too_many(connection, batch) == {}
+
+
+@pytest.mark.parametrize("job", LASTS, ids=lambda job: f"of_{job.node_count}")
+async def test_the_end_of_the_last_nodes_reads_no_other(
+    connection: Connection, job: LargeJob
+) -> None:
+    batch = [entry(job, node, DONE) for node in range(1, job.running_count + 1)]
+
+    assert await too_many(connection, batch) == {}
+
+
+@pytest.mark.parametrize("job", [*PAIRS, *FAN_INS], ids=lambda job: f"{job.shape}_{job.node_count}")
+async def test_nodes_that_are_added_read_what_they_name(
+    connection: Connection, job: LargeJob
+) -> None:
+    nodes = (
+        NodeSpec(name="new", predecessors=("n1", f"n{job.node_count}")),
+        NodeSpec(name="newer", predecessors=("new", "n2")),
+        NodeSpec(name="free"),
+    )
+    action = StartNodes(nodes=nodes)
+    known = {f"n{ordinal}": ordinal for ordinal in range(1, job.node_count + 1)}
+    plan = plan_nodes(job.leader, action, known)
+    added = entry(job, 0, Succeeded(Intent(action=action)), plan=plan)
+
+    assert await too_many(connection, [added]) == {}
+
+
+async def test_ends_in_many_jobs_at_once_read_their_own(connection: Connection) -> None:
+    batch = [entry(job, node, DONE) for job in JOBS for node in (1, 2)]
+
+    assert await too_many(connection, batch) == {}
+
+
+@pytest.mark.parametrize("job", [GATED, FULL], ids=["starts", "stops"])
+async def test_tending_reads_those_that_it_starts_or_stops(
+    connection: Connection, job: LargeJob
+) -> None:
+    columns = (job.leader.slot, job.leader.namespace, job.leader.process_id)
+
+    async def work(desk: Desk) -> object:
+        cursor = await connection.execute(_UNTENDED, {"id": job.leader.process_id, "ends": ends})
+        assert cursor.rowcount == 1
+        jobs = job_desk(desk).jobs
+        return await jobs._call(jobs._tend_job, *columns, 0, TEND_MAX)
+
+    ends = job is FULL
+    reads = await reads_of(connection, ManualClock(), work)
+
+    # Whose rows of gated are read is a matter of the gates; no settings choose between its indexes.
+    assert {
+        table: each
+        for table, each in reads.items()
+        if table != "gated" and each.sequential + each.by_index > PER_ITEM * TEND_MAX
+    } == {}
+    assert reads["processes"].by_index >= TEND_MAX
+
+
+async def test_many_that_fail_at_once_skip_what_depends_on_them_once(
+    connection: Connection,
+) -> None:
+    batch = [entry(HUB, node, BROKEN) for node in range(1, 49)]
+
+    reads = await reads_of(connection, ManualClock(), lambda desk: written(desk, batch))
+
+    # The skipped ones are found, changed, and looked at by the start of what is ready.
+    assert reads["job_nodes"].by_index < 4 * HUB.node_count
+
+
+@pytest.mark.parametrize("outcome", [DONE, BROKEN], ids=["done", "broken"])
+async def test_long_lists_of_neighbours_are_neither_read_nor_written(
+    connection: Connection, outcome: Outcome
+) -> None:
+    batch = [entry(FAN_INS[1], node, outcome) for node in range(1, 9)]
+    before: dict[str, int] = {}
+
+    async def work(desk: Desk) -> object:
+        cursor = await connection.execute(
+            "SELECT pg_column_size(n.predecessors) FROM progressor.job_nodes n"
+            " WHERE n.process_id = %s AND n.ordinal = %s",
+            [FAN_INS[1].leader.process_id, LARGE],
+        )
+        row = await cursor.fetchone()
+        assert row is not None
+        assert row[0] > MOVED_APART
+        before.update(await toasted(connection))
+        answer = await written(desk, batch)
+        assert await toasted(connection) == before
+        return answer
+
+    await reads_of(connection, ManualClock(), work)
+
+
+async def toasted(connection: Connection) -> dict[str, int]:
+    """Return what this transaction has read and written of values that lie apart from their row."""
+    cursor = await connection.execute(
+        "SELECT coalesce(idx_tup_fetch, 0) + coalesce(seq_tup_read, 0), n_tup_ins + n_tup_del"
+        " FROM pg_stat_xact_all_tables WHERE relid ="
+        " (SELECT reltoastrelid FROM pg_class WHERE oid = 'progressor.job_nodes'::regclass)"
+    )
+    row = await cursor.fetchone()
+    assert row is not None
+    return {"read": row[0], "written": row[1]}
+
+
+async def written(desk: Desk, batch: Sequence[settlements.Entry]) -> Sequence[settlements.Outcome]:
+    """Settle, and return how that went: no lease is lost."""
+    pool: Any = desk.pool
+    outcomes = await desk.settlements._write_of_jobs(pool.lent, batch, False)
+    assert all(isinstance(each, settlements.Written) for each in outcomes)
+    return outcomes
+
+
+async def too_many(
+    connection: Connection, batch: Sequence[settlements.Entry]
+) -> Mapping[str, Reads]:
+    """Settle, and return of which tables more was read than the items are worth."""
+    reads = await reads_of(connection, ManualClock(), lambda desk: written(desk, batch))
+    rows_max = PER_ITEM * len(batch)
+    return {
+        table: each for table, each in reads.items() if each.sequential + each.by_index > rows_max
+    }
+
+
+def entry(
+    job: LargeJob, node: int, outcome: Outcome, *, plan: NodePlan | None = None
+) -> settlements.Entry:
+    """Return a settlement of what a node has in hand; of 0, its leader."""
+    now = ManualClock().now()
+    return settlements.Entry(
+        key=job.key(node),
+        task_id=job.task(node),
+        task_type=TaskType.CALL,
+        attempt=1,
+        token=job.token(node),
+        settlement=settle(
+            make_task(task_type=TaskType.CALL, attempt=1, first_started_at=now),
+            outcome,
+            namespace=NAMESPACE,
+            now=now,
+            spread=0.0,
+        ),
+        process=None,
+        continues=True,
+        expires_after=EXPIRES_AFTER,
+        part=job.part(node),
+        plan=plan,
+    )

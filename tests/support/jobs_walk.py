@@ -1,0 +1,46 @@
+"""Random deeds upon jobs in storage and their model, which come to failures and repairs."""
+
+import random
+from collections.abc import Callable
+
+from tests.support.modelled_jobs import OUTCOMES, ModelledJobs
+
+JOBS_AT_ONCE = 6
+WEIGHTS = {
+    "submit": 3, "lead": 2, "add": 4, "cancel": 1, "retry": 4, "repair": 4, "simple": 3,
+    "leader": 1, "remove": 1, "remove leader": 0.5, "claim": 8, "settle": 20, "all": 3, "lose": 3,
+    "late": 3, "tend": 4, "fail": 3, "time": 4,
+}  # fmt: skip
+"""How often each deed is done."""
+
+
+def walk(jobs: ModelledJobs, chosen: random.Random, steps: int) -> None:
+    """Do random deeds, which come to failures, repairs and retries more often than not."""
+    for _ in range(steps):
+        which, desk = chosen.randrange(1000), chosen.randrange(2)
+        seed = chosen.randrange(10_000)
+        word = chosen.choice([*OUTCOMES, *["done"] * 5])
+        deeds: dict[str, Callable[[], None]] = {
+            "submit": lambda: jobs.submit(seed, desk),  # noqa: B023  done at once
+            "lead": lambda: jobs.lead(seed, desk),  # noqa: B023
+            "add": lambda: jobs.add(which, seed, desk),  # noqa: B023
+            "cancel": lambda: jobs.cancel(which, desk),  # noqa: B023
+            "retry": lambda: jobs.retry(which, desk),  # noqa: B023
+            "repair": lambda: jobs.repair(which, desk, word),  # noqa: B023
+            "simple": lambda: jobs.simple_repair(which, desk),  # noqa: B023
+            "leader": lambda: jobs.repair_leader(which, desk),  # noqa: B023
+            "remove": lambda: jobs.remove(which, desk),  # noqa: B023
+            "remove leader": lambda: jobs.remove_leader(which, desk),  # noqa: B023
+            "claim": lambda: jobs.claim(desk),  # noqa: B023
+            "settle": lambda: jobs.settle(which, word, continues=desk == 0),  # noqa: B023
+            "all": lambda: jobs.settle_all(seed),  # noqa: B023
+            "lose": lambda: jobs.lose(which),  # noqa: B023
+            "late": lambda: jobs.speak_late(which, word),  # noqa: B023
+            "tend": lambda: jobs.tend(which, desk),  # noqa: B023
+            "fail": lambda: jobs.fail(which, desk),  # noqa: B023
+            "time": jobs.let_time_pass,
+        }
+        if len(jobs.jobs) > JOBS_AT_ONCE:
+            jobs.remove_leader(which, desk)
+        deeds[chosen.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]]()
+    jobs.finish()

@@ -1,0 +1,281 @@
+"""What comes from outside while jobs are at work: cancel, retry, deadline, remove."""
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from google.protobuf.duration_pb2 import Duration
+
+from progressor import errors
+from progressor.sdk import RetryPolicy
+from progressor.v1 import nodes_pb2
+from tests.support.faults_ground import eventually
+from tests.support.gates import refused
+from tests.support.job_graphs import SEED_EXAMPLE, Graph
+from tests.support.jobs_stage import JobStage, done, failing, open_jobs, wire_nodes
+from tests.support.laws import broken_laws
+from tests.support.processor import Answer, Hang
+from tests.support.replica import Replica, answering, broken, running_replica, timer, unavailable
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TWO_AND_ONE: Graph = {"a": (), "b": (), "c": ("a",)}
+SOON = Duration(nanos=300_000_000)
+SLOWLY = RetryPolicy(initial_interval=dt.timedelta(hours=1), jitter=0.0)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replica(database: str) -> AsyncIterator[Replica]:
+    async with running_replica(database) as replica:
+        yield replica
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def jobs(database: str, replica: Replica) -> AsyncIterator[JobStage]:
+    async with open_jobs(database, replica, retry_policy=SLOWLY, one_at_a_time=False) as jobs:
+        yield jobs
+        await eventually(lambda: broken_laws(jobs.eye, at_rest=True) == {})
+        assert jobs.stage.points.count("job_recovered") == 0
+
+
+async def status(jobs: JobStage, process_id: str) -> tuple[str, str | None]:
+    process = (await jobs.stage.client.get(process_id)).process
+    return str(process.status), process.detail
+
+
+class TestCancel:
+    async def test_ends_what_waits_and_lets_steps_in_hand_end(self, jobs: JobStage) -> None:
+        jobs.stage.processor.on_process("job/b", answering(set_timer=timer(3600)))
+        jobs.hold("job", "ac")
+        await jobs.submit("job", TWO_AND_ONE, hold=False)
+        await jobs.asked("job", "a", "b")
+        await jobs.stage.settled("job/b")
+
+        told = await jobs.cancel("job", "no need")
+        await jobs.become("job", {"b": "cancelled"})
+
+        assert jobs.state("job") == "cancelled"
+        assert told.counts.running >= 1
+        assert jobs.states("job") == {"a": "running", "b": "cancelled", "c": "cancelled"}
+        assert (await status(jobs, "job/b"))[0] == "error"
+        assert "no need" in str((await status(jobs, "job/b"))[1])
+        assert (await status(jobs, "job"))[0] == "finished"
+        jobs.release("job", "a", answering(set_timer=timer(3600)).response)
+        await jobs.become("job", {"a": "cancelled"})
+        assert "JOB_CANCELLED" in str((await status(jobs, "job/a"))[1])
+        assert jobs.asked_for("job", "c") == []
+
+    async def test_leaves_a_step_that_is_done_done(self, jobs: JobStage) -> None:
+        await jobs.submit("job", TWO_AND_ONE)
+        await jobs.asked("job", "a", "b")
+        await jobs.cancel("job")
+
+        await jobs.end("job", "a")
+        await jobs.end("job", "b", failing())
+
+        assert jobs.states("job") == {"a": "done", "b": "failed", "c": "cancelled"}
+
+    async def test_ends_one_that_waits_for_its_next_attempt(self, jobs: JobStage) -> None:
+        jobs.stage.processor.on_process("job/a", unavailable())
+        await jobs.submit("job", {"a": ()}, hold=False)
+        await jobs.stage.settled("job/a")
+
+        await jobs.cancel("job")
+        await jobs.become("job", {"a": "cancelled"})
+
+        assert jobs.tasks("job/a") == [("init", "cancelled", 1)]
+
+    async def test_of_one_that_has_ended_is_refused(self, jobs: JobStage) -> None:
+        await jobs.submit("job", {"a": ()})
+        await jobs.end("job", "a")
+        await jobs.ended("job")
+
+        assert await refused(jobs.cancel("job")) == "JOB_ENDED"
+        assert await refused(jobs.retry("job")) == "JOB_NOT_FAILED"
+        assert await refused(jobs.cancel("nobody")) == "JOB_NOT_FOUND"
+
+    async def test_by_many_at_once_and_while_nodes_end_is_done_once(self, jobs: JobStage) -> None:
+        await jobs.submit("job", SEED_EXAMPLE)
+        await jobs.asked("job", "1", "2", "3")
+        async with asyncio.TaskGroup() as group:
+            for name in "123":
+                group.create_task(jobs.end("job", name), name=name)
+            cancels = [group.create_task(refused_or(jobs, "job"), name="cancel") for _ in range(5)]
+
+        assert sorted(it.result() for it in cancels) == ["JOB_ENDED"] * 4 + ["cancelled"]
+        for name in "456":
+            jobs.release("job", name)
+        await eventually(lambda: "running" not in jobs.states("job").values())
+        assert jobs.state("job") == "cancelled"
+
+
+async def refused_or(jobs: JobStage, job_id: str) -> str:
+    try:
+        return await refused(jobs.cancel(job_id))
+    except AssertionError:
+        return "cancelled"
+
+
+class TestDeadline:
+    async def test_fails_the_job_and_stops_its_nodes(self, jobs: JobStage) -> None:
+        jobs.stage.processor.on_process("job/b", answering(set_timer=timer(3600)))
+        jobs.hold("job", "ac")
+        await jobs.submit("job", TWO_AND_ONE, hold=False, timeout=SOON)
+
+        assert await jobs.ended("job") == "failed"
+        await jobs.become("job", {"b": "cancelled", "c": "cancelled"})
+        assert (await jobs.get("job")).job.detail == "DEADLINE_EXCEEDED"
+        await jobs.end("job", "a")
+        assert jobs.states("job")["a"] == "done"
+
+    async def test_and_a_retry_goes_on_from_there(self, jobs: JobStage) -> None:
+        await jobs.submit("job", TWO_AND_ONE, timeout=SOON)
+        await jobs.asked("job", "a", "b")
+        await jobs.end("job", "a")
+        assert await jobs.ended("job") == "failed"
+        assert await jobs.retry("job") == []
+
+        assert jobs.state("job") == "running"
+        await jobs.end("job", "b")
+        await jobs.end("job", "c")
+        assert await jobs.ended("job") == "done"
+        assert (await jobs.get("job")).job.retry_count == 1
+
+    async def test_of_a_job_that_ends_in_time_does_nothing(self, jobs: JobStage) -> None:
+        await jobs.submit("job", {"a": ()}, timeout=Duration(seconds=3600))
+        await jobs.end("job", "a")
+
+        assert await jobs.ended("job") == "done"
+
+
+class TestRetry:
+    async def test_begins_the_failed_ones_again_and_what_they_kept(self, jobs: JobStage) -> None:
+        jobs.hold("job", SEED_EXAMPLE, Answer(done()))
+        await jobs.submit("job", SEED_EXAMPLE, hold=False)
+        for name in "1235":
+            await jobs.end("job", name)
+        await jobs.end("job", "4", failing())
+        await jobs.end("job", "6")
+        await jobs.end("job", "8")
+        assert await jobs.ended("job") == "failed"
+
+        for name in "79":
+            jobs.release("job", name)
+        assert await jobs.retry("job") == ["4"]
+
+        assert await jobs.ended("job") == "done"
+        assert jobs.tasks("job/4") == [("init", "error", 1), ("init", "finished", 1)]
+        attempts = {node.name: node.attempt for node in (await jobs.get("job")).nodes}
+        assert attempts == {**dict.fromkeys(SEED_EXAMPLE, 1), "4": 2}
+        assert len(jobs.stage.asked_for("job/1")) == 1
+
+    async def test_by_many_at_once_is_done_once(self, jobs: JobStage) -> None:
+        jobs.hold("job", "a", Answer(done()))
+        await jobs.submit("job", {"a": ()}, hold=False)
+        await jobs.end("job", "a", failing())
+        assert await jobs.ended("job") == "failed"
+
+        async def retry() -> str:
+            try:
+                return await refused(jobs.retry("job"))
+            except AssertionError:
+                return "retried"
+
+        async with asyncio.TaskGroup() as group:
+            retries = [group.create_task(retry(), name="retry") for _ in range(6)]
+
+        assert sorted(it.result() for it in retries) == ["JOB_NOT_FAILED"] * 5 + ["retried"]
+        assert await jobs.ended("job") == "done"
+
+    async def test_a_repair_of_the_follower_does_the_same(self, jobs: JobStage) -> None:
+        jobs.hold("job", "ac", Answer(done()))
+        jobs.stage.processor.on_process("job/b", answering(), broken(), Answer(done()))
+        await jobs.submit("job", {**TWO_AND_ONE, "c": ("b",)}, hold=False)
+        await jobs.stage.settled("job/b")
+        with pytest.raises(errors.ProcessFailedError):
+            await jobs.stage.client.call("job/b", b"x")
+        await jobs.end("job", "a")
+        assert await jobs.ended("job") == "failed"
+        assert jobs.states("job") == {"a": "done", "b": "failed", "c": "skipped"}
+
+        await jobs.stage.client.repair("job/b", b"mend")
+        jobs.release("job", "c")
+
+        assert await jobs.ended("job") == "done"
+
+
+class TestRemove:
+    async def test_of_a_follower_fails_its_node(self, jobs: JobStage) -> None:
+        await jobs.submit("job", TWO_AND_ONE)
+        await jobs.asked("job", "a", "b")
+        await jobs.stage.client.remove("job/a")
+        assert jobs.states("job") == {"a": "failed", "b": "running", "c": "skipped"}
+
+        await jobs.end("job", "b")
+        assert await jobs.ended("job") == "failed"
+
+    async def test_of_one_that_is_done_changes_nothing(self, jobs: JobStage) -> None:
+        await jobs.submit("job", TWO_AND_ONE)
+        await jobs.end("job", "a")
+        await jobs.stage.client.remove("job/a")
+
+        for name in "bc":
+            await jobs.end("job", name)
+        assert await jobs.ended("job") == "done"
+
+    async def test_of_the_leader_stops_its_followers(self, jobs: JobStage) -> None:
+        jobs.stage.processor.on_process("job/b", answering(set_timer=timer(3600)))
+        jobs.hold("job", "ac")
+        await jobs.submit("job", TWO_AND_ONE, hold=False)
+        await jobs.asked("job", "a")
+        await jobs.stage.settled("job/b")
+
+        await jobs.stage.client.remove("job")
+        await eventually(lambda: _status(jobs, "job/b") == "error")
+        assert await refused(jobs.get("job")) == "JOB_NOT_FOUND"
+        jobs.release("job", "a", answering(set_timer=timer(3600)).response)
+
+        await eventually(lambda: _status(jobs, "job/a") == "error")
+        assert _status(jobs, "job/c") is None
+
+    async def test_of_a_leader_in_its_join(self, jobs: JobStage) -> None:
+        start = nodes_pb2.StartNodes(nodes=wire_nodes({"a": ()}))
+        join = Hang()
+        jobs.stage.processor.on_process("job", answering(start_nodes=start), join)
+        jobs.hold("job", "a")
+        await jobs.stage.client.start("job")
+        await jobs.end("job", "a")
+        await jobs.stage.asked("job", 2)
+
+        await jobs.stage.client.remove("job")
+        join.released.set()
+
+        assert jobs.state("job") is None
+
+    async def test_the_name_can_be_taken_by_another_job_while_old_followers_work(
+        self, jobs: JobStage
+    ) -> None:
+        await jobs.submit("job", TWO_AND_ONE)
+        await jobs.asked("job", "a", "b")
+        await jobs.stage.client.remove("job")
+        jobs.hold("job", "xy")
+        await jobs.submit("job", {"x": (), "y": ("x",), "z": ("y",)}, hold=False)
+        jobs.hold("job", "z")
+
+        await jobs.end("job", "a")
+        await jobs.end("job", "b", failing())
+        assert jobs.states("job") == {"x": "running", "y": "waiting", "z": "waiting"}
+
+        for name in "xyz":
+            await jobs.end("job", name)
+        assert await jobs.ended("job") == "done"
+
+
+def _status(jobs: JobStage, process_id: str) -> str | None:
+    row = jobs.eye.execute(
+        "SELECT status::text FROM progressor.processes WHERE namespace = %s AND process_id = %s",
+        [jobs.stage.namespace, process_id],
+    ).fetchone()
+    return None if row is None else row[0]

@@ -1,0 +1,298 @@
+"""The recovery rules of seeds/job-center.md, each with what it is about really done.
+
+A job is left in no state in between, whoever is killed: its leader, its followers, both, or whoever
+was about to tell the leader that all is done. The victim is a process that gets SIGKILL; the
+survivor scans.
+"""
+
+import asyncio
+import contextlib
+import datetime as dt
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor.sdk import Client, ZombiePolicy
+from progressor.v1 import nodes_pb2
+from progressor.v1.job_service_pb2_grpc import JobServiceStub
+from tests.support.faults_ground import eventually
+from tests.support.job_graphs import SEED_EXAMPLE, Graph
+from tests.support.jobs_stage import JobStage, done, open_jobs, wire_nodes
+from tests.support.laws import broken_laws
+from tests.support.processor import Answer, Hang, ScriptedProcessor
+from tests.support.replica import (
+    NOW_AND_THEN,
+    Replica,
+    ReplicaProcess,
+    answering,
+    running_process,
+    running_replica,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PAIR: Graph = {"a": (), "b": ("a",)}
+WIDE: Graph = {**{f"n{number}": () for number in range(8)}, "last": [f"n{n}" for n in range(8)]}
+LONG_AGO = "now() - interval '1 hour'"
+
+_AT_VICTIM = """
+    SELECT r.process_id FROM progressor.running r JOIN progressor.replicas p USING (replica_id)
+    WHERE p.name = %s AND r.namespace = %s"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def survivor(database: str) -> AsyncIterator[Replica]:
+    async with running_replica(database) as replica:
+        yield replica
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def jobs(database: str, survivor: Replica) -> AsyncIterator[JobStage]:
+    async with open_jobs(
+        database, survivor, one_at_a_time=False, retry_policy=NOW_AND_THEN
+    ) as jobs:
+        yield jobs
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def failing_with_leases(database: str, survivor: Replica) -> AsyncIterator[JobStage]:
+    async with open_jobs(
+        database, survivor, one_at_a_time=False, zombie_policy=ZombiePolicy.FAIL
+    ) as jobs:
+        yield jobs
+
+
+@contextlib.asynccontextmanager
+async def a_victim(jobs: JobStage, path: Path) -> AsyncIterator[tuple[ReplicaProcess, JobStage]]:
+    """Run a replica to be killed, and yield it with the stage as it is through that."""
+    conninfo = jobs.eye.info.dsn
+    password = f" password={jobs.eye.info.password}" if jobs.eye.info.password else ""
+    settings = {"replica.name": path.name}
+    async with (
+        running_process(conninfo + password, path, settings) as victim,
+        grpc.aio.insecure_channel(victim.address) as channel,
+    ):
+        yield victim, jobs.through(JobServiceStub(channel))
+
+
+def in_hand(jobs: JobStage, path: Path) -> set[str]:
+    """Return the processes whose steps the victim has in hand."""
+    found = jobs.eye.execute(_AT_VICTIM.encode(), [path.name, jobs.stage.namespace]).fetchall()
+    return {row[0] for row in found}
+
+
+async def lead(jobs: JobStage, client: Client, graph: Graph, *then: Hang | Answer) -> None:
+    """Start a leader that has a processor of its own, which serves its other steps by `then`."""
+    start = nodes_pb2.StartNodes(nodes=wire_nodes(graph))
+    jobs.stage.processor.on_process("job", answering(start_nodes=start), *then)
+    await client.start("job")
+
+
+def is_whole(jobs: JobStage) -> bool:
+    return broken_laws(jobs.eye) == {}
+
+
+class TestFollower:
+    async def test_whose_replica_is_killed_begins_again_elsewhere(
+        self, jobs: JobStage, tmp_path: Path
+    ) -> None:
+        async with a_victim(jobs, tmp_path) as (victim, there):
+            jobs.hold("job", WIDE, Answer(done()))
+            await there.submit("job", WIDE, hold=False)
+            await jobs.asked("job", *list(WIDE)[:8])
+            lost = in_hand(jobs, tmp_path)
+            assert lost
+            victim.kill()
+            for name in WIDE:
+                if f"job/{name}" not in lost:
+                    jobs.release("job", name)
+
+            assert await jobs.ended("job") == "done"
+        for name in list(WIDE)[:8]:
+            attempts = 2 if f"job/{name}" in lost else 1
+            assert jobs.tasks(f"job/{name}") == [("init", "finished", attempts)]
+        assert jobs.tasks("job") == [("init", "finished", 1), ("join", "finished", 1)]
+        assert is_whole(jobs)
+
+    async def test_fails_its_node_where_the_policy_says_so(
+        self, failing_with_leases: JobStage, tmp_path: Path
+    ) -> None:
+        jobs = failing_with_leases
+        async with a_victim(jobs, tmp_path) as (victim, there):
+            await there.submit("job", PAIR)
+            await jobs.asked("job", "a")
+            assert in_hand(jobs, tmp_path) == {"job/a"}
+            victim.kill()
+
+            assert await jobs.ended("job") == "failed"
+        assert jobs.states("job") == {"a": "failed", "b": "skipped"}
+        told = {node.name: node for node in (await jobs.get("job")).nodes}
+        assert told["a"].error.reason == "ZOMBIE"
+        assert len(jobs.stage.processor.requests) == 1
+
+    async def test_whose_replica_was_frozen_is_not_settled_twice(
+        self, jobs: JobStage, tmp_path: Path
+    ) -> None:
+        async with a_victim(jobs, tmp_path) as (victim, there):
+            jobs.hold("job", PAIR, Answer(done()))
+            await there.submit("job", PAIR, hold=False)
+            await jobs.asked("job", "a")
+            assert in_hand(jobs, tmp_path) == {"job/a"}
+            victim.freeze()
+            await jobs.asked("job", "a", count=2)
+            await jobs.end("job", "b")
+            assert await jobs.ended("job") == "done"
+            jobs.release("job", "a")
+            victim.thaw()
+            # Whoever answers now answers after what it had in hand.
+            await there.get("job")
+
+        assert jobs.states("job") == {"a": "done", "b": "done"}
+        assert jobs.tasks("job/a") == [("init", "finished", 2)]
+        assert jobs.tasks("job") == [("init", "finished", 1), ("join", "finished", 1)]
+        assert is_whole(jobs)
+
+
+class TestLeader:
+    async def test_whose_replica_is_killed_is_told_again_elsewhere(
+        self, jobs: JobStage, tmp_path: Path
+    ) -> None:
+        async with a_victim(jobs, tmp_path) as (victim, _):
+            jobs.hold("job", PAIR)
+            async with jobs.stage.client_at(victim.address) as client:
+                await lead(jobs, client, PAIR, Hang(), Answer(done(b"whole")))
+            for name in PAIR:
+                await jobs.asked("job", name)
+                jobs.release("job", name)
+            await jobs.stage.asked("job", 2)
+            assert in_hand(jobs, tmp_path) == {"job"}
+            victim.kill()
+
+            assert await jobs.ended("job") == "done"
+        assert jobs.tasks("job")[-1] == ("join", "finished", 2)
+        asked = [it.task for it in jobs.stage.asked_for("job")]
+        assert [node.name for node in asked[-1].nodes] == ["a", "b"]
+        assert is_whole(jobs)
+
+    async def test_that_is_killed_together_with_its_followers(
+        self, jobs: JobStage, tmp_path: Path
+    ) -> None:
+        async with a_victim(jobs, tmp_path) as (victim, _):
+            jobs.hold("job", SEED_EXAMPLE, Answer(done()))
+            async with jobs.stage.client_at(victim.address) as client:
+                await lead(jobs, client, SEED_EXAMPLE, Hang(), Answer(), Answer(done()))
+                await client.call("job", b"busy", accept_only=True)
+                await jobs.asked("job", "1", "2", "3")
+                await jobs.stage.asked("job", 2)
+                assert in_hand(jobs, tmp_path) == {"job", "job/1", "job/2", "job/3"}
+                victim.kill()
+
+                assert await jobs.released_all("job", SEED_EXAMPLE) == "done"
+        assert jobs.tasks("job")[1:] == [("call", "finished", 2), ("join", "finished", 1)]
+        assert set(jobs.states("job").values()) == {"done"}
+        assert is_whole(jobs)
+
+    @pytest.mark.parametrize("delay", [0.0, 0.002, 0.005, 0.01])
+    async def test_is_told_whenever_whoever_settles_the_last_node_is_killed(
+        self, jobs: JobStage, tmp_path: Path, delay: float
+    ) -> None:
+        async with a_victim(jobs, tmp_path) as (victim, there):
+            jobs.hold("job", ["a"], Answer(done()))
+            await there.submit("job", {"a": ()}, hold=False)
+            await jobs.asked("job", "a")
+            jobs.release("job", "a")
+            await asyncio.sleep(delay)
+            victim.kill()
+
+            assert await jobs.ended("job") == "done"
+        assert [it[:2] for it in jobs.tasks("job")] == [
+            ("init", "finished"), ("join", "finished")
+        ]  # fmt: skip
+        assert is_whole(jobs)
+
+    async def test_that_was_never_told_is_told_by_recovery(self, jobs: JobStage) -> None:
+        await _forgotten(jobs)
+        jobs.eye.execute("UPDATE progressor.duties SET due_at = '-infinity'")
+
+        assert await jobs.ended("job") == "done"
+        assert jobs.stage.points.count("job_recovered", job=jobs.stage.key("job"), kind="join") == 1
+        assert [it[0] for it in jobs.tasks("job")] == ["init", "call", "join"]
+
+
+async def _forgotten(jobs: JobStage) -> None:
+    """Leave a job behind whose nodes are done, an hour ago, and whose leader nobody has told."""
+    busy = Hang(response=answering().response)
+    jobs.hold("job", "a")
+    await lead(jobs, jobs.stage.client, {"a": ()}, busy, Answer(done()))
+    await jobs.stage.client.call("job", b"busy", accept_only=True)
+    await jobs.stage.asked("job", 2)
+    await jobs.end("job", "a")
+    with psycopg.connect(jobs.eye.info.dsn, password=jobs.eye.info.password) as eye:
+        of_join = "namespace = %s AND process_id = 'job' AND task_type = 'join'"
+        for table in ("schedule", "tasks"):
+            eye.execute(
+                f"DELETE FROM progressor.{table} WHERE {of_join}".encode(),  # noqa: S608  ours
+                [jobs.stage.namespace],
+            )
+        eye.execute(
+            "UPDATE progressor.jobs SET join_task_id = NULL, updated_at = now() - interval '1 h'"
+            " WHERE namespace = %s",
+            [jobs.stage.namespace],
+        )
+    busy.released.set()
+    await jobs.stage.settled("job", 2)
+
+
+class TestTarget:
+    async def test_that_stays_unreachable_fails_its_node_and_no_other(
+        self, database: str, survivor: Replica
+    ) -> None:
+        async with ScriptedProcessor() as elsewhere, open_jobs(database, survivor) as jobs:
+            await jobs.target(elsewhere.target, patience=dt.timedelta(seconds=0.3))
+            await elsewhere.stop()
+            jobs.hold("job", "bcd")
+            nodes = [
+                nodes_pb2.NodeSpec(name="a", target=elsewhere.target),
+                *wire_nodes({"b": (), "c": ("a",), "d": ("b",)}),
+            ]
+            await jobs.submit("job", {}, nodes=nodes)
+            await jobs.end("job", "b")
+            await jobs.become("job", {"a": "failed", "c": "skipped"})
+            await jobs.end("job", "d")
+
+            assert await jobs.ended("job") == "failed"
+            told = {node.name: node for node in (await jobs.get("job")).nodes}
+            assert told["a"].error.reason == "TARGET_UNREACHABLE"
+            assert jobs.asked_for("job", "a") == []
+
+    async def test_is_asked_and_nobody_else(self, database: str, survivor: Replica) -> None:
+        async with ScriptedProcessor() as elsewhere, open_jobs(database, survivor) as jobs:
+            await jobs.target(elsewhere.target, patience=dt.timedelta(minutes=5))
+            names = [f"n{number}" for number in range(12)]
+            for name in names:
+                elsewhere.on_process(f"job/{name}", Answer(done()))
+            nodes = [nodes_pb2.NodeSpec(name=name, target=elsewhere.target) for name in names]
+            await jobs.submit("job", {}, nodes=nodes)
+
+            assert await jobs.ended("job") == "done"
+            assert len(elsewhere.requests) == len(names)
+            assert jobs.asked_for("job", names) == []
+
+    async def test_that_comes_back_within_its_patience_does_the_node(
+        self, database: str, survivor: Replica
+    ) -> None:
+        async with ScriptedProcessor() as elsewhere, open_jobs(database, survivor) as jobs:
+            await jobs.target(elsewhere.target, patience=dt.timedelta(minutes=5))
+            elsewhere.on_process("job/a", Answer(done()))
+            await elsewhere.stop()
+            nodes = [nodes_pb2.NodeSpec(name="a", target=elsewhere.target)]
+            await jobs.submit("job", {}, nodes=nodes)
+            # More often than the policy has attempts.
+            await eventually(lambda: jobs.attempts("job/a") > NOW_AND_THEN.attempts_max)
+            await elsewhere.restart()
+
+            assert await jobs.ended("job") == "done"

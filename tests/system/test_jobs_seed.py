@@ -1,0 +1,122 @@
+"""The two examples of seeds/job-center.md, step by step, through a replica that never scans.
+
+After each completion the tables are looked at as the settlement left them: exactly those nodes
+have been submitted that the text says, and nobody else's help was needed.
+"""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.support.job_graphs import SEED_EXAMPLE
+from tests.support.jobs_stage import JobStage, done, failing, open_jobs
+from tests.support.replica import Replica
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SUCCESSFUL = [("1", ""), ("2", "456"), ("3", ""), ("5", ""), ("4", "7"), ("6", "89"), ("8", ""),
+              ("9", ""), ("7", "")]  # fmt: skip
+"""Steps 2 .. 10: what completes, and what is submitted by that."""
+
+LEADER_RAN = [("init", "finished", 1), ("join", "finished", 1)]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def jobs(database: str, replica: Replica) -> AsyncIterator[JobStage]:
+    async with open_jobs(database, replica) as jobs:
+        yield jobs
+
+
+async def completes(jobs: JobStage, name: str) -> set[str]:
+    """Complete a node, and return those that were submitted by its settlement."""
+    before = jobs.in_state("job", "running")
+    await jobs.end("job", name)
+    now = jobs.in_state("job", "running")
+    assert before - now == {name}
+    await jobs.asked("job", *now)
+    return now - before
+
+
+async def test_the_successful_job(jobs: JobStage) -> None:
+    await jobs.submit("job", SEED_EXAMPLE)
+    assert jobs.in_state("job", "running") == {"1", "2", "3"}
+    assert jobs.in_state("job", "waiting") == set("456789")
+
+    for name, submitted in SUCCESSFUL:
+        assert jobs.tasks("job") == [("init", "finished", 1)]
+        assert await completes(jobs, name) == set(submitted)
+
+    assert await jobs.ended("job") == "done"
+    assert set(jobs.states("job").values()) == {"done"}
+    assert jobs.tasks("job") == LEADER_RAN
+    assert len(jobs.stage.processor.requests) == len(SEED_EXAMPLE)
+    told = await jobs.get("job")
+    assert {node.name: node.result for node in told.nodes} == {
+        name: name.encode() for name in SEED_EXAMPLE
+    }
+
+
+async def test_the_failed_job(jobs: JobStage) -> None:
+    await jobs.submit("job", SEED_EXAMPLE)
+    for name, submitted in SUCCESSFUL[:4]:
+        assert await completes(jobs, name) == set(submitted)
+
+    await jobs.end("job", "4", failing("no disk"))
+    assert jobs.in_state("job", "failed") == {"4"}
+    assert jobs.in_state("job", "skipped") == {"7", "9"}
+    assert jobs.in_state("job", "running") == {"6"}
+    assert await completes(jobs, "6") == {"8"}
+    assert jobs.in_state("job", "skipped") == {"7", "9"}
+    assert jobs.tasks("job") == [("init", "finished", 1)]
+    await jobs.end("job", "8")
+
+    assert await jobs.ended("job") == "failed"
+    assert jobs.tasks("job") == [("init", "finished", 1), ("join", "error", 1)]
+    assert jobs.asked_for("job", "79") == []
+    told = await jobs.get("job")
+    nodes = {node.name: node for node in told.nodes}
+    assert (nodes["4"].error.reason, nodes["4"].error.message) == ("BROKEN", "no disk")
+    assert (nodes["7"].skipped_because_of, nodes["9"].skipped_because_of) == ("4", "4")
+    assert "4" in told.job.detail
+
+
+async def test_the_failed_job_with_its_steps_6_and_7_swapped(jobs: JobStage) -> None:
+    await jobs.submit("job", SEED_EXAMPLE)
+    for name, submitted in SUCCESSFUL[:4]:
+        assert await completes(jobs, name) == set(submitted)
+
+    assert await completes(jobs, "6") == {"8"}
+    assert jobs.in_state("job", "waiting") == {"7", "9"}
+    await jobs.end("job", "4", failing())
+    assert jobs.in_state("job", "skipped") == {"7", "9"}
+    await jobs.end("job", "8")
+
+    assert await jobs.ended("job") == "failed"
+    assert jobs.asked_for("job", "79") == []
+
+
+async def test_4_and_6_end_at_the_same_moment(jobs: JobStage) -> None:
+    await jobs.submit("job", SEED_EXAMPLE)
+    for name, submitted in SUCCESSFUL[:4]:
+        assert await completes(jobs, name) == set(submitted)
+
+    jobs.release("job", "4", failing())
+    jobs.release("job", "6", done())
+    await jobs.asked("job", "8")
+    await jobs.stage.settled("job/4")
+    assert jobs.in_state("job", "skipped") == {"7", "9"}
+    await jobs.end("job", "8")
+
+    assert await jobs.ended("job") == "failed"
+    assert jobs.asked_for("job", "79") == []
+
+
+async def test_every_follower_is_asked_once_and_knows_no_other(jobs: JobStage) -> None:
+    await jobs.submit("job", SEED_EXAMPLE)
+    for name in ("2", "1", "6", "4", "9", "7", "5", "8", "3"):
+        await jobs.end("job", name)
+
+    assert await jobs.ended("job") == "done"
+    asked = [it.process.process_id for it in jobs.stage.processor.requests]
+    assert sorted(asked) == [f"job/{name}" for name in SEED_EXAMPLE]

@@ -1,0 +1,202 @@
+"""JobService on a whole engine: what clients are told of a job from its submission to its end."""
+
+import asyncio
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from google.protobuf import duration_pb2
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from progressor.v1 import job_service_pb2 as pb
+from progressor.v1 import nodes_pb2
+from progressor.v1.job_service_pb2_grpc import JobServiceStub
+from progressor.v1.processor_service_pb2 import Complete
+from tests.support.points import PATIENCE_SECONDS
+from tests.support.processor import Hang
+from tests.support.replica import Replica, Stage, answering, broken, response
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from progressor.v1.job_service_pb2_grpc import JobServiceAsyncStub
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+DONE = answering(complete=Complete(result=b"result"))
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def service(replica: Replica) -> "AsyncIterator[JobServiceAsyncStub]":
+    options = [("grpc.max_receive_message_length", -1)]
+    async with grpc.aio.insecure_channel(replica.address, options=options) as channel:
+        yield JobServiceStub(channel)
+
+
+def node(name: str, *predecessors: str, **fields: Any) -> nodes_pb2.NodeSpec:
+    return nodes_pb2.NodeSpec(name=name, predecessors=predecessors, **fields)
+
+
+def submission(stage: Stage, *nodes: nodes_pb2.NodeSpec, **fields: Any) -> pb.SubmitJobRequest:
+    return pb.SubmitJobRequest(namespace=stage.namespace, job_id="job", nodes=nodes, **fields)
+
+
+async def reason_of(call: Any) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    info = error_details_pb2.ErrorInfo()
+    found: Any = rpc_status.from_call(caught.value)  # type: ignore[arg-type]
+    found.details[0].Unpack(info)
+    return str(info.reason)
+
+
+async def watched(service: "JobServiceAsyncStub", stage: Stage) -> list[pb.WatchJobResponse]:
+    """Watch a job to its end."""
+    request = pb.WatchJobRequest(namespace=stage.namespace, job_id="job")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        return [message async for message in service.WatchJob(request)]
+
+
+async def read(service: "JobServiceAsyncStub", stage: Stage) -> pb.GetJobResponse:
+    return await service.GetJob(pb.GetJobRequest(namespace=stage.namespace, job_id="job"))
+
+
+async def test_a_submitted_job_can_be_read_at_once_and_runs_to_its_end(
+    service: "JobServiceAsyncStub", stage: Stage
+) -> None:
+    hang = Hang(response=response(complete=Complete(result=b"a's")))
+    stage.processor.on_process("job/a", hang)
+    stage.processor.on_process("b-1", DONE)
+
+    answer = await service.SubmitJob(
+        submission(
+            stage,
+            node("a", args=b"args"),
+            node("b", "a", process_id="b-1"),
+            caller_context={"tenant": "t"},
+            timeout=duration_pb2.Duration(seconds=3600),
+        )
+    )
+    begun = await read(service, stage)
+    hang.released.set()
+    changes = await watched(service, stage)
+    ended = await read(service, stage)
+
+    assert answer.task_id > 0
+    assert begun.job.state == pb.JOB_STATE_RUNNING
+    assert begun.job.led_by_engine
+    assert [(it.name, it.state) for it in begun.nodes] == [
+        ("a", nodes_pb2.NODE_STATE_RUNNING),
+        ("b", nodes_pb2.NODE_STATE_WAITING),
+    ]
+    left = begun.job.deadline.ToDatetime(dt.UTC) - begun.job.created_at.ToDatetime(dt.UTC)
+    assert abs(left - dt.timedelta(hours=1)) < dt.timedelta(minutes=1)
+    assert changes[-1].job.state == pb.JOB_STATE_DONE
+    assert ended.job.counts == pb.NodeCounts(done=2)
+    assert [(it.name, it.process_id, it.args, it.result) for it in ended.nodes] == [
+        ("a", "job/a", b"args", b"a's"),
+        ("b", "b-1", b"", b"result"),
+    ]
+    assert {dict(it.task.caller_context)["tenant"] for it in stage.processor.requests} == {"t"}
+
+
+async def test_a_repeated_submission_is_the_same_job(
+    service: "JobServiceAsyncStub", stage: Stage
+) -> None:
+    stage.processor.on_process("job/a", DONE)
+    first = submission(stage, node("a"), idempotency_key="key", caller_context={"a": "1"})
+    again = submission(stage, node("a"), idempotency_key="key", caller_context={"a": "2"})
+    other = submission(stage, node("b"), idempotency_key="key")
+
+    begun = await service.SubmitJob(first)
+    repeated = await service.SubmitJob(again)
+
+    assert (repeated.task_id, repeated.deduplicated) == (begun.task_id, True)
+    assert await reason_of(service.SubmitJob(other)) == "IDEMPOTENCY_KEY_REUSED"
+    assert (
+        await reason_of(service.SubmitJob(submission(stage, node("a")))) == "PROCESS_ALREADY_EXISTS"
+    )
+    await watched(service, stage)
+
+
+async def test_a_graph_larger_than_any_payload_is_taken(
+    service: "JobServiceAsyncStub", stage: Stage
+) -> None:
+    nodes = [node(f"n{i}", args=b"x" * 1024**2) for i in range(4)]
+    for each in nodes:
+        stage.processor.on_process(f"job/{each.name}", DONE)
+
+    await service.SubmitJob(submission(stage, *nodes))
+    changes = await watched(service, stage)
+
+    assert changes[-1].job.counts == pb.NodeCounts(done=4)
+    assert [len(it.args) for it in (await read(service, stage)).nodes] == [1024**2] * 4
+
+
+async def test_a_failed_job_goes_on_once_it_is_retried(
+    service: "JobServiceAsyncStub", stage: Stage
+) -> None:
+    stage.processor.on_process("job/a", broken("no disk"), DONE)
+    stage.processor.on_process("job/b", DONE)
+    await service.SubmitJob(submission(stage, node("a"), node("b", "a")))
+    failed = (await watched(service, stage))[-1]
+    after = await read(service, stage)
+    retried = await service.RetryJob(pb.RetryJobRequest(namespace=stage.namespace, job_id="job"))
+    done = (await watched(service, stage))[-1]
+
+    assert failed.job.state == pb.JOB_STATE_FAILED
+    assert "no disk" in failed.job.detail
+    assert (after.nodes[0].error.reason, after.nodes[0].error.message) == ("BROKEN", "no disk")
+    assert after.nodes[1].skipped_because_of == "a"
+    assert (retried.job.retry_count, list(retried.nodes)) == (1, ["a"])
+    assert (done.job.state, done.job.counts) == (pb.JOB_STATE_DONE, pb.NodeCounts(done=2))
+    request = pb.RetryJobRequest(namespace=stage.namespace, job_id="job")
+    assert await reason_of(service.RetryJob(request)) == "JOB_NOT_FAILED"
+
+
+async def test_a_cancelled_job_is_watched_until_its_last_step_has_ended(
+    service: "JobServiceAsyncStub", stage: Stage
+) -> None:
+    hang = Hang(response=response(complete=Complete()))
+    stage.processor.on_process("job/a", hang)
+    await service.SubmitJob(submission(stage, node("a"), node("b", "a")))
+    await stage.asked("job/a")
+    request = pb.CancelJobRequest(namespace=stage.namespace, job_id="job", reason="enough")
+    cancelled = await service.CancelJob(request)
+    watching = asyncio.create_task(watched(service, stage))
+    hang.released.set()
+    last = (await watching)[-1]
+
+    assert cancelled.job.state == pb.JOB_STATE_CANCELLED
+    assert last.job.counts.running == 0
+    assert last.job.counts.cancelled >= 1
+    assert await reason_of(service.CancelJob(request)) == "JOB_ENDED"
+
+
+async def test_jobs_are_listed_by_state(service: "JobServiceAsyncStub", stage: Stage) -> None:
+    for number in range(3):
+        stage.processor.on_process(f"job-{number}/a", broken() if number == 1 else DONE)
+        request = submission(stage, node("a"))
+        request.job_id = f"job-{number}"
+        await service.SubmitJob(request)
+        watch = pb.WatchJobRequest(namespace=stage.namespace, job_id=request.job_id)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            async for _ in service.WatchJob(watch):
+                pass
+
+    async def listed(**fields: Any) -> list[str]:
+        request = pb.ListJobsRequest(namespace=stage.namespace, page_size=1, **fields)
+        found: list[str] = []
+        while True:
+            page = await service.ListJobs(request)
+            found += [job.job_id for job in page.jobs]
+            if not page.next_page_token:
+                return found
+            request.page_token = page.next_page_token
+
+    assert await listed() == ["job-2", "job-1", "job-0"]
+    assert await listed(states=[pb.JOB_STATE_FAILED]) == ["job-1"]
+    assert await listed(schedule_id="nightly") == []

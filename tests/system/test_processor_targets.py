@@ -1,0 +1,209 @@
+"""Nodes bound to one target, over real sockets: asked only there, and waited for a while."""
+
+import contextlib
+import dataclasses
+import datetime as dt
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+from progressor.domain.intent import Failed, Outcome
+from progressor.domain.namespace import Namespace
+from progressor.domain.process import JobOptions, Part
+from progressor.domain.task import RunningTask
+from progressor.processor.channels import Channels
+from progressor.processor.client import ProcessorClient
+from tests.support.asking import ANSWERED, TASK, running_channels
+from tests.support.builders import make_key, seconds
+from tests.support.clock import ManualClock
+from tests.support.processor import Drop, ScriptedProcessor, reject
+
+PATIENCE = dt.timedelta(minutes=5)
+TIMEOUT = seconds(10)
+
+
+@pytest.fixture
+def dead() -> Iterator[str]:
+    """Return a target whose port is taken by somebody who never listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest_asyncio.fixture
+async def channels() -> AsyncIterator[Channels]:
+    async with running_channels() as channels:
+        yield channels
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bound:
+    """A client whose steps are bound to targets of one namespace."""
+
+    client: ProcessorClient
+    namespace: Namespace
+
+    async def ask(self, target: str | None, **fields: object) -> Outcome:
+        task = TASK if target is None else bound_to(target)
+        namespace = dataclasses.replace(self.namespace, **fields)  # type: ignore[arg-type]
+        return await self.client.ask(task, (), namespace=namespace, timeout=TIMEOUT)
+
+
+def bound_to(target: str) -> RunningTask:
+    part = Part(leader=make_key("leader"), node=1, options=JobOptions(target=target))
+    return dataclasses.replace(TASK, process=dataclasses.replace(TASK.process, part=part))
+
+
+@contextlib.asynccontextmanager
+async def two_targets(
+    channels: Channels, clock: ManualClock, second: str
+) -> AsyncIterator[tuple[Bound, ScriptedProcessor]]:
+    """Give a namespace of a processor that is there, and of a second target."""
+    async with ScriptedProcessor() as first:
+        namespace = Namespace(
+            name="orders", processor_targets=(first.target, second), target_patience=PATIENCE
+        )
+        yield Bound(ProcessorClient(channels, clock), namespace), first
+
+
+def is_patient(outcome: Outcome) -> bool:
+    assert isinstance(outcome, Failed), outcome
+    if outcome.patient:
+        assert (outcome.reason, outcome.retryable) == ("PROCESSOR_UNAVAILABLE", True)
+    else:
+        assert (outcome.reason, outcome.retryable) == ("TARGET_UNREACHABLE", False)
+    return outcome.patient
+
+
+async def test_a_bound_step_is_asked_there_and_others_in_turn(
+    channels: Channels, clock: ManualClock
+) -> None:
+    async with (
+        ScriptedProcessor() as second,
+        two_targets(channels, clock, second.target) as (bound, first),
+    ):
+        for _ in range(4):
+            assert await bound.ask(second.target) == ANSWERED
+        only = (len(first.requests), len(second.requests))
+        for _ in range(4):
+            assert await bound.ask(None) == ANSWERED
+
+        assert only == (0, 4)
+        assert (len(first.requests), len(second.requests)) == (2, 6)
+
+
+async def test_a_target_that_the_namespace_has_no_more_fails_the_step_for_good(
+    channels: Channels, clock: ManualClock, dead: str
+) -> None:
+    async with two_targets(channels, clock, dead) as (bound, first):
+        outcome = await bound.ask(dead, processor_targets=(first.target,))
+
+        assert isinstance(outcome, Failed)
+        assert (outcome.code, outcome.reason, outcome.retryable, outcome.patient) == (
+            9, "TARGET_NOT_FOUND", False, False,
+        )  # fmt: skip
+        assert dead in outcome.message
+        assert first.requests == []
+
+
+async def test_a_dead_port_is_waited_for_until_the_patience_is_over(
+    channels: Channels, clock: ManualClock, dead: str
+) -> None:
+    async with two_targets(channels, clock, dead) as (bound, first):
+        at_first = is_patient(await bound.ask(dead))
+        clock.advance(PATIENCE - seconds(1))
+        almost = is_patient(await bound.ask(dead))
+        clock.advance(seconds(1))
+        over = is_patient(await bound.ask(dead))
+
+        assert (at_first, almost, over) == (True, True, False)
+        assert first.requests == []
+
+
+async def test_other_steps_of_the_namespace_are_no_sign_of_life(
+    channels: Channels, clock: ManualClock, dead: str
+) -> None:
+    async with two_targets(channels, clock, dead) as (bound, first):
+        assert is_patient(await bound.ask(dead))
+        clock.advance(PATIENCE)
+        assert await bound.ask(None) == ANSWERED
+        assert await bound.ask(first.target) == ANSWERED
+
+        assert not is_patient(await bound.ask(dead))
+
+
+async def test_looking_at_what_is_connected_does_not_begin_the_patience_anew(
+    channels: Channels, clock: ManualClock, dead: str
+) -> None:
+    async with two_targets(channels, clock, dead) as (bound, _):
+        assert is_patient(await bound.ask(dead))
+        clock.advance(PATIENCE)
+        bound.client.reach.look()
+
+        assert not is_patient(await bound.ask(dead))
+
+
+async def test_a_target_that_came_back_is_waited_for_as_long_again(
+    channels: Channels, clock: ManualClock
+) -> None:
+    async with (
+        ScriptedProcessor() as second,
+        two_targets(channels, clock, second.target) as (
+            bound,
+            _,
+        ),
+    ):
+        await second.stop()
+        assert is_patient(await bound.ask(second.target))
+        clock.advance(PATIENCE)
+        await second.restart()
+        await _answered(bound, second.target)
+        await second.stop()
+
+        assert is_patient(await bound.ask(second.target))
+
+
+async def test_what_a_target_says_is_no_absence(channels: Channels, clock: ManualClock) -> None:
+    async with (
+        ScriptedProcessor() as second,
+        two_targets(channels, clock, second.target) as (
+            bound,
+            _,
+        ),
+    ):
+        second.on_process(TASK.key.process_id, reject(9, message="no"))
+        clock.advance(PATIENCE)
+
+        refused = await bound.ask(second.target)
+
+        assert not isinstance(refused, Failed)
+
+
+async def test_a_target_that_is_cut_off_under_a_step_costs_it_an_attempt(
+    channels: Channels, clock: ManualClock
+) -> None:
+    """Or a step that takes its target down each time would be asked for ever."""
+    async with (
+        ScriptedProcessor() as second,
+        two_targets(channels, clock, second.target) as (bound, _),
+    ):
+        await _answered(bound, second.target)
+        second.on_process(TASK.key.process_id, Drop())
+
+        cut_off = await bound.ask(second.target)
+
+        assert isinstance(cut_off, Failed)
+        assert (cut_off.reason, cut_off.patient) == ("PROCESSOR_UNAVAILABLE", False)
+
+
+async def _answered(bound: Bound, target: str) -> None:
+    """Ask until there is an answer: a channel that has failed waits before it connects again."""
+    while await bound.ask(target) != ANSWERED:
+        pass

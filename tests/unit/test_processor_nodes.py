@@ -1,0 +1,207 @@
+"""Nodes in a processor's answer, and how nodes have ended in what it is asked."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Mapping
+
+import pytest
+from google.protobuf import duration_pb2, timestamp_pb2
+
+from progressor.domain.constraint import Constraints
+from progressor.domain.graph import GRAPH_BYTES_MAX
+from progressor.domain.intent import Failed, Intent, Succeeded
+from progressor.domain.job import NODES_PER_STEP_MAX, NodeSpec, StartNodes
+from progressor.domain.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.process import JobOptions
+from progressor.domain.task import NodeOutcome, NodeState, TaskType
+from progressor.node_wire import NODE_STATE_TO_WIRE
+from progressor.processor import codec
+from progressor.v1 import namespace_service_pb2, nodes_pb2, processor_service_pb2, types_pb2
+from tests.support.builders import make_error, make_task
+from tests.support.clock import START
+
+PAYLOAD_BYTES_MAX = 100
+
+
+def decode(
+    message: nodes_pb2.StartNodes, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX
+) -> codec.Answer:
+    response = processor_service_pb2.ProcessResponse(start_nodes=message)
+    return codec.decode_answer(
+        response.SerializeToString(),
+        task_type=TaskType.CALL,
+        payload_bytes_max=payload_bytes_max,
+    )
+
+
+def node(**fields: object) -> nodes_pb2.StartNodes:
+    """Return two nodes, of which the second one has the fields."""
+    second = nodes_pb2.NodeSpec(**{"name": "b"} | fields)  # type: ignore[arg-type]
+    return nodes_pb2.StartNodes(nodes=[nodes_pb2.NodeSpec(name="a"), second])
+
+
+def due(**fields: object) -> nodes_pb2.StartNodes:
+    return nodes_pb2.StartNodes(nodes=[nodes_pb2.NodeSpec(name="a")], **fields)  # type: ignore[arg-type]
+
+
+def test_a_node_arrives_with_all_that_was_said_of_it() -> None:
+    answer = decode(
+        node(
+            namespace="stock",
+            process_id="p",
+            predecessors=["a"],
+            args=b"args",
+            wants_results=True,
+            constraints=types_pb2.Constraints(gates=[types_pb2.GateUse(gate="g")], priority=1),
+            retry_policy=namespace_service_pb2.RetryPolicy(attempts_max=3),
+            zombie_policy=namespace_service_pb2.ZOMBIE_POLICY_FAIL,
+            target="a:1",
+        )
+    )
+
+    expected = NodeSpec(
+        name="b",
+        namespace="stock",
+        process_id="p",
+        predecessors=("a",),
+        args=b"args",
+        constraints=Constraints(gates={"g": None}, priority=1),
+        options=JobOptions(
+            takes_results=True,
+            retry_policy=RetryPolicy(attempts_max=3),
+            zombie_policy=ZombiePolicy.FAIL,
+            target="a:1",
+        ),
+    )
+    action = StartNodes(nodes=(NodeSpec(name="a"), expected))
+    assert answer == Succeeded(Intent(action=action))
+
+
+def test_constraints_that_say_nothing_are_none() -> None:
+    answer = decode(node(constraints=types_pb2.Constraints(priority=2)))
+
+    assert answer == Succeeded(
+        Intent(action=StartNodes(nodes=(NodeSpec(name="a"), NodeSpec(name="b"))))
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (due(), (None, None)),
+        (due(timeout=duration_pb2.Duration(nanos=1_000)), (None, dt.timedelta(microseconds=1))),
+        (due(deadline=timestamp_pb2.Timestamp(seconds=1)),
+         (dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), None)),
+    ],
+)  # fmt: skip
+def test_a_job_has_a_deadline_or_a_timeout_or_neither(
+    message: nodes_pb2.StartNodes, expected: tuple[object, object]
+) -> None:
+    answer = decode(message)
+
+    assert isinstance(answer, Succeeded)
+    action = answer.intent.action
+    assert isinstance(action, StartNodes)
+    assert (action.deadline, action.timeout) == expected
+
+
+REFUSED: Mapping[str, tuple[Callable[[], nodes_pb2.StartNodes], str]] = {
+    "no node": (nodes_pb2.StartNodes, "start_nodes.nodes: 0 are not 1 .. 10000"),
+    "too many": (
+        lambda: nodes_pb2.StartNodes(
+            nodes=[nodes_pb2.NodeSpec(name="a")] * (NODES_PER_STEP_MAX + 1)
+        ),
+        "start_nodes.nodes: 10001 are not 1 .. 10000",
+    ),
+    "large args": (
+        lambda: node(args=b"x" * (PAYLOAD_BYTES_MAX + 1)),
+        "start_nodes.nodes[1].args: 101 bytes are more than 100",
+    ),
+    "a namespace": (
+        lambda: node(namespace="Stock"),
+        "start_nodes.nodes[1].namespace: is not 1 to 64 of [a-z0-9._-]",
+    ),
+    "a constraint": (
+        lambda: node(constraints=types_pb2.Constraints(priority=6)),
+        "start_nodes.nodes[1].constraints.priority: 6 is not in 0 .. 5",
+    ),
+    "a retry policy": (
+        lambda: node(retry_policy=namespace_service_pb2.RetryPolicy(coefficient=0.5)),
+        "start_nodes.nodes[1].retry_policy.coefficient: 0.5 is not 1 or more",
+    ),
+    "a zombie policy": (
+        lambda: node(zombie_policy=9),
+        "start_nodes.nodes[1].zombie_policy: 9 is no policy",
+    ),
+    "a long target": (
+        lambda: node(target="x" * 513),
+        "start_nodes.nodes[1].target: is no target of any namespace",
+    ),
+    "a target with NUL": (
+        lambda: node(target="\0"),
+        "start_nodes.nodes[1].target: is no target of any namespace",
+    ),
+    "no timeout": (
+        lambda: due(timeout=duration_pb2.Duration()),
+        "start_nodes.timeout: 0:00:00 is not more than 0 and up to 365000 days",
+    ),
+    "a long timeout": (
+        lambda: due(timeout=duration_pb2.Duration(seconds=40_000_000_000)),
+        "start_nodes.timeout: 462962",
+    ),
+    "no deadline": (
+        lambda: due(deadline=timestamp_pb2.Timestamp(nanos=-1)),
+        "start_nodes.deadline: nanos -1",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_nodes_that_cannot_be_fail_the_step_and_are_named(what: str) -> None:
+    make, words = REFUSED[what]
+
+    answer = decode(make())
+
+    assert isinstance(answer, Failed)
+    assert (answer.reason, answer.retryable) == ("INVALID_ANSWER", False)
+    assert answer.message.startswith(words)
+
+
+def test_a_graph_has_so_many_bytes_together() -> None:
+    large = nodes_pb2.NodeSpec(name="a", args=b"x" * (GRAPH_BYTES_MAX // 2))
+
+    answer = decode(nodes_pb2.StartNodes(nodes=[large] * 2), payload_bytes_max=GRAPH_BYTES_MAX)
+
+    assert isinstance(answer, Failed)
+    assert answer.message == f"start_nodes: {GRAPH_BYTES_MAX + 26} bytes are more than 33554432"
+
+
+def test_a_leader_hears_how_each_node_has_ended() -> None:
+    outcomes = (
+        NodeOutcome(name="a", state=NodeState.DONE, result=b"result"),
+        NodeOutcome(name="b", state=NodeState.FAILED, error=make_error()),
+        NodeOutcome(name="c", state=NodeState.SKIPPED, skipped_because_of="b"),
+        NodeOutcome(name="d", state=NodeState.CANCELLED),
+    )
+    task = dataclasses.replace(make_task(task_type=TaskType.JOIN), nodes=outcomes)
+
+    sent = processor_service_pb2.ProcessRequest.FromString(codec.encode_request(task, (), START))
+
+    error = make_error()
+    assert sent.task.type == types_pb2.TASK_TYPE_JOIN
+    assert list(sent.task.nodes) == [
+        nodes_pb2.NodeOutcome(name="a", state=nodes_pb2.NODE_STATE_DONE, result=b"result"),
+        nodes_pb2.NodeOutcome(
+            name="b",
+            state=nodes_pb2.NODE_STATE_FAILED,
+            error=types_pb2.TaskError(code=error.code, reason=error.reason, message=error.message),
+        ),
+        nodes_pb2.NodeOutcome(name="c", state=nodes_pb2.NODE_STATE_SKIPPED, skipped_because_of="b"),
+        nodes_pb2.NodeOutcome(name="d", state=nodes_pb2.NODE_STATE_CANCELLED),
+    ]
+
+
+def test_every_state_of_a_node_is_on_the_wire() -> None:
+    assert {state: f"NODE_STATE_{state.name}" for state in NodeState} == {
+        state: nodes_pb2.NodeState.Name(number) for state, number in NODE_STATE_TO_WIRE.items()
+    }

@@ -1,0 +1,188 @@
+"""Jobs are tended at once by who hears of them, and by the scan; recovery is counted and told."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+from collections.abc import AsyncIterator
+
+from progressor import errors
+from progressor.clock import SystemClock
+from progressor.domain.process import ProcessKey, process_key
+from progressor.scanner.jobs import OVERDUE, JobScan
+from progressor.settings.sections import Scanner
+from progressor.storage.jobs import Found, RunningJobs, Tended
+from progressor.telemetry.metrics import Metrics
+from progressor.worker.aftermath import Aftermath
+from progressor.worker.agenda import Agenda
+from progressor.worker.observer import Observers
+from progressor.worker.replies import Replies
+from progressor.worker.tending import Tending
+from tests.support.measured import counted
+from tests.support.virtual_time import in_virtual_time
+
+ONE, OTHER = process_key("orders", "one"), process_key("orders", "other")
+
+
+@dataclasses.dataclass
+class ScriptedJobs:
+    """Storage's jobs, by what they are to answer."""
+
+    tended: list[ProcessKey] = dataclasses.field(default_factory=list)
+    answers: list[Tended | errors.StorageError] = dataclasses.field(default_factory=list)
+    untended: tuple[ProcessKey, ...] = ()
+    overdue: tuple[ProcessKey, ...] = ()
+    found: tuple[Found, ...] | None = None
+    running: tuple[RunningJobs, ...] = ()
+    orphans_asked: int = 0
+
+    async def tend(self, key: ProcessKey) -> Tended:
+        self.tended.append(key)
+        answer = self.answers.pop(0) if self.answers else Tended()
+        if isinstance(answer, errors.StorageError):
+            raise answer
+        return answer
+
+    async def find_untended(self, *, age: dt.timedelta, limit: int) -> tuple[ProcessKey, ...]:
+        assert (age, limit > 0) == (OVERDUE, True)
+        return self.untended
+
+    async def fail_overdue(self, *, limit: int) -> tuple[ProcessKey, ...]:
+        assert limit > 0
+        return self.overdue
+
+    async def stop_orphans(self) -> int:
+        self.orphans_asked += 1
+        return 0
+
+    async def recover(self) -> tuple[Found, ...] | None:
+        return self.found
+
+    async def count_running(self) -> tuple[RunningJobs, ...]:
+        return self.running
+
+
+class Bench:
+    """A scan on scripted jobs."""
+
+    def __init__(self, **answers: object) -> None:
+        self.jobs = ScriptedJobs(**answers)  # type: ignore[arg-type]
+        self.metrics, self.observers = Metrics(), Observers()
+        clock = SystemClock()
+        agenda = Agenda(clock=clock, horizon=dt.timedelta(seconds=1), size_max=1)
+        nobody: Replies = None  # type: ignore[assignment]
+        aftermath = Aftermath(replies=nobody, agenda=agenda, replica_id=lambda: 1)
+        self.tending = Tending(agenda, aftermath)
+        self.scan = JobScan(
+            jobs=self.jobs,
+            tending=self.tending,
+            scanner=Scanner(),
+            observers=self.observers,
+            metrics=self.metrics,
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Tend what is heard of."""
+        task = asyncio.create_task(self.scan.run(), name="jobs")
+        yield
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@in_virtual_time
+async def test_what_is_heard_of_is_tended_at_once() -> None:
+    bench = Bench(answers=[Tended(started=2), Tended(stopped=3)])
+    async with bench.running():
+        bench.tending.add(ONE, OTHER)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+        assert bench.jobs.tended == [ONE, OTHER]
+
+    assert counted(bench.metrics.nodes_tended) == {
+        ("orders", "started"): 2,
+        ("orders", "stopped"): 3,
+    }
+
+
+@in_virtual_time
+async def test_what_is_locked_or_not_whole_is_tended_again() -> None:
+    locked = errors.StorageLockedError("kept")
+    bench = Bench(answers=[locked, Tended(is_whole=False), Tended()])
+    async with bench.running():
+        bench.tending.add(ONE)
+        await asyncio.sleep(1)
+
+    assert bench.jobs.tended == [ONE] * 3
+
+
+@in_virtual_time
+async def test_one_that_is_locked_keeps_no_other_waiting() -> None:
+    bench = Bench(answers=[errors.StorageLockedError("kept"), Tended()])
+    async with bench.running():
+        bench.tending.add(ONE, OTHER)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+        assert bench.jobs.tended == [ONE, OTHER]
+
+
+@in_virtual_time
+async def test_the_scan_hands_on_what_nobody_tended() -> None:
+    bench = Bench(untended=(ONE,))
+    async with bench.running():
+        await bench.scan.scan()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+        assert bench.jobs.tended == [ONE]
+
+    assert bench.jobs.orphans_asked == 1
+
+
+@in_virtual_time
+async def test_what_fails_at_its_deadline_is_counted() -> None:
+    bench = Bench(overdue=(ONE, OTHER))
+
+    await bench.scan.scan()
+
+    assert counted(bench.metrics.jobs_overdue) == {("orders",): 2}
+    assert bench.observers.counts["job_overdue"] == 2
+
+
+@in_virtual_time
+async def test_what_recovery_finds_is_counted() -> None:
+    bench = Bench(found=(Found("join", ONE, None), Found("node", OTHER, 3)))
+
+    await bench.scan.scan()
+
+    assert counted(bench.metrics.jobs_recovered) == {("orders", "join"): 1, ("orders", "node"): 1}
+    assert bench.observers.counts["job_recovered"] == 2
+
+
+@in_virtual_time
+async def test_a_healthy_round_counts_nothing() -> None:
+    bench = Bench(found=())
+
+    await bench.scan.scan()
+
+    assert counted(bench.metrics.jobs_recovered) == {}
+
+
+@in_virtual_time
+async def test_running_jobs_are_told_until_they_have_ended() -> None:
+    bench = Bench(running=(RunningJobs("orders", 2, 3, 0, 5),))
+    bench.scan.observed()
+    await bench.scan.count()
+    told = counted(bench.metrics.jobs_running), counted(bench.metrics.job_nodes)
+    bench.jobs.running = ()
+
+    await bench.scan.count()
+
+    assert told == (
+        {("orders",): 2},
+        {("orders", "waiting"): 3, ("orders", "ready"): 0, ("orders", "running"): 5},
+    )
+    assert counted(bench.metrics.jobs_running) == counted(bench.metrics.job_nodes) == {}

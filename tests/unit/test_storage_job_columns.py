@@ -1,0 +1,145 @@
+"""The arrays of a batch that concern jobs: a place per item, none where no item has a value."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from progressor.domain.constraint import Constraints
+from progressor.domain.graph import NodePlan, plan_nodes
+from progressor.domain.job import NodeSpec, StartNodes
+from progressor.domain.process import JobOptions, Leadership, Part, ProcessKey
+from progressor.domain.settlement import Finish, Settlement
+from progressor.storage import job_columns
+from tests.support.builders import make_key, make_success, seconds
+from tests.support.clock import START
+
+LEADER = make_key("leader")
+DONE = Finish(make_success().intent)
+NAMES = (
+    "leader_slot", "leader_namespace", "leader_id", "node", "leads",
+    "l_item", "l_deadline_at", "l_timeout", "l_schedule_id", "l_caller_context", "l_trace_context",
+    "g_leader", "g_ordinal", "g_name", "g_slot", "g_namespace", "g_process_id", "g_args",
+    "g_options", "g_constraints", "g_predecessors", "g_successors",
+    "a_leader", "a_ordinal", "a_successors",
+)  # fmt: skip
+"""The last arguments of settle_job_tasks, in their order."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Item:
+    """A settlement of a process that may have a part in a job."""
+
+    settlement: Settlement = DONE
+    part: Part | None = None
+    plan: NodePlan | None = None
+    trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def columns(*items: Item) -> dict[str, list[Any] | None]:
+    found = job_columns.columns(items)
+    return {
+        name: None if column is None else list(column)
+        for name, column in zip(NAMES, found, strict=True)
+    }
+
+
+def an_addition(
+    leader: ProcessKey, action: StartNodes, known: Mapping[str, int] = {}, **fields: Any
+) -> Item:
+    settlement = Finish(make_success(action).intent)
+    return Item(settlement=settlement, plan=plan_nodes(leader, action, known), **fields)
+
+
+def test_items_without_a_part_have_no_arrays() -> None:
+    assert columns(Item(), Item()) == dict.fromkeys(NAMES)
+
+
+def test_followers_say_whom_they_follow() -> None:
+    found = columns(Item(), Item(part=Part(leader=LEADER, node=4)))
+
+    assert {name: each for name, each in found.items() if each is not None} == {
+        "leader_slot": [None, LEADER.slot],
+        "leader_namespace": [None, LEADER.namespace],
+        "leader_id": [None, LEADER.process_id],
+        "node": [None, 4],
+    }
+
+
+def test_whoever_leads_or_will_by_this_step_leads() -> None:
+    becoming = an_addition(LEADER, StartNodes(nodes=(NodeSpec(name="a"),)))
+    both = Part(led_by=Leadership.PROCESSOR, leader=LEADER, node=1)
+
+    found = columns(Item(), becoming, Item(part=both), Item(part=Part(leader=LEADER, node=2)))
+
+    assert found["leads"] == [False, True, True, False]
+
+
+def test_new_nodes_name_the_place_of_their_leader_and_each_others_ordinals() -> None:
+    one = StartNodes(nodes=(NodeSpec(name="a"), NodeSpec(name="b", predecessors=("a",))))
+    other = StartNodes(nodes=(NodeSpec(name="c", namespace="else", process_id="p", args=b"1"),))
+
+    found = columns(Item(), an_addition(LEADER, one), Item(), an_addition(make_key("other"), other))
+
+    assert found["l_item"] == [2, 4]
+    assert found["g_leader"] == [1, 1, 2]
+    assert found["g_ordinal"] == [1, 2, 1]
+    assert found["g_name"] == ["a", "b", "c"]
+    assert found["g_namespace"] == [LEADER.namespace, LEADER.namespace, "else"]
+    assert found["g_process_id"] == ["leader/a", "leader/b", "p"]
+    assert found["g_args"] == [b"", b"", b"1"]
+    assert found["g_predecessors"] == [None, "{1}", None]
+    assert found["g_successors"] == ["{2}", None, None]
+    assert [found[name] for name in ("a_leader", "a_ordinal", "a_successors")] == [None] * 3
+
+
+def test_nodes_that_were_there_get_more_successors() -> None:
+    nodes = (
+        NodeSpec(name="c", predecessors=("a", "b")),
+        NodeSpec(name="d", predecessors=("a",)),
+    )
+
+    found = columns(an_addition(LEADER, StartNodes(nodes=nodes), {"a": 1, "b": 2}))
+
+    assert found["g_ordinal"] == [3, 4]
+    assert found["g_predecessors"] == ["{1,2}", "{1}"]
+    assert (found["a_leader"], found["a_ordinal"]) == ([1, 1], [1, 2])
+    assert found["a_successors"] == ["{3,4}", "{3}"]
+
+
+def test_what_a_job_is_said_to_be_goes_with_its_leader() -> None:
+    node = NodeSpec(name="a")
+    action = StartNodes(
+        nodes=(node,), deadline=START, schedule_id="nightly", caller_context={"tenant": "t"}
+    )
+    other = StartNodes(nodes=(node,), timeout=seconds(1.5))
+
+    found = columns(
+        an_addition(LEADER, action, trace_context={"traceparent": "p"}),
+        an_addition(make_key("other"), other),
+    )
+
+    assert found["l_deadline_at"] == [START, None]
+    assert found["l_timeout"] == [None, 1.5]
+    assert found["l_schedule_id"] == ["nightly", None]
+    assert _decoded(found["l_caller_context"]) == [{"tenant": "t"}, None]
+    assert _decoded(found["l_trace_context"]) == [{"traceparent": "p"}, None]
+
+
+def test_options_and_constraints_are_there_where_a_node_has_some() -> None:
+    nodes = (
+        NodeSpec(name="a"),
+        NodeSpec(name="b", options=JobOptions(target="t:1"), constraints=Constraints(priority=1)),
+    )
+
+    found = columns(an_addition(LEADER, StartNodes(nodes=nodes)))
+
+    assert _decoded(found["g_options"]) == [None, {"target": "t:1"}]
+    constraints = found["g_constraints"]
+    assert constraints is not None
+    assert [each is None for each in constraints] == [True, False]
+
+
+def _decoded(column: list[Any] | None) -> list[Any]:
+    assert column is not None
+    return [None if each is None else json.loads(each) for each in column]

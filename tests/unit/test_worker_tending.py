@@ -1,0 +1,127 @@
+"""Tending: what a replica has heard of jobs, kept until somebody takes it."""
+
+from typing import cast
+
+import pytest
+
+from progressor.domain.process import ProcessKey
+from progressor.domain.task import TaskError
+from progressor.storage.cancelled import Cancelled
+from progressor.storage.job_news import JobNews, job_news
+from progressor.worker import tending as module
+from progressor.worker.aftermath import Aftermath
+from progressor.worker.agenda import Agenda
+from progressor.worker.tending import Tending
+from tests.support.builders import make_cancelled, make_error, make_key, seconds
+from tests.support.clock import START, ManualClock
+
+ONE, OTHER = make_key("one"), make_key("other")
+
+
+class HeardAftermath:
+    """Notes whose tasks were cancelled, and why."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Cancelled, str, str, bool]] = []
+
+    def cancelled(
+        self, task: Cancelled, *, namespace: str, error: TaskError | None, removed: bool
+    ) -> None:
+        assert error is not None
+        self.told.append((task, namespace, error.reason, removed))
+
+
+class Bench:
+    """What a replica has heard, and those it tells."""
+
+    def __init__(self) -> None:
+        self.agenda = Agenda(clock=ManualClock(), horizon=seconds(5), size_max=10)
+        self.aftermath = HeardAftermath()
+        self.tending = Tending(self.agenda, cast("Aftermath", self.aftermath))
+
+
+def some_news(**fields: object) -> JobNews:
+    return JobNews(**{"at": START, "due": (), "untended": ()} | fields)  # type: ignore[arg-type]
+
+
+def test_what_is_due_is_due_at_once() -> None:
+    bench = Bench()
+
+    bench.tending.heard(some_news(due=[(ONE, 7), (OTHER, 8)]))
+
+    assert bench.agenda.changed.is_set()
+    assert bench.agenda.wait_seconds() == pytest.approx(0, abs=0.01)
+    assert not bench.tending.changed.is_set()
+
+
+def test_jobs_are_taken_once_the_oldest_first() -> None:
+    tending = Bench().tending
+    tending.heard(some_news(untended=[OTHER]))
+    tending.heard(some_news(untended=[ONE, OTHER]))
+    assert tending.changed.is_set()
+
+    taken = tending.take()
+
+    assert taken == (OTHER, ONE)
+    assert not tending.changed.is_set()
+    assert tending.take() == ()
+
+
+def test_news_of_nothing_wake_nobody() -> None:
+    bench = Bench()
+
+    bench.tending.heard(some_news())
+    bench.tending.add()
+
+    assert not bench.tending.changed.is_set()
+    assert not bench.agenda.changed.is_set()
+
+
+def test_callers_of_what_was_stopped_are_told_why() -> None:
+    bench, task = Bench(), make_cancelled()
+
+    bench.tending.heard(some_news(cancelled=[(ONE, task)]))
+
+    assert bench.aftermath.told == [(task, ONE.namespace, "PROCESS_FAILED", False)]
+
+
+def test_whoever_stops_a_follower_says_why() -> None:
+    bench, task = Bench(), make_cancelled()
+
+    bench.tending.stopped(ONE, task, make_error(reason="JOB_CANCELLED"))
+
+    assert bench.aftermath.told == [(task, ONE.namespace, "JOB_CANCELLED", False)]
+
+
+def test_what_does_not_fit_is_left_to_the_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SIZE_MAX", 2)
+    tending = Bench().tending
+
+    tending.add(*(ProcessKey(0, "orders", f"p{number}") for number in range(3)))
+
+    assert [key.process_id for key in tending.take()] == ["p0", "p1"]
+
+
+def test_the_news_are_read_as_settlements_write_them() -> None:
+    told = {
+        "due": [[*_columns(ONE), 7]],
+        "untended": [[*_columns(OTHER)]],
+        "cancelled": [[*_columns(OTHER), [[9, "call", [3]]]]],
+    }
+
+    news = job_news(START, told)
+
+    assert (news.at, list(news.due), list(news.untended)) == (START, [(ONE, 7)], [OTHER])
+    ((key, task),) = news.cancelled
+    assert (key, task.task_id, task.reply_to) == (OTHER, 9, (3,))
+
+
+@pytest.mark.parametrize("key", ["due", "untended", "cancelled"])
+def test_news_without_one_of_its_parts_are_read(key: str) -> None:
+    news = job_news(START, {"due": None, "untended": None, "cancelled": None} | {key: []})
+
+    assert news == JobNews(START, [], [], [])
+
+
+def _columns(key: ProcessKey) -> tuple[int, str, str]:
+    return key.slot, key.namespace, key.process_id
