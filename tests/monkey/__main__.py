@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.monkey import judges, report
+from tests.monkey import jobs, judges, report
 from tests.monkey.clients import Caller
 from tests.monkey.faults import commit
+from tests.monkey.foremen import FOREMEN, Foreman, JobNotes
 from tests.monkey.herd import Herd
 from tests.monkey.lines import Lines
 from tests.monkey.notes import Notes
@@ -54,6 +55,7 @@ class _Run:
         self._scene = scene
         self._arguments = arguments
         self._notes = Notes()
+        self._job_notes = JobNotes()
         self._reference = Reference(scene.directory)
         self._committed: list[Committed] = []
         self._herd = Herd(arguments.seed)
@@ -69,11 +71,25 @@ class _Run:
             notes=self._notes,
             seed=arguments.seed,
         )
-        with self._reference:
-            ended_at, done_after, undone = await self._load(lines, seconds)
-        judgement = await asyncio.to_thread(
-            judges.judge, scene, self._notes, settled_at=time.monotonic(), undone=undone
+        # Another number than the callers', who would be disturbed in their choices.
+        job_lines = Lines(
+            scene.addresses,
+            [relay.target for relay in scene.relays],
+            notes=self._notes,
+            seed=~arguments.seed,
+            namespace=jobs.NAMESPACE,
         )
+        with self._reference:
+            ended_at, done_after, undone = await self._load(lines, job_lines, seconds)
+        judgement = await asyncio.to_thread(
+            judges.judge,
+            scene,
+            self._notes,
+            self._job_notes,
+            settled_at=time.monotonic(),
+            undone=undone,
+        )
+        self._notes.totals.update(self._job_notes.totals)
         if judgement.findings or arguments.keep is not None:
             self._keep_operations()
         return report.summary(
@@ -86,7 +102,9 @@ class _Run:
             done_after=done_after,
         )
 
-    async def _load(self, lines: Lines, seconds: float) -> tuple[float, float, list[str]]:
+    async def _load(
+        self, lines: Lines, job_lines: Lines, seconds: float
+    ) -> tuple[float, float, list[str]]:
         """Return when the load ended, how long what was due took then, and what got stuck."""
         scene, ending = self._scene, asyncio.Event()
         async with asyncio.TaskGroup() as group:
@@ -94,6 +112,7 @@ class _Run:
             async with asyncio.TaskGroup() as callers:
                 self._begun_at = time.monotonic()
                 self._call(callers, lines, ending)
+                self._employ(callers, job_lines, ending)
                 faults = () if self._arguments.calm else plan(self._arguments.seed, seconds)
                 await self._break_all(faults)
                 mended_after = time.monotonic() - self._begun_at
@@ -101,6 +120,7 @@ class _Run:
                 ended_at = time.monotonic()
                 ending.set()
             await lines.close()
+            await job_lines.close()
             done_after, undone = await judges.all_done(scene.conninfo)
             watch.cancel()
         return ended_at, done_after, undone
@@ -116,6 +136,11 @@ class _Run:
         for number in range(self._arguments.callers):
             caller = Caller(number, lines=lines, herd=self._herd, notes=self._notes, seed=seed)
             callers.create_task(caller.run(ending), name=f"caller {number}")
+
+    def _employ(self, callers: asyncio.TaskGroup, lines: Lines, ending: asyncio.Event) -> None:
+        for number in range(FOREMEN):
+            foreman = Foreman(number, lines=lines, notes=self._job_notes, seed=self._arguments.seed)
+            callers.create_task(foreman.run(ending), name=f"foreman {number}")
 
     async def _break_all(self, faults: tuple[Fault, ...]) -> None:
         """Commit each fault at its time, or as soon as what it breaks has been mended."""

@@ -179,7 +179,7 @@ def read_tasks(conninfo: str) -> list[GatedTask]:
     with psycopg.connect(conninfo) as connection:
         rows = connection.execute(
             "SELECT process_id, task_id, args, constraints, status::text, attempt_count"
-            " FROM progressor.tasks WHERE constraints IS NOT NULL"
+            " FROM progressor.tasks WHERE constraints IS NOT NULL AND namespace = 'monkey'"
         ).fetchall()
     return [_task(*row) for row in rows]
 

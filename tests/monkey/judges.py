@@ -14,10 +14,12 @@ from typing import Any
 
 import psycopg
 
+from tests.monkey.foremen import JobNotes
 from tests.monkey.gates import broken_gates, read_spans, read_tasks
+from tests.monkey.jobs import broken_jobs, read_jobs, read_node_spans, recoveries
 from tests.monkey.notes import Notes
 from tests.monkey.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
-from tests.monkey.processor import read_journals
+from tests.monkey.processor import NAMESPACE, read_journals
 from tests.monkey.scene import ROOT, SETTINGS, Scene
 from tests.support.history import (
     FAILED,
@@ -73,6 +75,8 @@ class Judgement:
     operation_count: int
     event_count: int
     gated_count: int
+    job_count: int
+    node_count: int
     undecided: int
     doctor: str
     seconds: float
@@ -101,12 +105,15 @@ async def all_done(conninfo: str) -> tuple[float, list[str]]:
             await asyncio.sleep(_POLL_SECONDS)
 
 
-def judge(scene: Scene, notes: Notes, *, settled_at: float, undone: Iterable[str]) -> Judgement:
+def judge(
+    scene: Scene, notes: Notes, job_notes: JobNotes, *, settled_at: float, undone: Iterable[str]
+) -> Judgement:
     """Hold what clients saw and processors were asked against the database, where all is done.
 
     Args:
         scene: With its replicas and PostgreSQL running.
         notes: Of all clients.
+        job_notes: Of all foremen.
         settled_at: When nothing was due nor in hand any more.
         undone: What `all_done` found.
     """
@@ -117,6 +124,7 @@ def judge(scene: Scene, notes: Notes, *, settled_at: float, undone: Iterable[str
     histories = together(merged([*notes.operations, *ticked], settled_at=settled_at))
     wrong, undecided = compare(histories, stored, asked, settled_at)
     gated = read_tasks(scene.conninfo)
+    jobs = read_jobs(scene.conninfo)
     doctor, ill = _doctor(scene)
     findings = [
         *undone,
@@ -126,6 +134,14 @@ def judge(scene: Scene, notes: Notes, *, settled_at: float, undone: Iterable[str
         *contradictions(notes.operations),
         *wrong,
         *broken_gates(gated, read_spans(scene.journals), notes.operations),
+        *job_notes.surprises,
+        *broken_jobs(
+            jobs,
+            read_node_spans(scene.journals),
+            acknowledged=job_notes.acknowledged,
+            removed=job_notes.removed,
+        ),
+        *recoveries(scene.directory.glob("replica-*.log")),
         *_laws(scene.conninfo),
         *ill,
     ]
@@ -135,6 +151,8 @@ def judge(scene: Scene, notes: Notes, *, settled_at: float, undone: Iterable[str
         operation_count=len(notes.operations),
         event_count=sum(len(process.events) for process in stored.values()),
         gated_count=len(gated),
+        job_count=len(jobs),
+        node_count=sum(len(job.nodes) for job in jobs),
         undecided=undecided,
         doctor=doctor,
         seconds=time.monotonic() - begun_at,
@@ -219,12 +237,14 @@ def _stored(conninfo: str) -> dict[str, StoredProcess]:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         for process_id, task_id, payload in connection.execute(
             "SELECT process_id, task_id, payload FROM progressor.events"
-            " ORDER BY process_id, event_id"
+            " WHERE namespace = %s ORDER BY process_id, event_id",
+            [NAMESPACE],
         ):
             events[process_id].append((task_id, json.loads(payload)["id"]))
         for process_id, task_id, task_type, status, args, is_gated in connection.execute(
             "SELECT process_id, task_id, task_type::text, status::text, args,"
-            " constraints IS NOT NULL FROM progressor.tasks"
+            " constraints IS NOT NULL FROM progressor.tasks WHERE namespace = %s",
+            [NAMESPACE],
         ):
             told = json.loads(args) if args else {}
             tasks[process_id].append(
@@ -239,6 +259,8 @@ def _stored(conninfo: str) -> dict[str, StoredProcess]:
             )
         rows = connection.execute(
             "SELECT process_id, status::text, corrupted_by, aux_state FROM progressor.processes"
+            " WHERE namespace = %s",
+            [NAMESPACE],
         ).fetchall()
     return {
         process_id: StoredProcess(

@@ -47,12 +47,18 @@ class Lines:
     """To every replica four: directly and through its relay, in sessions and by single calls."""
 
     def __init__(
-        self, addresses: Sequence[str], relayed: Sequence[str], *, notes: Notes, seed: int
+        self,
+        addresses: Sequence[str],
+        relayed: Sequence[str],
+        *,
+        notes: Notes,
+        seed: int,
+        namespace: str = NAMESPACE,
     ) -> None:
         """Connect to nothing yet."""
         self._random = random.Random(seed)
         self._lines = [
-            Line(Client(target, namespace=NAMESPACE, session=session), replica, notes)
+            Line(Client(target, namespace=namespace, session=session), replica, notes)
             for replica, pair in enumerate(zip(addresses, relayed, strict=True))
             for target, session in itertools.product(pair, (True, False))
         ]

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from progressor.sdk import Constraints, Fail, Processor, Reject, Retry, Step
+from tests.monkey import jobs
 from tests.monkey.gates import CAPACITIES, END
+from tests.monkey.jobs import NodeJournal
 from tests.support.history import TAIL, Asked, Deed
 
 NAMESPACE = "monkey"
@@ -97,8 +99,8 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
             yield from map(json.loads, file)
 
 
-def processor(journal: Journal) -> Processor[Any]:
-    """Return a processor that keeps this journal."""
+def processor(journal: Journal, nodes: NodeJournal) -> Processor[Any]:
+    """Return a processor that keeps these journals: of the nodes of jobs, and of all else."""
     made: Processor[Any] = Processor(NAMESPACE)
 
     @made.init
@@ -106,6 +108,8 @@ def processor(journal: Journal) -> Processor[Any]:
     @made.notify
     @made.repair
     async def request(step: Step[Any]) -> Any:
+        if step.namespace == jobs.NAMESPACE:
+            return await jobs.carry(step, nodes)
         order = step.args
         element, deed = order["id"], Deed(order["do"])
         with journal.noting(step, element, deed, gated=bool(order.get("gated"))):
@@ -121,6 +125,9 @@ def processor(journal: Journal) -> Processor[Any]:
 
     @made.timeout
     async def tick(step: Step[Any]) -> None:
+        if step.namespace == jobs.NAMESPACE:
+            await jobs.carry(step, nodes)
+            return
         timer = step.args
         element = f"{timer['by']}.{step.task_id}"
         # Half of those: one that runs again after a repair is a new task.
@@ -178,7 +185,8 @@ def main() -> None:
     parser.add_argument("--bind", required=True)
     parser.add_argument("--journal", required=True, type=Path)
     arguments = parser.parse_args()
-    processor(Journal(arguments.journal)).serve(arguments.bind)
+    nodes = NodeJournal(jobs.journal_of_nodes(arguments.journal))
+    processor(Journal(arguments.journal), nodes).serve(arguments.bind)
 
 
 if __name__ == "__main__":

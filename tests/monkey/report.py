@@ -99,6 +99,8 @@ def summary(
         "operations": judgement.operation_count,
         "events": judgement.event_count,
         "gated": judgement.gated_count,
+        "jobs": judgement.job_count,
+        "nodes": judgement.node_count,
         "undecided": judgement.undecided,
         "doctor": judgement.doctor,
         "all_done_seconds": round(done_after, 2),
@@ -135,6 +137,7 @@ def lines(document: dict[str, Any]) -> Iterable[str]:
     yield (
         f"\n{document['operations']:,} operations on {document['processes']:,} processes; "
         f"{document['events']:,} events kept; {document['gated']:,} tasks had constraints; "
+        f"{document.get('jobs', 0):,} jobs of {document.get('nodes', 0):,} nodes; "
         f"{document['undecided']} histories undecided; "
         f"judged in {document['judging_seconds']} s; doctor: {document['doctor']}"
     )

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from progressor.sdk import Client, NamespaceConfig, RetryPolicy
 from progressor.storage.migrations import migrate
+from tests.monkey import jobs
 from tests.monkey.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
 from tests.monkey.processor import NAMESPACE
 from tests.support.postgres import Cluster, open_cluster
@@ -192,18 +193,19 @@ async def _begin(scene: Scene, ports: Sequence[int]) -> None:
     for relay, port in zip(scene.relays, ports[2:], strict=True):
         await relay.start(port)
     async with Client(scene.addresses[0], namespace=NAMESPACE) as client:
-        await client.create_namespace(
-            NamespaceConfig(
-                name=NAMESPACE,
-                processor_targets=tuple(f"127.0.0.1:{port}" for port in ports[:2]),
-                step_timeout=dt.timedelta(seconds=STEP_SECONDS),
-                retry_policy=RetryPolicy(
-                    initial_interval=dt.timedelta(milliseconds=50),
-                    interval_max=dt.timedelta(seconds=BACKOFF_SECONDS),
-                    attempts_max=1_000_000,  # Only a processor breaks a process here.
-                ),
+        for name in (NAMESPACE, jobs.NAMESPACE):
+            await client.create_namespace(
+                NamespaceConfig(
+                    name=name,
+                    processor_targets=tuple(f"127.0.0.1:{port}" for port in ports[:2]),
+                    step_timeout=dt.timedelta(seconds=STEP_SECONDS),
+                    retry_policy=RetryPolicy(
+                        initial_interval=dt.timedelta(milliseconds=50),
+                        interval_max=dt.timedelta(seconds=BACKOFF_SECONDS),
+                        attempts_max=1_000_000,  # Only a processor breaks a process here.
+                    ),
+                )
             )
-        )
 
 
 @contextlib.contextmanager

@@ -1,0 +1,156 @@
+"""Foremen: coroutines that submit jobs and see to them, whatever is broken."""
+
+import asyncio
+import collections
+import dataclasses
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from progressor import errors
+from progressor.sdk import (
+    Client,
+    Constraints,
+    EngineUnavailableError,
+    Graph,
+    JobState,
+)
+from tests.monkey.lines import Lines
+from tests.support.job_graphs import random_graph
+
+FOREMEN = 3
+
+_NODES_MAX = 14
+_LOOK_SECONDS = 0.3
+_LOOKS_MAX = 200
+_REPEATS_MAX = 5
+_TIMEOUT_SECONDS = 5.0
+_CONSTRAINED = 0.1
+_RETRIED = 0.7
+_GATE = "bench"
+_WHIMS = {"none": 16, "cancel": 2, "remove": 1, "remove node": 2}
+_DEEDS = {"done": 70, "fail": 6, "flaky": 8, "timer": 12, "stall": 2}
+_NO_WORD = (
+    EngineUnavailableError,
+    errors.StorageUnavailableError,
+    errors.DeadlineExceededError,
+    errors.ReplicaStoppedError,
+    errors.OverloadedError,
+    errors.ShuttingDownError,
+)
+_NEVER = frozenset({"INVALID_REQUEST", "INTERNAL", "IDEMPOTENCY_KEY_REUSED"})
+
+Request = Callable[[Client], Awaitable[object]]
+
+
+@dataclasses.dataclass(slots=True)
+class JobNotes:
+    """What foremen know of jobs: which were acknowledged, and which they have tried to remove."""
+
+    acknowledged: set[str] = dataclasses.field(default_factory=set)
+    removed: set[str] = dataclasses.field(default_factory=set)
+    totals: collections.Counter[tuple[str, str]] = dataclasses.field(
+        default_factory=collections.Counter
+    )
+    surprises: list[str] = dataclasses.field(default_factory=list)
+
+
+class Foreman:
+    """Submits a job, sees to it until it has ended, and goes on with the next."""
+
+    def __init__(self, number: int, *, lines: Lines, notes: JobNotes, seed: int) -> None:
+        """Submit nothing yet; all choices come of `seed` and the number."""
+        self._random = random.Random(f"{seed}:foreman {number}")
+        self._number, self._lines, self._notes = number, lines, notes
+        self._count = 0
+
+    async def run(self, ending: asyncio.Event) -> None:
+        """Go on until `ending` is set."""
+        while not ending.is_set():
+            self._count += 1
+            job_id = f"j{self._number}-{self._count}"
+            graph = self._graph(job_id)
+            if await self._insist("submit", _submission(job_id, graph)):
+                self._notes.acknowledged.add(job_id)
+                await self._see_to(job_id, ending)
+
+    async def _see_to(self, job_id: str, ending: asyncio.Event) -> None:
+        whim = self._random.choices(list(_WHIMS), list(_WHIMS.values()))[0]
+        when = self._random.randrange(6)
+        for look in range(_LOOKS_MAX):
+            await asyncio.sleep(_LOOK_SECONDS)
+            if ending.is_set():
+                return
+            if look == when and whim != "none":
+                await self._indulge(whim, job_id)
+            state = await self._state(job_id)
+            if state is JobState.FAILED and self._random.random() < _RETRIED:
+                await self._insist("retry", lambda client: client.jobs.retry(job_id))
+            elif job_id in self._notes.removed or (state is not None and state.has_ended):
+                self._notes.totals["job", str(state)] += 1
+                return
+
+    async def _indulge(self, whim: str, job_id: str) -> None:
+        match whim:
+            case "cancel":
+                await self._insist(whim, lambda client: client.jobs.cancel(job_id))
+            case "remove":
+                self._notes.removed.add(job_id)
+                await self._insist(whim, lambda client: client.remove(job_id))
+            case _:
+                node = f"{job_id}/n{self._random.randrange(_NODES_MAX)}"
+                await self._insist(whim, lambda client: client.remove(node))
+
+    def _graph(self, job_id: str) -> Graph:
+        graph, pending = Graph(), dict(random_graph(self._random, _NODES_MAX))
+        while pending:  # ends: a graph has no cycle
+            for name, before in list(pending.items()):
+                if any(each in pending for each in before):
+                    continue
+                del pending[name]
+                options: dict[str, Any] = {}
+                if self._random.random() < _CONSTRAINED:
+                    options["constraints"] = Constraints(gates={_GATE: 1})
+                order = self._order(f"{job_id}/{name}")
+                graph.node(name, order, after=tuple(before), **options)
+        return graph
+
+    def _order(self, element: str) -> dict[str, Any]:
+        [deed] = self._random.choices(list(_DEEDS), list(_DEEDS.values()))
+        return {"id": element, "do": deed, "delay": self._random.uniform(0.0, 0.2)}
+
+    async def _state(self, job_id: str) -> JobState | None:
+        try:
+            client = self._lines.another().client
+            view = await client.jobs.get(job_id, payloads=False, timeout=_TIMEOUT_SECONDS)
+        except errors.ProgressorError as error:
+            self._note("get job", error)
+            return None
+        return view.job.state
+
+    async def _insist(self, word: str, request: Request) -> bool:
+        """Ask until it is known what became of it; tell whether it was done."""
+        for _ in range(_REPEATS_MAX):
+            try:
+                async with asyncio.timeout(_TIMEOUT_SECONDS):
+                    await request(self._lines.another().client)
+            except TimeoutError:
+                self._notes.totals[word, "timeout"] += 1
+            except _NO_WORD as error:
+                self._note(word, error)
+            except errors.ProgressorError as error:
+                self._note(word, error)
+                return False
+            else:
+                self._notes.totals[word, "done"] += 1
+                return True
+        return False
+
+    def _note(self, word: str, error: errors.ProgressorError) -> None:
+        self._notes.totals[word, error.reason] += 1
+        if error.reason in _NEVER:
+            self._notes.surprises.append(f"a foreman's {word}: {error}")
+
+
+def _submission(job_id: str, graph: Graph) -> Request:
+    return lambda client: client.jobs.submit(job_id, graph, idempotency_key=job_id)
