@@ -9,11 +9,13 @@ from bench.measurement import Measurement, Pace
 from bench.questions import (
     call,
     fan_in,
+    fan_out,
     gates,
     get,
     handover,
     history,
     in_flight,
+    job_settlement,
     latency,
     mutex,
     notify,
@@ -21,6 +23,7 @@ from bench.questions import (
     raw,
     reads,
     replicas,
+    schedules,
     start,
     steps,
     timers,
@@ -53,7 +56,8 @@ QUESTIONS = tuple(
     Question.of(module)
     for module in (
         start, call, steps, timers, get, latency, notify, reads, handover, history, fan_in,
-        open_loop, raw, replicas, in_flight, traced, mutex, gates,
+        open_loop, raw, replicas, in_flight, traced, mutex, gates, fan_out, job_settlement,
+        schedules,
     )
 )  # fmt: skip
 

@@ -15,9 +15,10 @@ from opentelemetry import trace
 from bench.parts import orders, plans
 from bench.parts.loads import Ask, Ids
 from progressor.sdk import Client
-from progressor.v1 import gate_service_pb2, types_pb2
+from progressor.v1 import gate_service_pb2, job_service_pb2, types_pb2
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.gate_service_pb2_grpc import GateServiceStub
+from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 
 _HANDOVER_LEAD_SECONDS = 0.005
@@ -74,6 +75,7 @@ class Unary:
         """Send nothing yet."""
         self._stub = ProcessServiceStub(channel)
         self._gates = GateServiceStub(channel)
+        self._jobs = JobServiceStub(channel)
         self._check: grpc.aio.UnaryUnaryMultiCallable[
             health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
         ] = channel.unary_unary(
@@ -120,6 +122,17 @@ class Unary:
                 namespace=self._order.namespace,
                 gate=f"{self._order.prefix}-{number}",
                 capacity=int(self._order.number),
+            ),
+            timeout=orders.SECONDS_MAX,
+        )
+
+    async def submit(self, _number: int, process_id: str) -> None:
+        """Submit a job that the engine leads, of as many nodes as the order's number."""
+        await self._jobs.SubmitJob(
+            job_service_pb2.SubmitJobRequest(
+                namespace=self._order.namespace,
+                job_id=process_id,
+                nodes=plans.nodes(int(self._order.number)),
             ),
             timeout=orders.SECONDS_MAX,
         )
@@ -226,6 +239,7 @@ UNARY: Mapping[str, Callable[[Unary], Ask]] = MappingProxyType({
     "start": lambda unary: unary.start,
     "gated": lambda unary: unary.gated,
     "gate": lambda unary: unary.gate,
+    "submit": lambda unary: unary.submit,
     "call": lambda unary: unary.call,
     "notify": lambda unary: unary.notify,
     "get": lambda unary: unary.get,

@@ -22,6 +22,18 @@ _SETTLED = """
     FROM progressor.tasks
     WHERE process_id LIKE %s AND task_type = 'init' AND status = 'finished'"""
 
+_JOBS = """
+    SELECT count(*), count(*) FILTER (WHERE state = 'running'),
+        sum(node_count) FILTER (WHERE state = 'done'),
+        extract(epoch FROM max(ended_at) - min(created_at))::float8
+    FROM progressor.jobs
+    WHERE process_id LIKE %s"""
+_FIRINGS = """
+    SELECT extract(epoch FROM f.fired_at - f.due_at)::float8
+    FROM progressor.firings f
+    WHERE f.schedule_id LIKE %s AND f.task_id IS NOT NULL"""
+_POLL_SECONDS = 0.05
+
 
 class _Driver:
     """Carries out one order at a time on a few connections of its own."""
@@ -36,6 +48,10 @@ class _Driver:
                 return await self._commits(**order)
             case "settled":
                 return await self._settled(**order)
+            case "firings":
+                return await self._firings(**order)
+            case "job":
+                return await self._job(**order)
             case _:
                 return await self._calls(**order)
 
@@ -78,6 +94,25 @@ class _Driver:
                 return {"settled": None}
             cursor = await connection.execute(_SETTLED, [f"{prefix}%"])
             return {"settled": dict(await cursor.fetchall())}
+
+    async def _job(self, prefix: str) -> orders.Answer:
+        """Wait for the jobs of a prefix to end; return how long all took, by PostgreSQL's clock."""
+        async with await self._connect() as connection:
+            while True:
+                cursor = await connection.execute(_JOBS, [f"{prefix}%"])
+                row = await cursor.fetchone()
+                assert row is not None, "an aggregate has a row"
+                job_count, running_count, done, seconds = row
+                if job_count and not running_count:
+                    return {"done": done, "seconds": seconds}
+                await asyncio.sleep(_POLL_SECONDS)
+
+    async def _firings(self, prefix: str) -> orders.Answer:
+        """Return how late each firing of the schedules of a prefix was, by PostgreSQL's clock."""
+        async with await self._connect() as connection:
+            cursor = await connection.execute(_FIRINGS, [f"{prefix}%"])
+            times = [row[0] for row in await cursor.fetchall()]
+        return {"times_us": [round(1e6 * each) for each in times], "done": len(times)}
 
     async def _calls(
         self, seconds: float, batch: int, connections: int, namespace: str, ids: Sequence[str]

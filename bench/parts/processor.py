@@ -16,8 +16,8 @@ from google.protobuf import timestamp_pb2
 from bench.parts import orders, plans
 from bench.parts.percentiles import curve
 from progressor.sdk import Limits, running
+from progressor.v1 import nodes_pb2, types_pb2
 from progressor.v1 import processor_service_pb2 as pb
-from progressor.v1 import types_pb2
 
 _EVENT = types_pb2.NewEvent(payload=b"e" * plans.SIZE, format_version=1)
 _EVENTS = (_EVENT,)
@@ -44,7 +44,9 @@ class _Processor:
         self._plans: dict[str, Callable[[pb.ProcessRequest], pb.ProcessResponse]] = {
             "e": self._one_event,
             "g": self._through_the_gate,
+            "j": self._lead,
             "m": self._many_events,
+            "n": self._end_node,
             "s": self._step_on,
             "t": self._set_timer,
         }
@@ -52,6 +54,8 @@ class _Processor:
     async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
         """Return what the plan says."""
         del threads
+        if request.task.type == types_pb2.TASK_TYPE_JOIN:
+            return self._end_node(request)
         letter = plans.letter_of(request.task.args)
         if letter == "h":
             await asyncio.sleep(plans.number_of(request.task.args))
@@ -104,6 +108,14 @@ class _Processor:
     def _many_events(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
         count = int(plans.number_of(request.task.args))
         return pb.ProcessResponse(events=count * _EVENTS, response=_RESPONSE)
+
+    def _lead(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
+        count = int(plans.number_of(request.task.args))
+        return pb.ProcessResponse(start_nodes=nodes_pb2.StartNodes(nodes=plans.nodes(count)))
+
+    def _end_node(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
+        del request
+        return pb.ProcessResponse(complete=pb.Complete(result=_RESPONSE))
 
     def _step_on(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
         now, process_id = time.monotonic(), request.process.process_id

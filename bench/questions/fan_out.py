@@ -1,0 +1,68 @@
+"""How many nodes of a job of 10,000 that wait for nothing end in a second, with its join?"""
+
+import statistics
+
+from bench.cpu import memory_mb
+from bench.measurement import Measurement, Pace, Turn, ratio, summed_up
+from bench.parts.percentiles import curve
+from bench.questions import steps
+from bench.questions.quiet import until_quiet
+from bench.stage import SESSION, STREAM, Stage
+
+_NODE_COUNT = 10_000
+_STEPPING = 50
+_LEADERS = {"fan_out": "submit", "fan_out_own": "start"}
+NAMES = tuple(_LEADERS)
+
+
+async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+    """Run jobs, each between two stretches of processes that make steps.
+
+    fan_out is led by the engine, fan_out_own by its own processor. The rate counts from the
+    settlement that starts the nodes to the one of the join that ends the job, by PostgreSQL's
+    clock. A node answers with a result; `ratio_to_steps` is to a second of self-driven steps of 50
+    processes (`steps`) in the same run, of which each sets a timer and records an event.
+    `peak_rss_mb` is the engine's after each job: flat, if a job leaves nothing behind.
+    """
+    return [
+        await _ask(name, what, stage, pace) for name, what in _LEADERS.items() if pace.wants(name)
+    ]
+
+
+async def _ask(name: str, what: str, stage: Stage, pace: Pace) -> Measurement:
+    count = pace.count(_NODE_COUNT, least=10)
+    turns, beside, memory = [], [], []
+    for _ in range(pace.long_turns):
+        beside.append(await _steps(stage, pace))
+        turns.append(await job(name, what, count, stage))
+        memory.append(round(memory_mb(stage.engines[0].pid)[1]))
+    return summed_up(
+        name,
+        turns,
+        nodes=count,
+        ratio_to_steps=round(ratio(turns, beside), 3),
+        steps_per_s=round(statistics.median(turn.ops_per_s for turn in beside)),
+        peak_rss_mb=memory,
+    )
+
+
+async def job(name: str, what: str, count: int, stage: Stage, *, jobs: int = 1) -> Turn:
+    """Run so many jobs at once, of `count` nodes each, to their end."""
+    prefix = stage.prefix()
+    order = {"what": what, "prefix": prefix, "plan": "j", "number": count, "count": jobs}
+    async with stage.measured(name) as stretch:
+        await stage.ask(order, STREAM)
+        ended = await stage.driver.ask(what="job", prefix=prefix)
+    assert ended["done"] == count * jobs, "a job that was not done"
+    seconds = ended["seconds"]
+    return stretch.turn(count=ended["done"], seconds=seconds, times_ms=curve([seconds]))
+
+
+async def _steps(stage: Stage, pace: Pace) -> Turn:
+    processor = stage.processor(SESSION)
+    await processor.ask(halted=False)
+    await stage.ask({"what": "start", "plan": "s", "count": _STEPPING}, SESSION)
+    turn = await steps.turn("", SESSION, stage, pace)
+    await processor.ask(halted=True)
+    await until_quiet(processor)
+    return turn

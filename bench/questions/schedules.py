@@ -1,0 +1,109 @@
+"""How late do 10,000 schedules fire that are due in one minute, or at one instant?"""
+
+import asyncio
+import datetime as dt
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import grpc
+
+from bench.measurement import Measurement, Pace, Turn, summed_up
+from bench.parts.plans import plan
+from bench.questions.quiet import until_quiet, until_reached
+from bench.stage import SESSION, Stage, turn_of
+from progressor.sdk.wire import duration_to_wire, instant_to_wire
+from progressor.v1 import schedule_service_pb2 as messages
+from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceStub
+
+_SCHEDULE_COUNT = 10_000
+_SPAN_SECONDS = {"schedules_minute": 60.0, "schedules_at_once": 0.0}
+_LEAD_SECONDS = 5.0
+_CALLERS = 32
+_RATE = 150.0
+"""Schedules that are made a second, at least."""
+NAMES = tuple(_SPAN_SECONDS)
+
+
+async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+    """Make them well ahead, each to start one process; PostgreSQL tells when each did.
+
+    The times are how late that was, from the instant to the transaction; ops_per_s is how fast, up
+    to when the processor was asked for the last process. CPU is of a firing with all of what it
+    starts: its claim, its step and its settlement.
+    """
+    count = pace.count(_SCHEDULE_COUNT)
+    before = await stage.scan_found()
+    measured = []
+    for name, span in _SPAN_SECONDS.items():
+        if pace.wants(name):
+            turn = await _turn(stage, name, count=count, span=span * pace.scale)
+            measured.append(summed_up(name, [turn], schedules=count, max_ms=round(turn.at(1.0), 3)))
+    assert await stage.scan_found() == before, "a wake-up was lost"
+    return measured
+
+
+async def _turn(stage: Stage, name: str, *, count: int, span: float) -> Turn:
+    processor, prefix = stage.processor(SESSION), stage.prefix()
+    await until_quiet(processor)
+    first = time.time() + _LEAD_SECONDS + count / _RATE
+    ids = [f"{prefix}-{number}" for number in range(count)]
+    await _make(stage, ids, first, span / count)
+    answered = (await processor.ask())["answers"]
+    await asyncio.sleep(max(0.0, first - time.time() - 0.1))
+    async with stage.measured(name) as stretch:
+        await asyncio.sleep(span)
+        await until_reached(processor, "answers", answered + count)
+        seconds = time.time() - first
+    told: dict[str, Any] = await stage.driver.ask(what="firings", prefix=prefix)
+    await _delete(stage, ids)
+    assert told["done"] == count, f"{told['done']} of {count} schedules have fired once"
+    return turn_of(stretch, [{**told, "seconds": seconds}])
+
+
+async def _make(stage: Stage, ids: list[str], first: float, step: float) -> None:
+    """Make schedules, each due once within a day, the first at `first`, then one each `step`."""
+    waiting = iter(enumerate(ids))
+    start = messages.ScheduledStart(args=plan("n"))
+    async with grpc.aio.insecure_channel(stage.engines[0].address) as channel:
+        stub: Any = ScheduleServiceStub(channel)
+
+        async def work() -> None:
+            for number, schedule_id in waiting:
+                at = dt.datetime.fromtimestamp(first + number * step, dt.UTC)
+                times = messages.IntervalTimes(
+                    every=duration_to_wire(dt.timedelta(days=1)), anchor=instant_to_wire(at)
+                )
+                spec = messages.ScheduleSpec(interval=times, start=start)
+                await stub.CreateSchedule(
+                    messages.CreateScheduleRequest(
+                        namespace=stage.namespaces[True], schedule_id=schedule_id, spec=spec
+                    )
+                )
+
+        await _together(work)
+    if time.time() > first:
+        message = f"{len(ids)} schedules could not be made before the first was due: too slow here"
+        raise RuntimeError(message)
+
+
+async def _delete(stage: Stage, ids: list[str]) -> None:
+    waiting = iter(ids)
+    async with grpc.aio.insecure_channel(stage.engines[0].address) as channel:
+        stub: Any = ScheduleServiceStub(channel)
+
+        async def work() -> None:
+            for schedule_id in waiting:
+                await stub.DeleteSchedule(
+                    messages.DeleteScheduleRequest(
+                        namespace=stage.namespaces[True], schedule_id=schedule_id
+                    )
+                )
+
+        await _together(work)
+
+
+async def _together(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for number in range(_CALLERS):
+            group.create_task(work(), name=f"caller {number}")
