@@ -24,12 +24,13 @@ from progressor import config, errors, sdk, wire
 from progressor.api import answers, namespace_fields, status, validation
 from progressor.cli.exit_codes import EPILOGUE, ExitCode
 from progressor.cli.main import main
+from progressor.domain import graph, job, schedule
 from progressor.domain.namespace import PAYLOAD_BYTES_CEILING, Namespace
 from progressor.processor import codec, failures
 from progressor.settings.sources import variable_of
 from progressor.telemetry import names
 from progressor.telemetry.instruments import LABEL_SETS_MAX, OVERFLOW, Kind
-from progressor.worker import step
+from progressor.worker import graphs, step
 from tests.support.replica import running_replica
 from tests.support.scripted_engine import Ended
 
@@ -38,10 +39,12 @@ README = ROOT / "README.md"
 
 ENGINE = "127.0.0.1:7420"
 PROCESSOR = "127.0.0.1:7422"
+PROCESSORS = (PROCESSOR, "127.0.0.1:7423")
 PATIENCE_SECONDS = 30.0
 
 _NAMESPACE = "namespaces.NAME."
 _EXIT_CODE = re.compile(r"^  (\d+)  (.+)$", re.MULTILINE)
+_FILE = re.compile(r"# (\S+\.toml)\n")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#:]+)\)")
 _ERROR_ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| `(\w+)` \|", re.MULTILINE)
@@ -206,6 +209,19 @@ def test_every_reason_has_the_code_and_the_class_of_the_code() -> None:
         ("of a namespace | 32 |", namespace_fields.TARGETS_MAX, 32),
         ("64 pairs, 2 KiB in all", codec.REJECT_METADATA_PAIRS_MAX, 64),
         ("64 pairs, 2 KiB in all", codec.REJECT_METADATA_BYTES_MAX, 2 * 1024),
+        ("id of a schedule | 1 to 128 bytes", job.NAME_BYTES_MAX, 128),
+        ("id of a schedule | 1 to 128 bytes", schedule.SCHEDULE_ID_BYTES_MAX, 128),
+        ("| 10,000; 50,000 |", job.NODES_PER_STEP_MAX, 10_000),
+        ("| 10,000; 50,000 |", job.NODES_MAX, 50_000),
+        ("| 200,000 |", job.EDGES_PER_STEP_MAX, 200_000),
+        ("handed to one task | 32 MiB |", graph.GRAPH_BYTES_MAX, 32 * 1024**2),
+        ("handed to one task | 32 MiB |", graphs.OUTCOMES_BYTES_MAX, 32 * 1024**2),
+        ("| 512; the others wait |", job.WINDOW, 512),
+        ("from 1 s; to 1 day; 1 s to 366 days", schedule.INTERVAL_MIN, dt.timedelta(seconds=1)),
+        ("from 1 s; to 1 day; 1 s to 366 days", schedule.JITTER_MAX, dt.timedelta(days=1)),
+        ("from 1 s; to 1 day; 1 s to 366 days", schedule.CATCH_UP_MIN, dt.timedelta(seconds=1)),
+        ("from 1 s; to 1 day; 1 s to 366 days", schedule.CATCH_UP_MAX, dt.timedelta(days=366)),
+        ("of one backfill | 1,000 |", schedule.BACKFILL_MAX, 1000),
     ],
 )
 def test_a_limit_is_that_of_the_code(words: str, of_the_code: object, told: object) -> None:
@@ -301,7 +317,7 @@ def test_the_processor_is_the_one_that_the_sdk_shows() -> None:
 
 
 def test_the_configuration_file_is_one(tmp_path: Path) -> None:
-    (text,) = [it.text for it in blocks() if it.language == "toml"]
+    (text,) = [it.text for it in blocks() if it.language == "toml" and not _FILE.match(it.text)]
     file = tmp_path / "progressor.toml"
     file.write_text(text)
 
@@ -338,10 +354,13 @@ class Reader:
     async def follow(self) -> None:
         """Run every block in order; the processor keeps serving."""
         async with contextlib.AsyncExitStack() as stack:
-            shown = iter([it for it in blocks() if it.language in {"python", "console", "text"}])
+            followed = {"python", "console", "text", "toml"}
+            shown = iter([it for it in blocks() if it.language in followed])
             for block in shown:
                 if block.language == "console":
                     await self._type(block.text)
+                elif block.language == "toml":
+                    self._save_named(block.text)
                 elif block.language == "python" and ".serve(" in block.text:
                     await stack.enter_async_context(self._serving(block.text))
                 elif block.language == "python":
@@ -350,11 +369,12 @@ class Reader:
 
     @contextlib.asynccontextmanager
     async def _serving(self, text: str) -> AsyncIterator[None]:
+        (address,) = (it for it in PROCESSORS if it in text)
         process = await self._start(sys.executable, self._save(text))
         try:
             async with (
                 asyncio.timeout(PATIENCE_SECONDS),
-                grpc.aio.insecure_channel(self.addresses[PROCESSOR]) as channel,
+                grpc.aio.insecure_channel(self.addresses[address]) as channel,
             ):
                 await channel.channel_ready()
             yield
@@ -403,6 +423,11 @@ class Reader:
         program.write_text(self._ours(text))
         return str(program)
 
+    def _save_named(self, text: str) -> None:
+        """Save a file that says in its first line how it is called."""
+        if named := _FILE.match(text):
+            (self.folder / named[1]).write_text(text)
+
     def _ours(self, text: str) -> str:
         for told, real in self.addresses.items():
             text = text.replace(told, real)
@@ -446,11 +471,12 @@ async def test_every_example_runs_and_prints_what_is_shown(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    processor = f"unix:{tmp_path}/p.sock"
+    processors = {told: f"unix:{tmp_path}/p{number}.sock" for number, told in enumerate(PROCESSORS)}
+    monkeypatch.chdir(tmp_path)
     async with running_replica(database) as replica:
         monkeypatch.setenv("PROGRESSOR_ADDRESS", replica.address)
         reader = Reader(
-            addresses={PROCESSOR: processor, ENGINE: replica.address},
+            addresses={**processors, ENGINE: replica.address},
             folder=tmp_path,
             capture=capfd,
         )
