@@ -1,6 +1,7 @@
 """Namespaces: their configuration, kept in PostgreSQL, remembered by each replica."""
 
 import dataclasses
+import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
@@ -159,12 +160,22 @@ class Namespaces:
             },
             Namespace,
         )
+        known = self._known.get(namespace.name)
+        if known is not None and _age(known) > _age(namespace):
+            # Read before the change that we know of, and answered after it.
+            return known
         self._known[namespace.name] = namespace
         return namespace
 
     def _forget(self, name: str) -> None:
         if self._known.pop(name, None) is not None:
             self._on_gone(name)
+
+
+def _age(namespace: Namespace) -> tuple[dt.datetime, int]:
+    """Return what grows with each change, also where one of that name was deleted in between."""
+    assert namespace.created_at is not None, "it was read from the table"
+    return namespace.created_at, namespace.revision
 
 
 def _config(namespace: Namespace) -> str:

@@ -122,6 +122,30 @@ class TestTheMemory:
         with pytest.raises(errors.NamespaceNotFoundError):
             await desk.namespaces.lookup("gone")
 
+    async def test_is_not_set_back_by_what_was_read_before_a_change(self, desk: Desk) -> None:
+        await desk.namespaces.create(named("read-late"))
+        read = await desk.namespaces._one("get_namespace", {"name": "read-late"})
+        assert read is not None
+
+        await desk.namespaces.update(
+            "read-late", lambda it: dataclasses.replace(it, worker_count_max=3)
+        )
+        desk.namespaces._remember(read)
+
+        assert (await desk.namespaces.lookup("read-late")).worker_count_max == 3
+
+    async def test_follows_a_name_that_was_deleted_and_taken_again(
+        self, desk: Desk, other: Desk
+    ) -> None:
+        await desk.namespaces.create(named("anew"))
+        await desk.namespaces.update("anew", lambda it: dataclasses.replace(it, worker_count_max=3))
+        await other.namespaces.delete("anew")
+        await other.namespaces.create(named("anew"))
+
+        await desk.namespaces.refresh()
+
+        assert (await desk.namespaces.lookup("anew")).revision == 1
+
     @pytest.mark.parametrize("operation", ["refresh", "get", "delete"])
     async def test_tells_once_what_is_gone(self, desk: Desk, other: Desk, operation: str) -> None:
         told: list[str] = []
