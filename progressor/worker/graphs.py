@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from progressor import job_errors
 from progressor.domain.graph import GraphError, NodePlan, decode_graph, plan_nodes
 from progressor.domain.intent import Complete, Failed, Intent, Outcome, Rejected, Succeeded
 from progressor.domain.job import StartNodes
@@ -131,7 +132,11 @@ class Graphs:
                 )
 
     async def _decide(self, task: RunningTask) -> Outcome:
-        count, missing, failed = await self.jobs.failures(task.key, limit=NAMED_MAX)
+        try:
+            count, missing, failed = await self.jobs.failures(task.key, limit=NAMED_MAX)
+        except job_errors.JobNotFoundError as error:
+            # Removed since it was claimed, and the lease with it: nothing of this will be written.
+            return Failed(code=_ABORTED, reason=error.reason, message=str(error), retryable=True)
         if not missing:
             return Succeeded(Intent(action=Complete()))
         told = "; ".join(_told(node) for node in failed)

@@ -31,6 +31,7 @@ _MILLISECONDS = 1000.0
 _UNTOLD = frozenset({"changed", "waits", "known"})
 _CANCELLED = "SCHEDULE_CANCELLED"
 _ENDS_BY_ITSELF = (
+    errors.NamespaceNotFoundError,
     errors.ProcessNotFoundError,
     errors.ProcessFinishedError,
     errors.TaskNotFoundError,

@@ -64,6 +64,13 @@ _UNREADABLE = Failed(
     retryable=False,
 )
 
+_JOB_UNREADABLE = Failed(
+    code=_INTERNAL,
+    reason="JOB_UNREADABLE",
+    message="PostgreSQL cannot read the job; its log has the reason",
+    retryable=False,
+)
+
 _INCOMPLETE = Failed(
     code=_INTERNAL,
     reason="HISTORY_INCOMPLETE",
@@ -224,6 +231,8 @@ class Steps:
                 return await self.graphs.plan(task, outcome, action)
             except errors.StorageUnavailableError:
                 await asyncio.sleep(1)
+            except errors.StorageRefusedError:
+                return _JOB_UNREADABLE, None
 
     def _abandon(self, task: RunningTask) -> None:
         self.measures.abandoned(task)

@@ -1,9 +1,12 @@
 """Steps among collaborators in memory."""
 
 import random
+from collections.abc import Mapping
 from typing import Any, cast
 
+from progressor import errors
 from progressor.domain.namespace import Namespace
+from progressor.domain.process import ProcessKey
 from progressor.domain.task import RunningTask
 from progressor.storage.settlements import Entry, Settlements, Written
 from progressor.telemetry.metrics import Metrics
@@ -42,6 +45,14 @@ class HeardAftermath:
         self.heard.append((entry, written))
 
 
+class RefusedJobs:
+    """Jobs of which PostgreSQL can read nothing."""
+
+    async def known_nodes(self, _key: ProcessKey) -> Mapping[str, int]:
+        message = "its page is broken"
+        raise errors.StorageRefusedError(message)
+
+
 class Bench:
     """Steps among collaborators in memory, and workers to carry them."""
 
@@ -62,7 +73,7 @@ class Bench:
             namespaces=self.namespaces,
             snapshots=self.snapshots,
             aftermath=cast("Aftermath", self.aftermath),
-            graphs=Graphs(cast("Jobs", None)),
+            graphs=Graphs(cast("Jobs", RefusedJobs())),
             leases=self.leases,
             clock=LoopClock(),
             spread=random.Random(1),

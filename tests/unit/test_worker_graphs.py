@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from progressor import job_errors
 from progressor.domain.graph import encode_graph
 from progressor.domain.intent import Complete, Failed, Outcome, Rejected, Succeeded
 from progressor.domain.job import NodeSpec, StartNodes
@@ -111,6 +112,19 @@ class TestLedByTheEngine:
             message="4 of 9 nodes are not done: x failed (BUG: it broke); y failed (BUG: it broke)",
             retryable=False,
         )
+
+    async def test_the_join_of_a_job_that_was_removed_since_is_no_crash(self) -> None:
+        class Gone(FakeJobs):
+            async def failures(
+                self, key: ProcessKey, *, limit: int
+            ) -> tuple[int, int, tuple[NodeOutcome, ...]]:
+                del limit
+                raise job_errors.JobNotFoundError(key.namespace, key.process_id)
+
+        outcome = await handed(Gone(), a_task(BY_ENGINE, TaskType.JOIN))
+
+        assert isinstance(outcome, Failed)
+        assert (outcome.reason, outcome.retryable) == ("JOB_NOT_FOUND", True)
 
     async def test_nodes_that_are_not_done_though_none_failed_are_counted(self) -> None:
         outcome = await handed(FakeJobs(failures=(3, 1, ())), a_task(BY_ENGINE, TaskType.JOIN))

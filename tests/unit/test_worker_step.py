@@ -6,6 +6,8 @@ import datetime as dt
 import pytest
 
 from progressor import errors
+from progressor.domain.job import NodeSpec, StartNodes
+from progressor.domain.process import Leadership, Part
 from progressor.domain.settlement import Break, Finish, Remove, Retry
 from progressor.domain.task import TaskType
 from progressor.storage.settlements import Entry, LeaseLost
@@ -244,6 +246,20 @@ async def test_an_answer_that_postgresql_refuses_fails_its_own_step() -> None:
     assert isinstance(instead.settlement, Break)
     assert instead.token == refused.token
     assert [entry for entry, _ in bench.aftermath.heard] == [instead]
+
+
+@in_virtual_time
+async def test_nodes_for_a_job_that_cannot_be_read_fail_their_own_step() -> None:
+    bench = Bench()
+    action = StartNodes(nodes=(NodeSpec(name="a"),))
+    bench.processor.script.append(make_success(action=action))
+    leader = make_process(part=Part(led_by=Leadership.PROCESSOR))
+
+    await bench.carry(make_task(process=leader, task_type=TaskType.CALL))
+
+    [entry] = bench.settlements.entries
+    assert isinstance(entry.settlement, Break)
+    assert (entry.settlement.error.reason, entry.plan) == ("JOB_UNREADABLE", None)
 
 
 @in_virtual_time
