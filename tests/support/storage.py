@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import itertools
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import psycopg
@@ -346,25 +346,7 @@ def desk(
             step_grace=GRACE,
             statement_timeout=STATEMENT_TIMEOUT,
         ),
-        processes=Processes(
-            pool=pool,
-            functions=functions,
-            clock=clock,
-            replica_id=own_id,
-            histories=Histories(pool=pool),
-            namespaces=namespaces,
-            watch=Watch(
-                pool=pool,
-                clock=clock,
-                lease_timeout=LEASE_TIMEOUT,
-                collecting=COLLECTING,
-                statement_timeout=STATEMENT_TIMEOUT,
-                age_max=dt.timedelta(),
-            ),
-            statement_timeout=STATEMENT_TIMEOUT,
-            on_promoted=told.append,
-            patience=patience,
-        ),
+        processes=_processes(pool, clock, own_id, namespaces, told, patience),
         namespaces=namespaces,
         results=Results(pool=pool, functions=functions, clock=clock, replica_id=own_id),
         replicas=Replicas(pool=pool, clock=clock),
@@ -379,6 +361,36 @@ def desk(
             patience=patience,
         ),
         told=told,
+    )
+
+
+def _processes(
+    pool: Pool,
+    clock: Clock,
+    own_id: Callable[[], int],
+    namespaces: Namespaces,
+    told: list[Promoted],
+    patience: dt.timedelta,
+) -> Processes:
+    """Return what reads processes, and does the rare things to them."""
+    return Processes(
+        pool=pool,
+        functions=Functions(),
+        clock=clock,
+        replica_id=own_id,
+        histories=Histories(pool=pool),
+        namespaces=namespaces,
+        watch=Watch(
+            pool=pool,
+            clock=clock,
+            lease_timeout=LEASE_TIMEOUT,
+            collecting=COLLECTING,
+            statement_timeout=STATEMENT_TIMEOUT,
+            age_max=dt.timedelta(),
+        ),
+        statement_timeout=STATEMENT_TIMEOUT,
+        on_promoted=told.append,
+        patience=patience,
     )
 
 
