@@ -55,14 +55,19 @@ BEGIN
             WHERE i.was IN ('failed', 'cancelled') AND i.status IN ('running', 'finished'))
     INTO v_ended, v_states, v_begun, v_revived
     FROM (
-        SELECT i.item::integer, n.state AS was, n.begun, i.status,
+        SELECT i.item, n.state AS was, n.begun, i.status,
             coalesce(i.status IN ('finished', 'error'), true) AS ends,
             CASE
                 WHEN i.status = 'finished'
                     OR (i.status IS NULL AND p_error_code[i.item] IS NULL) THEN 'done'
                 ELSE 'failed'
             END::node_state AS state
-        FROM unnest(p_node, p_statuses) WITH ORDINALITY AS i (node, status, item)
+        FROM (
+            -- By subscripts: where the first items have lost their leases, the array of statuses
+            -- begins later than the others.
+            SELECT n.item::integer, n.node, p_statuses[n.item] AS status
+            FROM unnest(p_node) WITH ORDINALITY AS n (node, item)
+        ) i
         CROSS JOIN LATERAL (
             SELECT n.state, n.begun
             FROM job_nodes n

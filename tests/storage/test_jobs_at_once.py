@@ -74,6 +74,7 @@ class Party:
         self.clock = clock
         self.random = random.Random(seed)
         self.done: dict[str, int] = {}
+        self.settled: list[RunningTask] = []
         self.deeds: dict[Callable[[], Awaitable[object]], int] = {
             self.settle: 40, self.submit: 6, self.tend: 8, self.cancel: 2, self.retry: 5,
             self.repair: 4, self.simple_repair: 4, self.call: 4, self.remove: 2,
@@ -118,15 +119,27 @@ class Party:
             self.held[claimed.task.token] = claimed.task
         if not self.held:
             return
-        task = self.held.pop(self.random.choice([*self.held]))
+        tokens = self.random.sample(
+            [*self.held], min(len(self.held), self.random.choice([1, 1, 3]))
+        )
+        batch = [self.held.pop(token) for token in tokens]
+        if self.settled and self.random.random() < 0.3:
+            # Whose lease is gone: nothing of the others may depend on it, wherever it stands.
+            batch.insert(self.random.randrange(2), self.random.choice(self.settled))
+        self.settled += batch[-1:]
         outcomes: list[Outcome] = [
             *[DONE] * 10, success(), success(SetTimer(after=NO_TIME)), UNREACHABLE, BROKEN, BROKEN,
             success(Complete()), success(RemoveProcess()),
         ]  # fmt: skip
-        outcome = self.random.choice(outcomes)
-        written = await self.jobs.settle(task, outcome, continues=self.random.random() < 0.7)
-        if isinstance(written, Written) and written.next is not None:
-            self.held[written.next.token] = written.next
+        entries = [
+            await self.jobs.entry(
+                task, self.random.choice(outcomes), continues=self.random.random() < 0.7
+            )
+            for task in batch
+        ]
+        for written in await asyncio.gather(*map(self.jobs.desk.settlements.submit, entries)):
+            if isinstance(written, Written) and written.next is not None:
+                self.held[written.next.token] = written.next
 
     async def call(self) -> None:
         key, _ = await self.follower()

@@ -1,5 +1,6 @@
 """Jobs in storage, case by case: what models and people have found, each as small as it can be."""
 
+import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -9,12 +10,12 @@ import pytest
 import pytest_asyncio
 
 from progressor.domain.constraint import Constraints
-from progressor.domain.intent import Lost, RemoveProcess, SetTimer
+from progressor.domain.intent import Lost, Outcome, RemoveProcess, SetTimer
 from progressor.domain.job import WINDOW, NodeSpec, StartNodes
 from progressor.domain.policy import RetryPolicy
 from progressor.domain.process import JobOptions, ProcessKey, process_key
 from progressor.domain.task import RunningTask, TaskType
-from progressor.storage.settlements import LeaseLost
+from progressor.storage.settlements import LeaseLost, Written
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import SEED_EXAMPLE, specs
 from tests.support.jobs_storage import DONE, JobDesk, job_desk, leader_of
@@ -208,6 +209,23 @@ class TestLoss:
         assert isinstance(await there.settle(task, BROKEN), LeaseLost)
         assert isinstance(await here.settle(task), LeaseLost)
         assert await here.states(LEADER) == {"a": "done", "b": "running"}
+
+    async def test_one_that_is_lost_says_nothing_of_the_others_in_its_batch(
+        self, jobs: JobDesk
+    ) -> None:
+        await jobs.submit(LEADER, nodes(a="", b="", c="", d="b", e="c"))
+        tasks = await jobs.claim()
+        await jobs.settled(tasks["a"], Lost())
+        batch: list[tuple[str, Outcome]] = [("a", DONE), ("b", UNREACHABLE), ("c", DONE)]
+        entries = [await jobs.entry(tasks[name], outcome) for name, outcome in batch]
+
+        lost, *written = await asyncio.gather(*map(jobs.desk.settlements.submit, entries))
+
+        assert isinstance(lost, LeaseLost)
+        assert all(isinstance(each, Written) for each in written)
+        assert await jobs.states(LEADER) == {
+            "a": "running", "b": "running", "c": "done", "d": "waiting", "e": "running",
+        }  # fmt: skip
 
     async def test_a_follower_that_a_schedule_has_started_fails_with_its_lease(
         self, jobs: JobDesk

@@ -1,0 +1,84 @@
+"""A batch of settlements does to jobs what these do one by one, whoever has lost a lease."""
+
+import asyncio
+import datetime as dt
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from progressor.domain.intent import Lost, Outcome, SetTimer
+from tests.support.clock import ManualClock
+from tests.support.job_graphs import random_graph, specs
+from tests.support.jobs_storage import DONE, job_desk, leader_of
+from tests.support.storage import (
+    BROKEN,
+    NO_TIME,
+    UNREACHABLE,
+    create_namespace,
+    empty,
+    running_desks,
+    success,
+)
+
+LEADERS = [leader_of(number) for number in range(2)]
+NODES = 8
+BATCHES_MAX = 40
+MINUTE = dt.timedelta(minutes=1)
+OUTCOMES: tuple[Outcome, ...] = (
+    DONE, DONE, DONE, DONE, BROKEN, UNREACHABLE, success(), success(SetTimer(after=NO_TIME)),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+    create_namespace(database)
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(seed=st.integers(0, 2**32))
+def test_it_is_as_if_one_came_after_the_other(
+    database: str, eye: psycopg.Connection[Any], seed: int
+) -> None:
+    at_once = asyncio.run(_play(database, eye, seed, is_batched=True))
+    one_by_one = asyncio.run(_play(database, eye, seed, is_batched=False))
+
+    assert at_once == one_by_one
+
+
+async def _play(
+    database: str, eye: psycopg.Connection[Any], seed: int, *, is_batched: bool
+) -> list[Any]:
+    """Return the pictures of both jobs after each batch."""
+    empty(eye)
+    chance, pictures = random.Random(seed), list[Any]()
+    clock = ManualClock()
+    async with running_desks(database, clock=clock) as [desk]:
+        jobs = job_desk(desk)
+        for leader in LEADERS:
+            await jobs.submit(leader, specs(random_graph(chance, NODES)))
+        for _ in range(BATCHES_MAX):
+            clock.advance(MINUTE)
+            claimed = [each.task for each in await desk.claim_due(limit=1000)]
+            if not claimed:
+                break
+            claimed.sort(key=lambda task: task.key.process_id)
+            chance.shuffle(claimed)
+            # Whose lease is gone is known to nobody else.
+            lost = [task for task in claimed if chance.random() < 0.2]
+            for task in lost:
+                await jobs.settled(task, Lost())
+            entries = [await jobs.entry(task, chance.choice(OUTCOMES)) for task in claimed]
+            if is_batched:
+                await asyncio.gather(*map(desk.settlements.submit, entries))
+            else:
+                for entry in entries:
+                    await desk.settlements.submit(entry)
+            pictures += [await jobs.picture(leader) for leader in LEADERS]
+    return pictures
