@@ -1,12 +1,12 @@
 -- Begins nodes again whose followers are in error: where its init has not succeeded, a follower is as new,
 -- with a new init task of the same args; otherwise it runs on at once, and the timer that broke it, or that
--- was cancelled when it was stopped, is set again: for its own instant, or now if that is over. A repair of it that is in line or in hand is cancelled.
--- Locks: none of its own; the caller has locked leader and followers. It also counts the nodes.
+-- was cancelled when it was stopped, is set again: for its own instant, or now if that is over.
+-- Locks: none of its own; the caller has locked leader and followers, and cancelled what these have in line
+-- or in hand (halt_busy). It also counts the nodes.
 -- Returns: the tasks that are due now, and the constraints that they have yet to be given.
 CREATE FUNCTION begin_again(
     p_now        timestamptz,
     p_replica_id bigint,
-    p_patience   double precision,
     p_slot       smallint,  -- of the leader
     p_namespace  text,
     p_process_id text,
@@ -25,50 +25,7 @@ SET enable_memoize = off
 SET jit = off
 AS $$
 #variable_conflict use_column
-DECLARE
-    v_busy record;
 BEGIN
-    SELECT array_agg(n.follower_slot) AS slots, array_agg(n.follower_namespace) AS spaces,
-        array_agg(n.follower_id) AS ids, array_agg('a retry of its job begins it again'::text) AS details
-    INTO v_busy
-    FROM unnest(p_ordinal) AS o (ordinal)
-    CROSS JOIN LATERAL (
-        SELECT n.follower_slot, n.follower_namespace, n.follower_id
-        FROM job_nodes n
-        WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
-            = (p_slot, p_namespace, p_process_id, o.ordinal)
-        OFFSET 0
-    ) n
-    CROSS JOIN LATERAL (
-        SELECT
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id)
-                = (n.follower_slot, n.follower_namespace, n.follower_id)
-            AND p.status = 'error'
-        OFFSET 0
-    ) p
-    CROSS JOIN LATERAL (
-        SELECT r.task_id
-        FROM running r
-        WHERE (r.slot, r.namespace, r.process_id)
-            = (n.follower_slot, n.follower_namespace, n.follower_id)
-        UNION ALL
-        SELECT s.task_id
-        FROM schedule s
-        WHERE (s.slot, s.namespace, s.process_id)
-            = (n.follower_slot, n.follower_namespace, n.follower_id)
-        UNION ALL
-        SELECT g.task_id
-        FROM gated g
-        WHERE (g.slot, g.namespace, g.process_id)
-            = (n.follower_slot, n.follower_namespace, n.follower_id)
-        LIMIT 1
-    ) w;
-    IF v_busy.slots IS NOT NULL THEN
-        PERFORM halt_processes(
-            p_now, p_replica_id, p_patience, 'error', v_busy.slots, v_busy.spaces, v_busy.ids,
-            v_busy.details);
-    END IF;
     RETURN QUERY
     WITH again AS MATERIALIZED (
         SELECT n.follower_slot AS slot, n.follower_namespace AS namespace,

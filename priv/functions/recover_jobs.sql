@@ -87,22 +87,27 @@ BEGIN
     INTO v_nodes
     FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
     CROSS JOIN LATERAL stuck_nodes(i.slot, i.namespace, i.process_id) e;
-    PERFORM
+    -- The leaders that are there, and locked: one that comes later is another.
+    SELECT array_agg(p.slot) FILTER (WHERE k.leads) AS slots,
+        array_agg(p.namespace) FILTER (WHERE k.leads) AS spaces,
+        array_agg(p.process_id) FILTER (WHERE k.leads) AS ids
+    INTO v_jobs
     FROM (
-        SELECT k.slot, k.namespace, k.process_id
+        SELECT k.slot, k.namespace, k.process_id, bool_or(k.leads) AS leads
         FROM (
-            SELECT i.slot, i.namespace, i.process_id
+            SELECT i.slot, i.namespace, i.process_id, true AS leads
             FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
-            UNION
-            SELECT n.follower_slot, n.follower_namespace, n.follower_id
+            UNION ALL
+            SELECT n.follower_slot, n.follower_namespace, n.follower_id, false
             FROM unnest(v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals)
                 AS i (slot, namespace, process_id, ordinal)
             JOIN job_nodes n USING (slot, namespace, process_id, ordinal)
         ) k
+        GROUP BY k.slot, k.namespace, k.process_id
         ORDER BY k.slot, k.namespace, k.process_id
     ) k
     CROSS JOIN LATERAL (
-        SELECT
+        SELECT p.slot, p.namespace, p.process_id
         FROM processes p
         WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
         FOR NO KEY UPDATE
@@ -116,6 +121,8 @@ BEGIN
     INTO v_nodes
     FROM unnest(v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals)
         AS i (slot, namespace, process_id, ordinal)
+    JOIN unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS l (slot, namespace, process_id)
+        USING (slot, namespace, process_id)
     JOIN jobs j USING (slot, namespace, process_id)
     CROSS JOIN LATERAL stuck_nodes(i.slot, i.namespace, i.process_id) e
     WHERE e.ordinal = i.ordinal AND j.state = 'running';

@@ -1,6 +1,6 @@
--- Takes a failed node for one that runs again, since its follower was brought back: what was skipped because
--- of it waits again, where nothing else keeps it; a join that would have told of it is taken back; and a
--- leader that broke goes on with its job.
+-- Takes a failed node, or one that a retry has left to tend_job, for one that runs again, since its follower
+-- was brought back: what was skipped because of it waits again, where nothing else keeps it; a join that
+-- would have told of it is taken back; and a leader that broke goes on with its job.
 -- Locks: none of its own; the caller has locked leader and follower.
 -- Returns: nothing. A job that is done, or cancelled, stays so, and its node as it is.
 CREATE FUNCTION reopen_node(
@@ -32,12 +32,14 @@ BEGIN
         RETURN;
     END IF;
     UPDATE job_nodes n
-    SET state = 'running', begun = true, attempt = n.attempt + 1, ended_at = NULL,
+    SET state = 'running', begun = true, ended_at = NULL,
+        -- One that is ready was counted when it became that.
+        attempt = n.attempt + (n.state <> 'ready')::integer,
         started_at = coalesce(n.started_at, p_now), result = NULL, error_code = NULL,
         error_reason = NULL, error_message = NULL, revision = v_job.revision + 1
     WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
             = (p_slot, p_namespace, p_process_id, p_ordinal)
-        AND n.state IN ('failed', 'cancelled')
+        AND n.state IN ('failed', 'cancelled', 'ready')
         AND n.waits_for = 0
         -- Else the process is of an earlier job of this leader's name.
         AND n.started_at IS NOT NULL;

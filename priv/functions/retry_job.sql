@@ -4,8 +4,9 @@
 -- Locks: the leader, the leader of the job that it follows in, and all followers that failed, in key order;
 -- then as start_nodes and settle_gates.
 -- Returns: first a verdict: retried, job_not_found, job_not_failed, or again: once more. Then rows with the
--- name of a node that begins again, in the order of the ordinals; with the key of a follower that leads a
--- failed job itself: a retry of that reopens its node here; and with `told`, as settled_gates does.
+-- name of a node that begins again, in the order of the ordinals; with a key and what was cancelled there, as
+-- halt_processes; with the key alone of a follower that leads a failed job itself: a retry of that reopens
+-- its node here; and with `told`, as settled_gates does.
 CREATE FUNCTION retry_job(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -17,7 +18,8 @@ CREATE FUNCTION retry_job(
     p_timeout    double precision
 )
 RETURNS TABLE (
-    verdict text, node_name text, slot smallint, namespace text, process_id text, told jsonb
+    verdict text, node_name text, slot smallint, namespace text, process_id text, told jsonb,
+    cancelled jsonb
 )
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -33,9 +35,11 @@ AS $$
 DECLARE
     v_now      timestamptz;
     v_seen     bigint;
+    v_is_there boolean;    -- the leader, and locked: one that comes later is another
     v_job      jobs%ROWTYPE;
     v_leader   processes%ROWTYPE;
     v_ours     integer[];  -- nodes whose followers begin again
+    v_broken   integer[];  -- these, and those that tend_job begins again
     v_leading  integer[];  -- nodes whose followers lead a failed job: they stay as they are
     v_living   integer[];  -- nodes whose followers were brought back already
     v_finished integer[];  -- nodes whose followers have finished meanwhile
@@ -43,13 +47,14 @@ DECLARE
     v_causes   moved_node[];
     v_count    integer;
     v_tasks    record;
-    v_broken   tasks%ROWTYPE;
+    v_timer    tasks%ROWTYPE;  -- that broke the leader
 BEGIN
     SELECT j.revision
     INTO v_seen
     FROM jobs j
     WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
-    PERFORM
+    SELECT bool_or((p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id))
+    INTO v_is_there
     FROM (
         SELECT k.slot, k.namespace, k.process_id
         FROM (
@@ -70,7 +75,7 @@ BEGIN
         ORDER BY k.slot, k.namespace, k.process_id
     ) k
     CROSS JOIN LATERAL (
-        SELECT
+        SELECT p.slot, p.namespace, p.process_id
         FROM processes p
         WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
         FOR NO KEY UPDATE
@@ -85,7 +90,8 @@ BEGIN
     FROM processes p
     WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
     verdict := CASE
-        WHEN v_job.state IS NULL OR v_leader.status IS NULL THEN 'job_not_found'
+        WHEN v_job.state IS NULL OR v_leader.status IS NULL OR v_is_there IS NOT TRUE
+            THEN 'job_not_found'
         WHEN v_job.state <> 'failed' THEN 'job_not_failed'
         WHEN v_job.revision <> v_seen THEN 'again'
         ELSE 'retried'
@@ -97,17 +103,19 @@ BEGIN
     verdict := NULL;
 
     RETURN QUERY
-    SELECT NULL::text, n.name, NULL::smallint, NULL::text, NULL::text, NULL::jsonb
+    SELECT NULL::text, n.name, NULL::smallint, NULL::text, NULL::text, NULL::jsonb, NULL::jsonb
     FROM job_nodes n
     WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
         AND n.state = 'failed'
     ORDER BY n.slot, n.namespace, n.process_id, n.ordinal;
     SELECT array_agg(n.ordinal) FILTER (
             WHERE p.status = 'error' AND NOT n.gated AND j.state IS DISTINCT FROM 'failed'),
+        array_agg(n.ordinal) FILTER (
+            WHERE p.status = 'error' AND j.state IS DISTINCT FROM 'failed'),
         array_agg(n.ordinal) FILTER (WHERE p.status = 'error' AND j.state = 'failed'),
         array_agg(n.ordinal) FILTER (WHERE p.status IN ('init', 'running', 'finished')),
         array_agg(n.ordinal) FILTER (WHERE p.status = 'finished')
-    INTO v_ours, v_leading, v_living, v_finished
+    INTO v_ours, v_broken, v_leading, v_living, v_finished
     FROM job_nodes n
     CROSS JOIN LATERAL (
         SELECT p.status
@@ -130,6 +138,23 @@ BEGIN
     WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
         AND n.state IN ('failed', 'cancelled');
 
+    -- Not of those that lead a failed job: their own retries do.
+    RETURN QUERY
+    SELECT NULL::text, NULL::text, h.slot, h.namespace, h.process_id, h.told, h.cancelled
+    FROM (
+        SELECT array_agg(k.slot) AS slots, array_agg(k.namespace) AS spaces,
+            array_agg(k.process_id) AS ids
+        FROM (
+            SELECT p_slot AS slot, p_namespace AS namespace, p_process_id AS process_id
+            UNION ALL
+            SELECT n.follower_slot, n.follower_namespace, n.follower_id
+            FROM job_nodes n
+            WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
+                AND n.ordinal = ANY (v_broken)
+        ) k
+    ) k
+    CROSS JOIN LATERAL halt_busy(
+        v_now, p_replica_id, p_patience, k.slots, k.spaces, k.ids) h;
     UPDATE jobs j
     SET state = 'running', detail = NULL, ended_at = NULL, join_task_id = NULL,
         deadline_at = coalesce(p_deadline, v_now + make_interval(secs => p_timeout)),
@@ -140,8 +165,7 @@ BEGIN
         array_agg(b.process_id) AS process_id, array_agg(b.task_id) AS task_id,
         array_agg(b.constraints) AS constraints
     INTO v_tasks
-    FROM begin_again(
-        v_now, p_replica_id, p_patience, p_slot, p_namespace, p_process_id, v_ours) b;
+    FROM begin_again(v_now, p_replica_id, p_slot, p_namespace, p_process_id, v_ours) b;
     SELECT array_agg(n.ordinal)
     INTO v_all
     FROM job_nodes n
@@ -181,7 +205,7 @@ BEGIN
 
     -- The leader, as simple_repair brings one back; but it is running at once, so that it can be told.
     SELECT t.*
-    INTO v_broken
+    INTO v_timer
     FROM tasks t
     WHERE (t.slot, t.namespace, t.process_id, t.task_id)
             = (p_slot, p_namespace, p_process_id, v_leader.corrupted_by)
@@ -191,14 +215,14 @@ BEGIN
         corrupted_by = NULL
     WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
         AND p.status = 'error';
-    IF v_broken.task_id IS NOT NULL AND v_leader.status = 'error' THEN
+    IF v_timer.task_id IS NOT NULL AND v_leader.status = 'error' THEN
         v_tasks.task_id := v_tasks.task_id || nextval('task_ids');
         v_tasks.slot := v_tasks.slot || p_slot;
         v_tasks.namespace := v_tasks.namespace || p_namespace;
         v_tasks.process_id := v_tasks.process_id || p_process_id;
-        v_tasks.constraints := v_tasks.constraints || v_broken.constraints;
+        v_tasks.constraints := v_tasks.constraints || v_timer.constraints;
         PERFORM run_timer_again(
-            v_now, p_replica_id, v_broken, v_tasks.task_id[cardinality(v_tasks.task_id)]);
+            v_now, p_replica_id, v_timer, v_tasks.task_id[cardinality(v_tasks.task_id)]);
     END IF;
     v_count := recount_job(v_now, p_slot, p_namespace, p_process_id);
     IF v_finished IS NOT NULL THEN
@@ -227,7 +251,8 @@ BEGIN
     END IF;
 
     RETURN QUERY
-    SELECT NULL::text, NULL::text, n.follower_slot, n.follower_namespace, n.follower_id, NULL::jsonb
+    SELECT NULL::text, NULL::text, n.follower_slot, n.follower_namespace, n.follower_id, NULL::jsonb,
+        NULL::jsonb
     FROM unnest(v_leading) AS o (ordinal)
     JOIN job_nodes n
         ON (n.slot, n.namespace, n.process_id, n.ordinal)

@@ -103,6 +103,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     v_now        timestamptz;
+    v_gone       record;      -- keys without a process
     v_continues  double precision[] := p_expires_after;
     v_stopped    integer[];   -- items that follow in a job which has ended
     v_settled    boolean[];
@@ -118,7 +119,10 @@ DECLARE
     v_stop       record;
     v_cancelled  jsonb[];
 BEGIN
-    PERFORM
+    SELECT array_agg(k.slot) FILTER (WHERE p.process_row IS NULL) AS slots,
+        array_agg(k.namespace) FILTER (WHERE p.process_row IS NULL) AS spaces,
+        array_agg(k.process_id) FILTER (WHERE p.process_row IS NULL) AS ids
+    INTO v_gone
     FROM (
         SELECT k.slot, k.namespace, k.process_id
         FROM (
@@ -130,13 +134,30 @@ BEGIN
         WHERE k.process_id IS NOT NULL
         ORDER BY k.slot, k.namespace, k.process_id
     ) k
-    CROSS JOIN LATERAL (
-        SELECT
+    LEFT JOIN LATERAL (
+        SELECT p.ctid AS process_row
         FROM processes p
         WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
         FOR NO KEY UPDATE
-    ) p;
+    ) p ON true;
     v_now := coalesce(p_now, clock_timestamp());
+
+    -- Nobody holds the lock of a leader that was gone: one of that name which comes now is another,
+    -- and its job is none of ours.
+    IF v_gone.ids IS NOT NULL THEN
+        FOR item IN
+            SELECT i.item::integer
+            FROM unnest(p_leader_id) WITH ORDINALITY AS i (leader_id, item)
+            JOIN unnest(v_gone.slots, v_gone.spaces, v_gone.ids) AS g (slot, namespace, process_id)
+                ON (g.slot, g.namespace, g.process_id)
+                    = (p_leader_slot[i.item], p_leader_namespace[i.item], i.leader_id)
+        LOOP
+            p_leader_slot[item] := NULL;
+            p_leader_namespace[item] := NULL;
+            p_leader_id[item] := NULL;
+            p_node[item] := NULL;
+        END LOOP;
+    END IF;
 
     -- In a job that has ended nothing goes on after the step in hand.
     SELECT array_agg(i.item::integer)
@@ -233,7 +254,7 @@ BEGIN
         UNION
         SELECT p_slot[i.item], p_namespace[i.item], p_process_id[i.item]
         FROM unnest(p_leads) WITH ORDINALITY AS i (leads, item)
-        WHERE i.leads
+        WHERE i.leads AND v_settled[i.item]
     ) k
     WHERE k.process_id IS NOT NULL;
     item := NULL;

@@ -46,16 +46,18 @@ BEGIN
     -- a node that runs by this process is left alone.
     SELECT array_agg(i.item) FILTER (
             WHERE (i.was = 'running' AND i.ends)
-                OR (i.was IN ('failed', 'cancelled') AND i.status = 'finished')),
+                OR (i.was_broken AND i.status = 'finished')),
         array_agg(i.state) FILTER (
             WHERE (i.was = 'running' AND i.ends)
-                OR (i.was IN ('failed', 'cancelled') AND i.status = 'finished')),
+                OR (i.was_broken AND i.status = 'finished')),
         array_agg(i.item) FILTER (WHERE NOT i.ends AND i.was = 'running' AND NOT i.begun),
         array_agg(i.item) FILTER (
-            WHERE i.was IN ('failed', 'cancelled') AND i.status IN ('running', 'finished'))
+            WHERE i.was_broken AND i.status IN ('running', 'finished'))
     INTO v_ended, v_states, v_begun, v_revived
     FROM (
         SELECT i.item, n.state AS was, n.begun, i.status,
+            n.state IN ('failed', 'cancelled') OR (n.state = 'ready' AND n.was_started)
+                AS was_broken,
             coalesce(i.status IN ('finished', 'error'), true) AS ends,
             CASE
                 WHEN i.status = 'finished'
@@ -69,7 +71,7 @@ BEGIN
             FROM unnest(p_node) WITH ORDINALITY AS n (node, item)
         ) i
         CROSS JOIN LATERAL (
-            SELECT n.state, n.begun
+            SELECT n.state, n.begun, n.started_at IS NOT NULL AS was_started
             FROM job_nodes n
             WHERE (n.slot, n.namespace, n.process_id, n.ordinal) = (
                     p_leader_slot[i.item], p_leader_namespace[i.item], p_leader_id[i.item],

@@ -160,6 +160,16 @@ BEGIN
         WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
     END IF;
 
+    IF v_again IS NOT NULL THEN
+        -- A repair that came after the retry.
+        PERFORM halt_busy(
+            p_now, p_replica_id, p_patience, array_agg(n.follower_slot),
+            array_agg(n.follower_namespace), array_agg(n.follower_id))
+        FROM unnest(v_again) AS o (ordinal)
+        JOIN job_nodes n
+            ON (n.slot, n.namespace, n.process_id, n.ordinal)
+                = (p_slot, p_namespace, p_process_id, o.ordinal);
+    END IF;
     SELECT array_agg(t.slot) AS slot, array_agg(t.namespace) AS namespace,
         array_agg(t.process_id) AS process_id, array_agg(t.task_id) AS task_id,
         array_agg(t.constraints) AS constraints
@@ -177,8 +187,7 @@ BEGIN
         ) n
         UNION ALL
         SELECT b.slot, b.namespace, b.process_id, b.task_id, b.constraints
-        FROM begin_again(
-            p_now, p_replica_id, p_patience, p_slot, p_namespace, p_process_id, v_again) b
+        FROM begin_again(p_now, p_replica_id, p_slot, p_namespace, p_process_id, v_again) b
         WHERE v_again IS NOT NULL
     ) t;
     told := give_constraints(

@@ -35,6 +35,7 @@ DECLARE
     v_now      timestamptz;
     v_state    job_state;
     v_job      jobs%ROWTYPE;
+    v_is_there boolean;  -- the leader, and locked: one that comes later is another
     v_ordinals integer[];
     v_before   integer;
     v_verdict  text;
@@ -60,7 +61,8 @@ BEGIN
             ORDER BY n.slot, n.namespace, n.process_id, n.ordinal
             LIMIT p_limit);
     END IF;
-    PERFORM
+    SELECT bool_or((p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id))
+    INTO v_is_there
     FROM (
         SELECT k.slot, k.namespace, k.process_id
         FROM (
@@ -79,7 +81,7 @@ BEGIN
         ORDER BY k.slot, k.namespace, k.process_id
     ) k
     CROSS JOIN LATERAL (
-        SELECT
+        SELECT p.slot, p.namespace, p.process_id
         FROM processes p
         WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
         FOR NO KEY UPDATE
@@ -91,12 +93,12 @@ BEGIN
     FROM jobs j
     WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
     v_verdict := CASE
-        WHEN v_job.untended_at IS NULL THEN 'tended'
+        WHEN v_is_there IS NOT TRUE OR v_job.untended_at IS NULL THEN 'tended'
         WHEN (v_job.state = 'running') <> (v_state = 'running') THEN 'again'
         WHEN cardinality(v_ordinals) >= p_limit THEN 'more'
         ELSE 'tended'
     END;
-    IF v_verdict = 'again' OR v_job.untended_at IS NULL THEN
+    IF v_verdict = 'again' OR v_is_there IS NOT TRUE OR v_job.untended_at IS NULL THEN
         verdict := v_verdict; started := 0; stopped := 0;
         RETURN NEXT;
         RETURN;

@@ -47,6 +47,7 @@ RECOVERY_AGE = dt.timedelta(minutes=1)
 _RETRIES_MAX = 20
 _FAILED_PRECONDITION = 9
 _BEFORE_ALL = (-1, "", "")
+_RETRIED = "a retry of its job begins it again"  # as halt_busy says it
 
 OnCancelled = Callable[[ProcessKey, Cancelled, TaskError], None]
 OnUntended = Callable[[ProcessKey], None]
@@ -312,13 +313,14 @@ class Jobs:
             raise job_errors.JobNotFailedError(key.namespace, key.process_id)
         if verdict == "again":
             raise errors.StorageLockedError("the job keeps moving")
-        for row in found:
-            self._on_promoted(promoted(row[5]))
+        error = TaskError(code=_FAILED_PRECONDITION, reason=answer.PROCESS_FAILED, message=_RETRIED)
+        leading = []
+        for _, _, *halted, told, tasks in found:
+            self._heard((*halted, tasks, told), error)
+            if halted[0] is not None and tasks is None:
+                leading.append(ProcessKey(*halted))
         self._on_untended(key)
-        return (
-            tuple(row[1] for row in found if row[1] is not None),
-            [ProcessKey(*row[2:5]) for row in found if row[2] is not None],
-        )
+        return tuple(row[1] for row in found if row[1] is not None), leading
 
     async def tend(self, key: ProcessKey) -> Tended:
         """Start a job's ready nodes that have constraints; or, if it has ended, stop its followers.

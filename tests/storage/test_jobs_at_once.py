@@ -149,6 +149,8 @@ class Party:
 
     async def repair(self) -> None:
         key, _ = await self.follower("error")
+        if self.random.random() < 0.3:
+            key = self.leader()
         await self.hold(a_request(key, TaskType.REPAIR))
 
     async def hold(self, request: Any) -> None:

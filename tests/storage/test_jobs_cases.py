@@ -9,22 +9,19 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.domain.constraint import Constraints
 from progressor.domain.intent import Lost, Outcome, RemoveProcess, SetTimer
 from progressor.domain.job import WINDOW, NodeSpec, StartNodes
 from progressor.domain.policy import RetryPolicy
-from progressor.domain.process import JobOptions, ProcessKey, process_key
-from progressor.domain.task import RunningTask, TaskType
+from progressor.domain.process import JobOptions, ProcessKey
+from progressor.domain.task import TaskType
 from progressor.storage.settlements import LeaseLost, Written
 from tests.support.clock import ManualClock
-from tests.support.job_graphs import SEED_EXAMPLE, specs
-from tests.support.jobs_storage import DONE, JobDesk, job_desk, leader_of
+from tests.support.job_cases import LEADER, call, follower, led, nodes
+from tests.support.jobs_storage import DONE, JobDesk, job_desk
 from tests.support.laws import broken_laws
 from tests.support.storage import (
     BROKEN,
-    NO_TIME,
     UNREACHABLE,
-    a_request,
     create_namespace,
     empty,
     running_desks,
@@ -34,7 +31,6 @@ from tests.support.storage import (
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HOUR = dt.timedelta(hours=1)
-LEADER = leader_of(1)
 
 
 @pytest.fixture(scope="module")
@@ -57,101 +53,6 @@ async def pair(database: str, eye: psycopg.Connection[Any]) -> AsyncIterator[lis
 @pytest.fixture
 def jobs(pair: list[JobDesk]) -> JobDesk:
     return pair[0]
-
-
-def nodes(**before: str) -> tuple[NodeSpec, ...]:
-    """Return nodes with one-letter names, by those that must be done before."""
-    return specs({name: tuple(names) for name, names in before.items()})
-
-
-async def led(jobs: JobDesk, *specs_: NodeSpec, leader: ProcessKey = LEADER) -> None:
-    """Have a process lead a job that its own processor started."""
-    init = await jobs.desk.start(leader)
-    await jobs.settled(init, success(StartNodes(nodes=specs_)))
-
-
-async def call(jobs: JobDesk, key: ProcessKey) -> RunningTask:
-    return await jobs.desk.run_task(a_request(key))
-
-
-def follower(name: str, leader: ProcessKey = LEADER) -> ProcessKey:
-    return process_key(leader.namespace, f"{leader.process_id}/{name}")
-
-
-class TestRetry:
-    async def test_of_a_job_a_follower_of_which_is_being_repaired(self, jobs: JobDesk) -> None:
-        await jobs.submit(LEADER, nodes(a=""))
-        tasks = await jobs.claim()
-        timer = (
-            await jobs.settled(tasks["a"], success(SetTimer(after=NO_TIME)), continues=True)
-        ).next
-        assert timer is not None
-        await jobs.settled(timer, BROKEN)
-        await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
-        await jobs.desk.processes.simple_repair(follower("a"))
-
-        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
-
-        assert await jobs.states(LEADER) == {"a": "running"}
-        again = await jobs.claim()
-        assert list(again) == ["a"]
-        await jobs.settled(again["a"])
-        assert await jobs.states(LEADER) == {"a": "done"}
-
-    async def test_has_the_timer_run_again_of_a_follower_that_was_stopped(
-        self, jobs: JobDesk
-    ) -> None:
-        await led(jobs, *nodes(a=""))
-        tasks = await jobs.claim()
-        await jobs.settled(tasks["a"], success(SetTimer(after=HOUR)))
-        await jobs.settled(await call(jobs, LEADER), BROKEN)
-        await jobs.tend(LEADER)
-        assert await jobs.states(LEADER) == {"a": "cancelled"}
-
-        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
-        jobs.desk.clock.advance(HOUR)  # type: ignore[attr-defined]  # a ManualClock
-
-        assert await jobs.states(LEADER) == {"a": "running"}
-        assert list(await jobs.claim()) == ["a"]
-
-    async def test_counts_once_that_a_node_with_constraints_begins_again(
-        self, jobs: JobDesk
-    ) -> None:
-        gated = NodeSpec(name="a", constraints=Constraints(gates={"gate": 1}))
-        await jobs.submit(LEADER, [gated])
-        await jobs.tend(LEADER)
-        await jobs.settled((await jobs.claim())["a"], BROKEN)
-        await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
-
-        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
-        await jobs.tend(LEADER)
-
-        assert await jobs.attempts(LEADER) == {"a": 2}
-        await jobs.settled((await jobs.claim())["a"])
-        assert await jobs.states(LEADER) == {"a": "done"}
-
-    async def test_begins_what_had_failed_and_what_that_had_skipped(self, jobs: JobDesk) -> None:
-        await jobs.submit(LEADER, specs(SEED_EXAMPLE))
-        tasks = await jobs.claim()
-        for name in "1235":
-            await jobs.end(tasks, name)
-            tasks |= await jobs.claim()
-        await jobs.end(tasks, "4", fails="4")
-        await jobs.end(tasks, "6")
-        tasks |= await jobs.claim()
-        await jobs.end(tasks, "8")
-        await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
-
-        job, names = await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
-
-        assert (names, job.state, job.retry_count) == (("4",), "running", 1)
-        assert await jobs.states(LEADER) == {
-            **dict.fromkeys("123568", "done"), "4": "running", "7": "waiting", "9": "waiting"
-        }  # fmt: skip
-        again = await jobs.claim()
-        assert (again["4"].task_type, again["4"].attempt) == (TaskType.INIT, 1)
-        await jobs.settled(again["4"])
-        assert {"7", "9"} <= (await jobs.claim()).keys()
 
 
 class TestRemoval:

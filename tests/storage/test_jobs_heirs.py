@@ -1,0 +1,145 @@
+"""A leader that comes under the name of one that is gone is another, and its job nobody else's.
+
+Whoever waits for a leader's lock while that is removed holds no lock in the end: the row is gone,
+and one that has come meanwhile is not locked. It must leave the new job as it is, however much
+that looks like the old one.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor import errors
+from progressor.domain.constraint import Constraints
+from progressor.domain.task import RunningTask
+from tests.support.clock import ManualClock
+from tests.support.job_graphs import specs
+from tests.support.jobs_storage import DONE, JobDesk, job_desk, leader_of
+from tests.support.storage import BROKEN, connect, create_namespace, empty, running_desks
+from tests.support.storage_locks import until_blocked
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+LEADER = leader_of(1)
+TRIES = 10
+LOCK_TIMEOUT_SECONDS = 0.3
+KEY = [LEADER.slot, LEADER.namespace, LEADER.process_id]
+GATED = Constraints(gates={"g": 1})
+
+_TAKE_PLACE = """
+    WITH gone AS (
+        DELETE FROM progressor.processes
+        WHERE (slot, namespace, process_id) = (%s, %s, %s)
+        RETURNING *
+    )
+    INSERT INTO progressor.processes
+    SELECT * FROM gone"""
+_TOLD = (
+    "SELECT * FROM progressor.processes WHERE process_id = %s",
+    "SELECT * FROM progressor.jobs WHERE process_id = %s",
+    "SELECT * FROM progressor.job_nodes WHERE process_id = %s ORDER BY ordinal",
+)
+
+Tasks = dict[str, RunningTask]
+Write = Callable[[JobDesk, Tasks], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(scope="module")
+def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def jobs(database: str, eye: psycopg.Connection[Any]) -> AsyncIterator[JobDesk]:
+    create_namespace(database)
+    empty(eye)
+    async with running_desks(database, clock=ManualClock()) as [desk]:
+        yield job_desk(desk)
+
+
+async def settle(jobs: JobDesk, tasks: Tasks) -> None:
+    await jobs.settle(tasks["a"])
+
+
+async def tend(jobs: JobDesk, _: Tasks) -> None:
+    await jobs.jobs.tend(LEADER)
+
+
+async def retry(jobs: JobDesk, _: Tasks) -> None:
+    with contextlib.suppress(errors.RequestError):
+        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+
+
+async def recover(jobs: JobDesk, _: Tasks) -> None:
+    await jobs.recovered()
+
+
+async def in_hand(jobs: JobDesk) -> Tasks:
+    """Lay out a job whose first node is in hand, with one to start after it."""
+    await jobs.submit(LEADER, specs({"a": (), "b": ("a",)}))
+    return await jobs.claim()
+
+
+async def untended(jobs: JobDesk) -> Tasks:
+    """Lay out one with a node to be started by whoever tends it."""
+    await jobs.submit(LEADER, specs({"a": ()}, constraints=GATED))
+    return {}
+
+
+async def failed(jobs: JobDesk) -> Tasks:
+    """Lay out one that has failed."""
+    await jobs.submit(LEADER, specs({"a": (), "b": ("a",)}))
+    await jobs.settled((await jobs.claim())["a"], BROKEN)
+    await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
+    return {}
+
+
+async def forgotten(jobs: JobDesk) -> Tasks:
+    """Lay out one that was never told of the end of a node."""
+    tasks = await in_hand(jobs)
+    await jobs.desk.settled(tasks["a"], DONE)
+    return tasks
+
+
+@pytest.mark.parametrize(
+    ("lay_out", "write"),
+    [(in_hand, settle), (untended, tend), (failed, retry), (forgotten, recover)],
+    ids=lambda each: each.__name__,
+)
+async def test_is_left_as_it_is(
+    database: str,
+    eye: psycopg.Connection[Any],
+    jobs: JobDesk,
+    lay_out: Callable[[JobDesk], Coroutine[Any, Any, Tasks]],
+    write: Write,
+) -> None:
+    before = list[Any]()
+    for _ in range(TRIES):
+        empty(eye, keep=("namespaces",))
+        tasks = await lay_out(jobs)
+        before = told(eye)
+        begun_at = time.monotonic()
+        async with await connect(database) as other:
+            async with other.transaction():
+                await other.execute(_TAKE_PLACE, KEY)
+                writing = asyncio.create_task(write(jobs, tasks))
+                await until_blocked(eye)
+            waited = time.monotonic() - begun_at
+        await writing
+        if waited < LOCK_TIMEOUT_SECONDS:
+            break
+        # It gave up on a slow machine, and asked again: by then the new leader is there.
+
+    assert told(eye) == before
+
+
+def told(eye: psycopg.Connection[Any]) -> list[Any]:
+    """Return what the tables say of the leader and its job."""
+    return [eye.execute(query, [LEADER.process_id]).fetchall() for query in _TOLD]

@@ -1,0 +1,173 @@
+"""Retries of jobs in storage, case by case, as ``test_jobs_cases``."""
+
+import datetime as dt
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor.domain.constraint import Constraints
+from progressor.domain.intent import SetTimer
+from progressor.domain.job import NodeSpec, StartNodes
+from progressor.domain.task import TaskType
+from progressor.storage.settlements import LeaseLost
+from tests.support.clock import ManualClock
+from tests.support.job_cases import LEADER, call, follower, led, nodes
+from tests.support.job_graphs import SEED_EXAMPLE, specs
+from tests.support.jobs_storage import JobDesk, job_desk
+from tests.support.laws import broken_laws
+from tests.support.storage import (
+    BROKEN,
+    NO_TIME,
+    a_request,
+    create_namespace,
+    empty,
+    running_desks,
+    success,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HOUR = dt.timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def pair(database: str, eye: psycopg.Connection[Any]) -> AsyncIterator[list[JobDesk]]:
+    """Return the storage of two replicas, in which nothing is wrong in the end."""
+    create_namespace(database)
+    empty(eye)
+    clock = ManualClock()
+    async with running_desks(database, count=2, clock=clock) as desks:
+        yield [job_desk(desk) for desk in desks]
+    assert broken_laws(eye, now=clock.now()) == {}
+
+
+@pytest.fixture
+def jobs(pair: list[JobDesk]) -> JobDesk:
+    return pair[0]
+
+
+class TestRetry:
+    async def test_of_a_job_a_follower_of_which_is_being_repaired(self, jobs: JobDesk) -> None:
+        await jobs.submit(LEADER, nodes(a=""))
+        tasks = await jobs.claim()
+        timer = (
+            await jobs.settled(tasks["a"], success(SetTimer(after=NO_TIME)), continues=True)
+        ).next
+        assert timer is not None
+        await jobs.settled(timer, BROKEN)
+        await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
+        await jobs.desk.processes.simple_repair(follower("a"))
+
+        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+
+        assert await jobs.states(LEADER) == {"a": "running"}
+        again = await jobs.claim()
+        assert list(again) == ["a"]
+        await jobs.settled(again["a"])
+        assert await jobs.states(LEADER) == {"a": "done"}
+
+    @pytest.mark.parametrize("in_hand", [True, False], ids=["in hand", "in line"])
+    async def test_takes_the_place_of_a_repair_of_the_leader(
+        self, jobs: JobDesk, in_hand: bool
+    ) -> None:
+        init = await jobs.desk.start(LEADER)
+        await jobs.settled(init, success(StartNodes(nodes=nodes(a=""))))
+        tasks = await jobs.claim()
+        due = success(SetTimer(after=NO_TIME))
+        timer = (await jobs.settled(await call(jobs, LEADER), due, continues=True)).next
+        assert timer is not None
+        await jobs.settled(timer, BROKEN)
+        repair = await jobs.desk.admit(a_request(LEADER, TaskType.REPAIR), run=in_hand)
+
+        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+
+        again = await jobs.claim()
+        assert list(again) == [LEADER.process_id]
+        assert again[LEADER.process_id].task_type is TaskType.TIMEOUT
+        if repair.running is not None:
+            assert isinstance(await jobs.settle(repair.running), LeaseLost)
+        await jobs.settled(again[LEADER.process_id])
+        await jobs.settled(tasks["a"])
+
+    async def test_has_the_timer_run_again_of_a_follower_that_was_stopped(
+        self, jobs: JobDesk
+    ) -> None:
+        await led(jobs, *nodes(a=""))
+        tasks = await jobs.claim()
+        await jobs.settled(tasks["a"], success(SetTimer(after=HOUR)))
+        await jobs.settled(await call(jobs, LEADER), BROKEN)
+        await jobs.tend(LEADER)
+        assert await jobs.states(LEADER) == {"a": "cancelled"}
+
+        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+        jobs.desk.clock.advance(HOUR)  # type: ignore[attr-defined]  # a ManualClock
+
+        assert await jobs.states(LEADER) == {"a": "running"}
+        assert list(await jobs.claim()) == ["a"]
+
+    async def test_counts_once_that_a_node_with_constraints_begins_again(
+        self, jobs: JobDesk
+    ) -> None:
+        gated = NodeSpec(name="a", constraints=Constraints(gates={"gate": 1}))
+        await jobs.submit(LEADER, [gated])
+        await jobs.tend(LEADER)
+        await jobs.settled((await jobs.claim())["a"], BROKEN)
+        await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
+
+        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+        await jobs.tend(LEADER)
+
+        assert await jobs.attempts(LEADER) == {"a": 2}
+        await jobs.settled((await jobs.claim())["a"])
+        assert await jobs.states(LEADER) == {"a": "done"}
+
+    async def test_has_a_node_with_constraints_go_on_by_a_repair_that_was_in_hand(
+        self, jobs: JobDesk
+    ) -> None:
+        gated = NodeSpec(name="a", constraints=Constraints(gates={"gate": 1}))
+        await led(jobs, gated, NodeSpec(name="b", predecessors=("a",)))
+        await jobs.tend(LEADER)
+        await jobs.settled((await jobs.claim())["a"], BROKEN)
+        await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
+        await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+        repair = await jobs.desk.run_task(a_request(follower("a"), TaskType.REPAIR))
+
+        await jobs.settled(repair, success())
+
+        assert await jobs.states(LEADER) == {"a": "running", "b": "waiting"}
+        assert await jobs.attempts(LEADER) == {"a": 2, "b": 1}
+        await jobs.tend(LEADER)
+        await jobs.settled(await call(jobs, follower("a")))
+        assert await jobs.states(LEADER) == {"a": "done", "b": "running"}
+
+    async def test_begins_what_had_failed_and_what_that_had_skipped(self, jobs: JobDesk) -> None:
+        await jobs.submit(LEADER, specs(SEED_EXAMPLE))
+        tasks = await jobs.claim()
+        for name in "1235":
+            await jobs.end(tasks, name)
+            tasks |= await jobs.claim()
+        await jobs.end(tasks, "4", fails="4")
+        await jobs.end(tasks, "6")
+        tasks |= await jobs.claim()
+        await jobs.end(tasks, "8")
+        await jobs.settled((await jobs.claim())[LEADER.process_id], BROKEN)
+
+        job, names = await jobs.jobs.retry(LEADER, deadline=None, timeout=None)
+
+        assert (names, job.state, job.retry_count) == (("4",), "running", 1)
+        assert await jobs.states(LEADER) == {
+            **dict.fromkeys("123568", "done"), "4": "running", "7": "waiting", "9": "waiting"
+        }  # fmt: skip
+        again = await jobs.claim()
+        assert (again["4"].task_type, again["4"].attempt) == (TaskType.INIT, 1)
+        await jobs.settled(again["4"])
+        assert {"7", "9"} <= (await jobs.claim()).keys()
