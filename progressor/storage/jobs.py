@@ -213,9 +213,9 @@ class Jobs:
         found = await self._rows_of("count_running", {"counted_max": COUNTED_MAX})
         return tuple(RunningJobs(*row) for row in found)
 
-    async def known_nodes(self, key: ProcessKey) -> Mapping[str, int]:
-        """Read the names of a job's nodes with their ordinals; none: it is no job yet."""
-        found = await self._read("known_nodes", key)
+    async def known_nodes(self, key: ProcessKey, *, after: int = 0) -> Mapping[str, int]:
+        """Read the names of a job's nodes above an ordinal with their ordinals; none: no job yet."""
+        found = await self._read("known_nodes", key, after=after)
         return {row[0]: row[1] for row in found}
 
     async def outcomes(self, key: ProcessKey, bytes_max: int) -> tuple[NodeOutcome, ...] | None:

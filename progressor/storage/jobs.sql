@@ -56,10 +56,11 @@ WHERE (n.slot, n.namespace, n.process_id) = (%(slot)s, %(namespace)s, %(process_
     AND n.ordinal = ANY (%(ordinals)s::integer[]);
 
 -- name: known_nodes
--- The names of all nodes of a job, with their ordinals. Locks: none.
+-- The names of the nodes of a job after an ordinal, with their ordinals. Locks: none.
 SELECT n.name, n.ordinal
 FROM progressor.job_nodes n
-WHERE (n.slot, n.namespace, n.process_id) = (%(slot)s, %(namespace)s, %(process_id)s);
+WHERE (n.slot, n.namespace, n.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)
+    AND n.ordinal > %(after)s;
 
 -- name: list_jobs
 -- Pages through the jobs of a namespace, the youngest first. Collated as the index is. Locks: none.

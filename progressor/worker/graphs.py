@@ -15,6 +15,7 @@ from progressor.domain.intent import Complete, Failed, Intent, Outcome, Rejected
 from progressor.domain.job import StartNodes
 from progressor.domain.process import Leadership, Part, ProcessKey
 from progressor.domain.task import NodeOutcome, NodeState, RunningTask, TaskType
+from progressor.worker.node_names import KnownNodes, NodeNames
 
 OUTCOMES_BYTES_MAX = 32 * 1024 * 1024
 """Results that may go with one task."""
@@ -32,11 +33,8 @@ _UNIMPLEMENTED = 12
 _NO_PART = Part()
 
 
-class Jobs(Protocol):
+class Jobs(KnownNodes, Protocol):
     """What a step needs of storage's jobs."""
-
-    async def known_nodes(self, key: ProcessKey) -> Mapping[str, int]:
-        """Return the ordinals of a job's nodes by their names; none where it leads no job."""
 
     async def outcomes(self, key: ProcessKey, *, bytes_max: int) -> tuple[NodeOutcome, ...] | None:
         """Return how all nodes of a job have ended; None if that is more than so many bytes."""
@@ -52,11 +50,12 @@ class Jobs(Protocol):
         """Return how many nodes a job has, how many are not done, and the first that failed."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Graphs:
     """Reads what a step has to know of a job, and plans what it adds to one."""
 
-    jobs: Jobs
+    def __init__(self, jobs: Jobs) -> None:
+        """Begin without knowing of any job."""
+        self._jobs, self._names = jobs, NodeNames(jobs)
 
     async def handed(self, task: RunningTask, part: Part) -> RunningTask | Outcome:
         """Return a task with what its processor is to know of other nodes.
@@ -67,12 +66,12 @@ class Graphs:
             return await self._lead(task)
         found: Sequence[NodeOutcome] | None
         if task.task_type is TaskType.JOIN:
-            found = await self.jobs.outcomes(task.key, bytes_max=OUTCOMES_BYTES_MAX)
+            found = await self._jobs.outcomes(task.key, bytes_max=OUTCOMES_BYTES_MAX)
             reason = "JOIN_TOO_LARGE"
         elif task.task_type is TaskType.INIT and part.options.takes_results:
             assert part.leader is not None, "a node has a leader"
             assert part.node is not None, "a node has a number"
-            found = await self.jobs.inputs(part.leader, part.node, bytes_max=OUTCOMES_BYTES_MAX)
+            found = await self._jobs.inputs(part.leader, part.node, bytes_max=OUTCOMES_BYTES_MAX)
             reason = "RESULTS_TOO_LARGE"
         else:
             return task
@@ -95,7 +94,7 @@ class Graphs:
             action = _scheduled(action)
         known: Mapping[str, int] = {}
         if part.led_by is not None and task.task_type is not TaskType.INIT:
-            known = await self.jobs.known_nodes(task.key)
+            known = await self._names.of(task.process)
         try:
             if len(action.nodes) > _QUICK_MAX:
                 plan = await asyncio.to_thread(plan_nodes, task.key, action, known)
@@ -133,7 +132,7 @@ class Graphs:
 
     async def _decide(self, task: RunningTask) -> Outcome:
         try:
-            count, missing, failed = await self.jobs.failures(task.key, limit=NAMED_MAX)
+            count, missing, failed = await self._jobs.failures(task.key, limit=NAMED_MAX)
         except job_errors.JobNotFoundError as error:
             # Removed since it was claimed, and the lease with it: nothing of this will be written.
             return Failed(code=_ABORTED, reason=error.reason, message=str(error), retryable=True)

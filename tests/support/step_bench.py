@@ -48,7 +48,8 @@ class HeardAftermath:
 class RefusedJobs:
     """Jobs of which PostgreSQL can read nothing."""
 
-    async def known_nodes(self, _key: ProcessKey) -> Mapping[str, int]:
+    async def known_nodes(self, _key: ProcessKey, *, after: int) -> Mapping[str, int]:
+        del after
         message = "its page is broken"
         raise errors.StorageRefusedError(message)
 

@@ -45,9 +45,9 @@ class FakeJobs:
         self._known, self._outcomes, self._failures = known, outcomes, failures
         self.asked: list[object] = []
 
-    async def known_nodes(self, key: ProcessKey) -> Mapping[str, int]:
-        self.asked.append(key)
-        return self._known
+    async def known_nodes(self, key: ProcessKey, *, after: int) -> Mapping[str, int]:
+        self.asked.append((key, after))
+        return {name: ordinal for name, ordinal in self._known.items() if ordinal > after}
 
     async def outcomes(self, key: ProcessKey, *, bytes_max: int) -> tuple[NodeOutcome, ...] | None:
         self.asked.append((key, bytes_max))
