@@ -1,5 +1,6 @@
 -- Goes on with a failed job whose leader was brought back, or is by this; a deadline that has passed is
--- none any more. Where all its nodes have ended, the leader is told so again.
+-- none any more. Where all its nodes have ended, the leader is told so again. The node that the leader is
+-- itself, of a job above, is left to tend_job: whose lock that takes is not known below.
 -- Locks: none of its own; the caller has locked the leader.
 -- Returns: nothing.
 CREATE FUNCTION resume_job(
@@ -19,13 +20,18 @@ SET enable_mergejoin = off
 SET jit = off
 AS $$
 DECLARE
+    v_follows    boolean;
     v_unfinished integer;
 BEGIN
+    SELECT p.leader_id IS NOT NULL
+    INTO v_follows
+    FROM processes p
+    WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
     UPDATE jobs j
     SET state = 'running', detail = NULL, ended_at = NULL, updated_at = p_now,
         deadline_at = CASE WHEN j.deadline_at > p_now THEN j.deadline_at END,
         join_task_id = NULL, revision = j.revision + 1,
-        untended_at = CASE WHEN j.ready > 0 THEN p_now END
+        untended_at = CASE WHEN j.ready > 0 OR v_follows THEN p_now END
     WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
         AND j.state = 'failed'
     RETURNING j.waiting + j.ready + j.running INTO v_unfinished;

@@ -1,8 +1,9 @@
 -- Does a batch of what no settlement does for a job: starts ready nodes with constraints, or, once the job
--- has ended, stops its followers. Where nothing of that is left, the job is tended.
+-- has ended, stops its followers; and where it was brought back from below, reopens the node that its leader
+-- is of a job above. Where nothing of that is left, the job is tended.
 -- The keys are looked up before they are locked, and what they are about is looked at again after.
 -- p_after: the ordinal up to which nodes have been looked at.
--- Locks: the leader and the followers, in key order; followers that are new are inserted in key order; then
+-- Locks: the leader, the one that it follows, and the followers, in key order; followers that are new are inserted in key order; then
 -- as settle_gates.
 -- Returns: what halt_processes returns; then a row with a verdict: tended; more, from `ordinal` on; again, since
 -- the job has moved meanwhile; and how many nodes were started, and stopped, and what of gates is told.
@@ -68,6 +69,11 @@ BEGIN
         FROM (
             SELECT p_slot AS slot, p_namespace AS namespace, p_process_id AS process_id
             UNION
+            SELECT p.leader_slot, p.leader_namespace, p.leader_id
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
+                AND p.leader_id IS NOT NULL
+            UNION
             SELECT n.follower_slot, n.follower_namespace, n.follower_id
             FROM unnest(v_ordinals) AS o (ordinal)
             CROSS JOIN LATERAL (
@@ -105,6 +111,16 @@ BEGIN
     END IF;
 
     IF v_job.state = 'running' THEN
+        PERFORM reopen_node(
+            v_now, p_replica_id, n.slot, n.namespace, n.process_id, n.ordinal)
+        FROM processes p
+        JOIN job_nodes n
+            ON (n.slot, n.namespace, n.process_id, n.ordinal)
+                = (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
+            AND (n.follower_slot, n.follower_namespace, n.follower_id)
+                = (p.slot, p.namespace, p.process_id)
+        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
+            AND p.status = 'running';
         SELECT g.told, g.started
         INTO told, started
         FROM start_gated_nodes(

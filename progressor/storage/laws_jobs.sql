@@ -111,7 +111,8 @@ WHERE j.state = 'running'
 -- name: nodes_say_what_their_followers_do
 -- The settlement that ends a follower ends its node, the one that starts it says running, and what reopens
 -- it reopens its node; removing it ends its node too. A node may fail without a follower, with an error,
--- and run with one in error whose timer is run again.
+-- and run with one in error whose timer is run again. One whose follower leads a job that was brought back
+-- from below is reopened when that is tended.
 SELECT n.namespace, n.process_id,
     concat('node ', n.ordinal, ' (', n.name, ') is ', n.state, ', and its follower ', n.follower_namespace,
         '/', n.follower_id, ' is ', coalesce(f.status::text, 'not there')) AS detail
@@ -134,6 +135,14 @@ LEFT JOIN LATERAL (
     OFFSET 0
 ) f ON true
 LEFT JOIN LATERAL (
+    SELECT u.untended_at
+    FROM progressor.jobs u
+    WHERE (u.slot, u.namespace, u.process_id)
+            = (n.follower_slot, n.follower_namespace, n.follower_id)
+        AND u.state = 'running'
+    OFFSET 0
+) u ON n.state IN ('failed', 'cancelled') AND f.status = 'running'
+LEFT JOIN LATERAL (
     SELECT s.task_id
     FROM progressor.schedule s
     WHERE (s.slot, s.namespace, s.process_id)
@@ -151,6 +160,7 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) w ON n.state = 'running' AND f.status = 'error'
 WHERE j.state = 'running'
+    AND u.untended_at IS NULL
     AND CASE n.state
         WHEN 'running' THEN
             (f.status IN ('init', 'running') OR w.task_id IS NOT NULL) IS NOT TRUE
@@ -348,7 +358,8 @@ WHERE (e.before, e.behind) <> (1, 1) OR e.source = e.target
 
 -- name: followers_at_work_are_nodes_that_run
 -- Deep. Of a job that runs: whoever follows it and has not ended is one of its nodes, which runs. That of a
--- job that is gone, or has ended, is stopped when it ends its step.
+-- job that is gone, or has ended, is stopped when it ends its step; one that leads a job which was brought
+-- back from below is told of when that is tended.
 SELECT p.namespace, p.process_id,
     concat('the process is ', p.status, ', and follows node ', p.node, ' of ', p.leader_namespace, '/',
         p.leader_id, ', which is ', coalesce(n.state::text, 'not there')) AS detail
@@ -365,6 +376,13 @@ WHERE p.leader_id IS NOT NULL
     AND n.state IS DISTINCT FROM 'running'
     -- Else its leader led an earlier job, and was removed; those who run then are stopped one by one.
     AND p.created_at >= j.created_at
+    AND NOT EXISTS (
+        SELECT
+        FROM progressor.jobs u
+        WHERE (u.slot, u.namespace, u.process_id) = (p.slot, p.namespace, p.process_id)
+            AND u.state = 'running'
+            AND u.untended_at IS NOT NULL
+    )
     AND NOT EXISTS (
         SELECT
         FROM progressor.orphans o

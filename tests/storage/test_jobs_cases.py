@@ -21,6 +21,7 @@ from tests.support.jobs_storage import DONE, JobDesk, job_desk
 from tests.support.laws import broken_laws
 from tests.support.storage import (
     BROKEN,
+    NO_TIME,
     UNREACHABLE,
     create_namespace,
     empty,
@@ -266,6 +267,36 @@ class TestNested:
             assert list(tasks) == [name]
             await jobs.settled(tasks[name])
         assert await jobs.states(LEADER) == {"a": "done", "b": "done"}
+
+    @pytest.mark.parametrize("outermost_ends", [True, False])
+    async def test_a_repair_in_the_innermost_one_reopens_the_nodes_of_all_above(
+        self, jobs: JobDesk, outermost_ends: bool
+    ) -> None:
+        await jobs.submit(LEADER, nodes(a="", b="a", c=""))
+        tasks = await jobs.claim()
+        await jobs.settled(tasks["a"], success(StartNodes(nodes=nodes(x=""))))
+        inner = follower("a")
+        innermost = follower("x", inner)
+        x = (await jobs.claim())["x"]
+        await jobs.settled(x, success(StartNodes(nodes=nodes(z=""))))
+        await jobs.settled((await jobs.claim())["z"], BROKEN)
+        for _ in range(2):
+            await self.join_breaks(jobs)
+        assert await jobs.states(LEADER) == {"a": "failed", "b": "skipped", "c": "running"}
+        if outermost_ends:
+            await jobs.settled(tasks["c"])
+            await self.join_breaks(jobs)
+
+        await jobs.desk.processes.simple_repair(follower("z", innermost))
+        for leader in (innermost, inner, LEADER):
+            await jobs.tend(leader)
+
+        assert await jobs.states(innermost) == {"z": "running"}
+        assert await jobs.states(inner) == {"x": "running"}
+        assert {**await jobs.states(LEADER), "c": "running"} == {
+            "a": "running", "b": "waiting", "c": "running",
+        }  # fmt: skip
+        assert await jobs.jobs.find_untended(age=NO_TIME, limit=10) == ()
 
     async def test_a_retry_of_the_inner_one_reopens_its_node(self, jobs: JobDesk) -> None:
         inner = await self.nested(jobs)
