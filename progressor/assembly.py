@@ -10,6 +10,7 @@ import random
 from progressor import errors
 from progressor.clock import Clock, SystemClock
 from progressor.config import Config
+from progressor.domain.job import JobState
 from progressor.domain.process import ProcessKey
 from progressor.domain.replica import CREWS_MAX, Crew, Load
 from progressor.domain.task import TaskError
@@ -142,6 +143,7 @@ class Assembly:
             pool=pool, functions=self.functions, clock=self._clock, replica_id=self._replica_id,
             statement_timeout=config.database.statement_timeout, patience=config.gates.patience,
             on_promoted=self._promoted, on_cancelled=self._stopped, on_untended=self._untended,
+            on_ended=self._ended,
         )  # fmt: skip
 
     def _stopped(self, key: ProcessKey, task: Cancelled, error: TaskError) -> None:
@@ -149,6 +151,9 @@ class Assembly:
 
     def _untended(self, key: ProcessKey) -> None:
         self._tending.add(key)
+
+    def _ended(self, key: ProcessKey, state: JobState) -> None:
+        self._metrics.jobs_ended.add(1, (key.namespace, state))
 
     def _heard_of_jobs(self, news: JobNews) -> None:
         self._tending.heard(news)
@@ -283,7 +288,7 @@ class Assembly:
     def _launches_on(self, firings: Firings) -> Launches:
         return Launches(
             firings=firings, schedules=self.schedules, requests=self.intake, jobs=self.jobs,
-            observers=self._observers, metrics=self._metrics,
+            observers=self._observers, metrics=self._metrics, tracing=self._telemetry.tracing,
         )  # fmt: skip
 
     def _build_gauges(self) -> None:

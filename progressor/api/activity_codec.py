@@ -91,6 +91,14 @@ def _queue(queue: Queue) -> pb.NamespaceQueue:
         available_age=_age(queue.available, queue.available_seconds),
         held_count=queue.held,
         full_gate_count=queue.full_gates,
+        job_count=queue.jobs,
+        waiting_node_count=queue.waiting_nodes,
+        ready_node_count=queue.ready_nodes,
+        running_node_count=queue.running_nodes,
+        failed_node_count=queue.failed_nodes,
+        schedule_count=queue.schedules,
+        paused_schedule_count=queue.paused_schedules,
+        late_schedule_count=queue.late_schedules,
     )
 
 

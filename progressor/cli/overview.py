@@ -91,6 +91,14 @@ class Totals:
     available_count: int | None
     held_count: int | None
     full_gate_count: int | None
+    job_count: int | None
+    waiting_node_count: int | None
+    ready_node_count: int | None
+    running_node_count: int | None
+    failed_node_count: int | None
+    schedule_count: int | None
+    paused_schedule_count: int | None
+    late_schedule_count: int | None
 
     @property
     def has_constraints(self) -> bool:
@@ -251,7 +259,9 @@ def _totals(
 def _counts(queues: Sequence[NamespaceQueue] | None) -> Mapping[str, int | None]:
     names = (
         "due_count", "timer_count", "retry_count", "behind_count", "run_at_count", "order_count",
-        "gate_count", "available_count", "held_count", "full_gate_count",
+        "gate_count", "available_count", "held_count", "full_gate_count", "job_count",
+        "waiting_node_count", "ready_node_count", "running_node_count", "failed_node_count",
+        "schedule_count", "paused_schedule_count", "late_schedule_count",
     )  # fmt: skip
     if queues is None:
         return dict.fromkeys(names)

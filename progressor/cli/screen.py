@@ -15,12 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from progressor.cli.output import instant_text, one_line, status_text
-from progressor.cli.overview import NamespaceLine, Overview, ReplicaLine
+from progressor.cli.overview import NamespaceLine, Overview, ReplicaLine, Totals
 from progressor.domain.activity import even_share
 from progressor.sdk.activity import NamespaceQueue
 
 SLOWEST_MAX = 5
 """Processors that are shown as the slowest ones."""
+
+_JOBS_MAX = 10_000
+"""Up to which jobs are counted."""
 
 _STALE = dt.timedelta(seconds=10)
 _LATE = dt.timedelta(seconds=1)
@@ -230,7 +233,10 @@ def _head(screen: Screen) -> list[Text]:
     title = Text.assemble(("progressor", "bold"), f" at {screen.address}  ")
     title.append(instant_text(overview.read_at), style="dim")
     away = [] if screen.away is None else [Text(away_text(screen.away), style="bold red")]
-    return [title, *away, working, _waiting(overview), *_constrained(overview)]
+    return [
+        title, *away, working, _waiting(overview), *_constrained(overview), *_jobs(totals),
+        *_schedules(overview),
+    ]  # fmt: skip
 
 
 def _waiting(overview: Overview) -> Text:
@@ -257,6 +263,34 @@ def _constrained(overview: Overview) -> list[Text]:
         line += f", at {_total(overview, 'full_gate_count')} full"
     counted = {head: _total(overview, name) for head, name in _CONSTRAINED.items()} | {"gate": line}
     return [_facts(*counted.items(), ("held", _total(overview, "held_count")))]
+
+
+def _jobs(totals: Totals) -> list[Text]:
+    if not totals.job_count:
+        return []
+    counts = {
+        "waiting": totals.waiting_node_count,
+        "ready": totals.ready_node_count,
+        "running": totals.running_node_count,
+        "failed": totals.failed_node_count,
+    }
+    # Counted in all namespaces together, so not by the limit that is for each.
+    jobs = _count(totals.job_count, is_exact=totals.job_count < _JOBS_MAX)
+    nodes = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
+    return [_facts(("jobs", jobs), ("nodes", nodes or "0"))]
+
+
+def _schedules(overview: Overview) -> list[Text]:
+    totals = overview.totals
+    if not (totals.schedule_count or totals.paused_schedule_count):
+        return []
+    found = _facts(
+        ("schedules", _total(overview, "schedule_count")),
+        ("paused", _total(overview, "paused_schedule_count")),
+    )
+    if totals.late_schedule_count:
+        found.append(f"   late {_total(overview, 'late_schedule_count')}", style="bold red")
+    return [found]
 
 
 def _total(overview: Overview, name: str) -> str:

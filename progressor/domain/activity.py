@@ -22,6 +22,10 @@ class Queue:
     is none; that what has an instant waits for it is as it should be.
 
     ``held`` places of gates are taken, and ``full_gates`` have none left for those in their lines.
+
+    ``jobs`` run, with so many nodes that wait for others, are ready, run, or have failed.
+    ``schedules`` have a next instant, besides those that are paused; ``late_schedules`` of them
+    were due some seconds ago.
     """
 
     namespace: str
@@ -41,6 +45,14 @@ class Queue:
     available_seconds: float = 0.0
     held: int = 0
     full_gates: int = 0
+    jobs: int = 0
+    waiting_nodes: int = 0
+    ready_nodes: int = 0
+    running_nodes: int = 0
+    failed_nodes: int = 0
+    schedules: int = 0
+    paused_schedules: int = 0
+    late_schedules: int = 0
 
     @property
     def has_constraints(self) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from progressor import errors
+from progressor.domain.job import JobState
 from progressor.domain.process import ProcessKey
 from progressor.settings.sections import Scanner
 from progressor.storage.backoff import Backoff, steady
@@ -124,6 +125,8 @@ class JobScan:
             yield (name, "waiting"), each.waiting
             yield (name, "ready"), each.ready
             yield (name, "running"), each.running
+            yield (name, "failed"), each.failed
+            yield (name, "skipped"), each.skipped
 
     async def _tend(self, key: ProcessKey) -> bool:
         """Tend a job; tell whether nothing is left."""
@@ -136,5 +139,6 @@ class JobScan:
 
     def _count_overdue(self, key: ProcessKey) -> None:
         self.metrics.jobs_overdue.add(1, (key.namespace,))
+        self.metrics.jobs_ended.add(1, (key.namespace, JobState.FAILED))
         self.observers.tell("job_overdue", job=key)
         _log.info("job overdue", extra={"namespace": key.namespace, "process_id": key.process_id})

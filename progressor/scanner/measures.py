@@ -9,7 +9,7 @@ from progressor.domain.task import TIMER_TYPES, TaskType
 from progressor.storage.claims import Claimed
 from progressor.storage.replicas import Zombie
 from progressor.telemetry.metrics import Metrics
-from progressor.worker.measures import MILLISECONDS, SETTLEMENT_NAMES
+from progressor.worker.measures import MILLISECONDS, SETTLEMENT_NAMES, count_ends
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,3 +48,5 @@ class ScanMeasures:
         metrics.zombie_collection.record(seconds * MILLISECONDS, (namespace, task_type))
         metrics.zombies_collected.add(1, (namespace, zombie.cause, policy, name))
         metrics.settled.add(1, (namespace, task_type, name))
+        if zombie.part is not None:
+            count_ends(metrics, zombie.key, zombie.part, task_type, settlement)

@@ -78,6 +78,11 @@ class NamespaceQueue:
 
     ``held_count`` places of gates are taken, and ``full_gate_count`` gates have none left for their
     lines.
+
+    ``job_count`` jobs run, of 10,000 at most in all namespaces, with so many nodes that wait for
+    others, are ready but not started, run, or have failed. ``schedule_count`` schedules have an
+    instant to come, ``late_schedule_count`` of them one that was due more than 5 s ago; others are
+    paused.
     """
 
     namespace: str
@@ -97,6 +102,14 @@ class NamespaceQueue:
     available_age: dt.timedelta | None = None
     held_count: int = 0
     full_gate_count: int = 0
+    job_count: int = 0
+    waiting_node_count: int = 0
+    ready_node_count: int = 0
+    running_node_count: int = 0
+    failed_node_count: int = 0
+    schedule_count: int = 0
+    paused_schedule_count: int = 0
+    late_schedule_count: int = 0
 
     @property
     def worker_age(self) -> dt.timedelta | None:
@@ -282,6 +295,14 @@ def _queue(message: pb.NamespaceQueue) -> NamespaceQueue:
         available_age=_age(message, "available_age"),
         held_count=message.held_count,
         full_gate_count=message.full_gate_count,
+        job_count=message.job_count,
+        waiting_node_count=message.waiting_node_count,
+        ready_node_count=message.ready_node_count,
+        running_node_count=message.running_node_count,
+        failed_node_count=message.failed_node_count,
+        schedule_count=message.schedule_count,
+        paused_schedule_count=message.paused_schedule_count,
+        late_schedule_count=message.late_schedule_count,
     )
 
 

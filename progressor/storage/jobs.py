@@ -15,7 +15,7 @@ from typing import Any, LiteralString
 from progressor import errors, job_errors
 from progressor.clock import Clock
 from progressor.domain import answer
-from progressor.domain.job import Job, Node
+from progressor.domain.job import Job, JobState, Node
 from progressor.domain.job_view import JobFilter, JobPage
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import NodeOutcome, TaskError
@@ -51,10 +51,15 @@ _RETRIED = "a retry of its job begins it again"  # as halt_busy says it
 
 OnCancelled = Callable[[ProcessKey, Cancelled, TaskError], None]
 OnUntended = Callable[[ProcessKey], None]
+OnEnded = Callable[[ProcessKey, JobState], None]
 
 
 def tell_nobody(_key: ProcessKey, _task: Cancelled, _error: TaskError) -> None:
     """Leave callers to the slow round."""
+
+
+def count_none(_key: ProcessKey, _state: JobState) -> None:
+    """Leave uncounted that a job has ended."""
 
 
 def leave_to_the_scan(_key: ProcessKey) -> None:
@@ -72,13 +77,15 @@ class Tended:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunningJobs:
-    """How many jobs of a namespace run, and how many of their nodes have not ended."""
+    """How many jobs of a namespace run, and how many of their nodes are in which state."""
 
     namespace: str
     jobs: int
     waiting: int
     ready: int
     running: int
+    failed: int
+    skipped: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,11 +112,13 @@ class Jobs:
         on_promoted: OnPromoted = ignore,
         on_cancelled: OnCancelled = tell_nobody,
         on_untended: OnUntended = leave_to_the_scan,
+        on_ended: OnEnded = count_none,
     ) -> None:
         """Open nothing.
 
         ``on_promoted`` hears what the writes tell of gates and of tasks that are due,
-        ``on_cancelled`` of tasks that will never run, ``on_untended`` of jobs for `tend`.
+        ``on_cancelled`` of tasks that will never run, ``on_untended`` of jobs for `tend`,
+        ``on_ended`` of jobs that `cancel` has ended.
         """
         self._pool = pool
         self._clock = clock
@@ -119,6 +128,7 @@ class Jobs:
         self._on_promoted = on_promoted
         self._on_cancelled = on_cancelled
         self._on_untended = on_untended
+        self._on_ended = on_ended
         self._cancel_job = functions.call("cancel_job", arguments=7)
         self._retry_job = functions.call("retry_job", arguments=8)
         self._tend_job = functions.call("tend_job", arguments=8)
@@ -269,7 +279,11 @@ class Jobs:
         for _, *halted in told:
             self._heard(halted, error)
         self._on_untended(key)
-        return await self.counts(key)
+        job = await self.counts(key)
+        # One that is a node of another has failed, and may have been brought back by now.
+        is_cancelled = job.state is JobState.CANCELLED
+        self._on_ended(key, JobState.CANCELLED if is_cancelled else JobState.FAILED)
+        return job
 
     async def retry(
         self, key: ProcessKey, *, deadline: dt.datetime | None, timeout: dt.timedelta | None

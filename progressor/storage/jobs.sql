@@ -160,11 +160,12 @@ WHERE d.duty = n.duty
 RETURNING d.begun_at;
 
 -- name: count_running
--- Jobs that run, of each namespace, and their nodes that have not ended. Locks: none.
+-- Jobs that run, of each namespace, and their nodes but for those that are done or cancelled. Locks:
+-- none.
 SELECT j.namespace, count(*)::integer, sum(j.waiting)::integer, sum(j.ready)::integer,
-    sum(j.running)::integer
+    sum(j.running)::integer, sum(j.failed)::integer, sum(j.skipped)::integer
 FROM (
-    SELECT j.namespace, j.waiting, j.ready, j.running
+    SELECT j.namespace, j.waiting, j.ready, j.running, j.failed, j.skipped
     FROM progressor.jobs j
     WHERE j.state = 'running'
     LIMIT %(counted_max)s

@@ -25,6 +25,12 @@ ROWS_MAX = 100_000
 PostgreSQL takes 30 ms to count as many timers, half a second where they are retries.
 """
 
+JOBS_MAX = 10_000
+"""Up to which running jobs are counted, in all namespaces together."""
+
+LATE_AFTER = dt.timedelta(seconds=5)
+"""How long ago a schedule was due that nobody has fired, to be late."""
+
 PAUSE = dt.timedelta(seconds=2)
 """From one count of a watch to the next, at the least."""
 
@@ -78,6 +84,8 @@ class Queues:
             "now": self._clock.pinned(),
             "namespace": arrays.TextColumn(namespaces),
             "limit": limit,
+            "jobs_max": JOBS_MAX,
+            "late_after": LATE_AFTER,
         }
         async with (
             connection_of(self._pool) as connection,
@@ -104,6 +112,14 @@ class Queues:
                 available_seconds=row[14] or 0.0,
                 held=row[15],
                 full_gates=row[16],
+                jobs=row[17],
+                waiting_nodes=row[18],
+                ready_nodes=row[19],
+                running_nodes=row[20],
+                failed_nodes=row[21],
+                schedules=row[22],
+                paused_schedules=row[23],
+                late_schedules=row[24],
             )
             for row in found
         )

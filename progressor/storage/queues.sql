@@ -5,7 +5,8 @@
 -- oldest was due; since the first attempt of the oldest of the hundred retries with most attempts;
 -- since the request behind with the lowest id was admitted, or a timer there was due. Whoever has
 -- constraints: since it came to wait for what it waits for. And places of gates that are held, and gates
--- that are full with a line.
+-- that are full with a line. And jobs that run, with their nodes, up to jobs_max in all namespaces; and
+-- schedules, up to the limit: those that have a next instant, that are paused, and that were due late_after ago.
 --
 -- Each count ends with the limit, and reads what it counts by an index; running is read once, for all
 -- namespaces: it is as short as there are workers. Of tasks a hundred rows are read for the retries,
@@ -17,6 +18,19 @@ WITH held AS MATERIALIZED (
     SELECT r.namespace, array_agg(r.slot) AS slots, array_agg(r.process_id) AS process_ids
     FROM progressor.running r
     GROUP BY r.namespace
+),
+jobs AS MATERIALIZED (
+    SELECT j.namespace, count(*) AS job_count, sum(j.waiting) AS waiting_count,
+        sum(j.ready) AS ready_count, sum(j.running) AS running_count,
+        sum(j.failed) AS failed_count
+    FROM (
+        SELECT j.namespace, j.waiting, j.ready, j.running, j.failed
+        FROM progressor.jobs j
+        WHERE j.state = 'running'
+        ORDER BY j.slot, j.namespace, j.process_id
+        LIMIT %(jobs_max)s
+    ) j
+    GROUP BY j.namespace
 )
 SELECT n.namespace, due.task_count, extract(epoch FROM clock.now - due.oldest_at)::float8,
     least(ahead.task_count - retries.unconstrained_count + gated.timer_count, %(limit)s),
@@ -28,10 +42,14 @@ SELECT n.namespace, due.task_count, extract(epoch FROM clock.now - due.oldest_at
     gated.order_count, extract(epoch FROM clock.now - gated.order_since)::float8,
     gated.gate_count, extract(epoch FROM clock.now - gated.gate_since)::float8,
     available.task_count, extract(epoch FROM clock.now - available.oldest_at)::float8,
-    places.held_count, places.full_count
+    places.held_count, places.full_count,
+    coalesce(jobs.job_count, 0), coalesce(jobs.waiting_count, 0), coalesce(jobs.ready_count, 0),
+    coalesce(jobs.running_count, 0), coalesce(jobs.failed_count, 0),
+    schedules.active_count, schedules.paused_count, schedules.late_count
 FROM (SELECT coalesce(%(now)s, clock_timestamp()) AS now) clock
 CROSS JOIN unnest(%(namespace)s::text[]) AS n (namespace)
 LEFT JOIN held ON held.namespace = n.namespace
+LEFT JOIN jobs ON jobs.namespace = n.namespace
 CROSS JOIN LATERAL (
     SELECT (
         SELECT g.namespace
@@ -293,3 +311,14 @@ CROSS JOIN LATERAL (
         ) g
     ) AS full_count
 ) places
+CROSS JOIN LATERAL (
+    SELECT count(s.next_at) AS active_count, count(*) FILTER (WHERE s.paused) AS paused_count,
+        count(*) FILTER (WHERE s.next_at < clock.now - %(late_after)s) AS late_count
+    FROM (
+        SELECT s.paused, s.next_at
+        FROM progressor.schedules s
+        WHERE s.namespace COLLATE "C" = n.namespace
+        ORDER BY s.namespace COLLATE "C", s.schedule_id COLLATE "C"
+        LIMIT %(limit)s
+    ) s
+) schedules

@@ -46,6 +46,8 @@ class Metrics:
         self.gates_scan_found = _counter("gates_scan_found")
         self.jobs_running = _gauge("jobs_running")
         self.job_nodes = _gauge("job_nodes")
+        self.jobs_ended = _counter("jobs_ended")
+        self.job_nodes_ended = _counter("job_nodes_ended")
         self.jobs_overdue = _counter("jobs_overdue")
         self.nodes_tended = _counter("nodes_tended")
         self.jobs_recovered = _counter("jobs_recovered")

@@ -46,8 +46,8 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         # The ancestor's.
         "calls_scanning": _duration(
             "progressor_calls_scanning_duration_ms",
-            "A claim of due requests (init, call, notify, repair), told once for each namespace "
-            "and type in it; a look of the safety net that finds nothing counts as call.",
+            "A claim of due requests (init, call, notify, repair) and joins, told once for each "
+            "namespace and type in it; a look of the safety net that finds nothing counts as call.",
         ),
         "timers_scanning": _duration(
             "progressor_timers_scanning_duration_ms",
@@ -164,8 +164,23 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         ),
         "job_nodes": _gauge(
             "progressor_job_nodes", "{node}",
-            "Nodes of these that have not ended. state: waiting (for others), ready (for room), "
-            "running.",
+            "Nodes of these. state: waiting (for others), ready (for room), running; failed, and "
+            "skipped because of one that has.",
+            "namespace", "state",
+        ),
+        "jobs_ended": _counter(
+            "progressor_jobs_ended", "{job}",
+            "Jobs that this replica has ended: by a step of the leader, at the deadline, or since "
+            "it was asked to. state: done, failed, cancelled. One that goes on after it had "
+            "failed is told again when it ends again; one that is stopped with the job that it is "
+            "a node of is left out.",
+            "namespace", "state",
+        ),
+        "job_nodes_ended": _counter(
+            "progressor_job_nodes_ended", "{node}",
+            "Nodes that have ended by a step that this replica has settled, once for each such "
+            "step. state: done, failed. namespace: of the job. Those left out that ended by no "
+            "step: skipped, cancelled, or such as could not be started.",
             "namespace", "state",
         ),
         "jobs_overdue": _counter(
@@ -310,6 +325,7 @@ STEP = "progressor.step"
 CLAIM = "progressor.claim"
 SETTLE = "progressor.settle"
 COLLECT = "progressor.collect"
+FIRE = "progressor.fire"
 
 SPANS: Mapping[str, str] = MappingProxyType(
     {
@@ -323,6 +339,9 @@ SPANS: Mapping[str, str] = MappingProxyType(
         "spans go below.",
         SETTLE: "The outcome is written, its wait for a batch in it.",
         COLLECT: "A lost lease is found and settled.",
+        FIRE: "A schedule fires, or would have: the transaction that decides it and starts what it "
+        "starts, many at once. That is told by its attributes; its steps are no part of this "
+        "trace. Left out what is as it was, as of one that is queued.",
     }
 )
 """By name, a sentence for each."""
@@ -340,6 +359,8 @@ NEXT_TASK_ID = "progressor.next_task_id"
 RETRY_DELAY = "progressor.retry_delay_ms"
 REJECTED = "progressor.rejected"
 CAUSE = "progressor.cause"
+SCHEDULE_ID = "progressor.schedule_id"
+INSTANT = "progressor.instant"
 SPENT = (
     "progressor.spent.time_us",
     "progressor.spent.order_us",
@@ -365,20 +386,24 @@ DB_PROCEDURE = "db.stored_procedure.name"
 
 ATTRIBUTES: Mapping[str, str] = MappingProxyType(
     {
-        NAMESPACE: "The namespace of the process.",
-        PROCESS_ID: "The id of the process.",
-        TASK_ID: "The id of the task.",
-        TASK_TYPE: "init, call, notify, repair, timeout or remove.",
+        NAMESPACE: "The namespace of the process, or of the schedule.",
+        PROCESS_ID: "The id of the process; of a firing, of what it starts or calls.",
+        TASK_ID: "The id of the task; of a firing, of the one that it has put in line.",
+        TASK_TYPE: "init, call, notify, repair, timeout, remove or join.",
         ATTEMPT: "The number of the attempt, from 1.",
         LATENESS: "From the instant at which a timer, or its retry, was due to the start of its "
-        "step.",
+        "step; of a firing whose time had come, until its transaction.",
         BATCH_WAIT: "How long an admission or a settlement stood in line until it was sent.",
-        VERDICT: "What admission said of the request: accepted, duplicate, process_not_found …",
+        VERDICT: "What admission said of the request: accepted, duplicate, process_not_found …; "
+        "what became of a firing: started, queued, skipped, refused, missed.",
         SETTLEMENT: "What was written: finish, fail, retry, break, remove.",
         NEXT_TASK_ID: "The task of the same process that the worker goes on with.",
         RETRY_DELAY: "For how long the task waits for its next attempt.",
         REJECTED: "The processor refused the request: its own word to the caller, and no failure.",
-        CAUSE: "How the lease was lost: silent, overrun, unknown.",
+        CAUSE: "How the lease was lost: silent, overrun, unknown; why a schedule fired: time, "
+        "trigger, backfill.",
+        SCHEDULE_ID: "The id of the schedule.",
+        INSTANT: "The instant that a firing is for, in UTC: with the schedule, its name.",
         SPENT[0]: "Of a task with constraints, of its life until this attempt began: how long it "
         "waited for an instant, its own or that of its retry. This and the next five add up to "
         "that life, to the microsecond.",

@@ -107,6 +107,11 @@ class Span:
     def admitted(self, admission: Admission) -> None:
         """Note what became of the request."""
 
+    def fired(
+        self, verdict: str, *, late: dt.timedelta | None, task_id: int | None, reason: str | None
+    ) -> None:
+        """Note what became of a firing; `late` where that says something, `reason` of a refusal."""
+
     def ended(self, code: int, *, reason: str = "", is_rejected: bool = False) -> None:
         """Note how a request was answered: a gRPC code, and the reason of an error."""
 
@@ -222,6 +227,18 @@ class Recorded(Span):
         self._span.set_attribute(names.VERDICT, str(admission.verdict))
         if admission.task_id is not None:
             self._span.set_attribute(names.TASK_ID, admission.task_id)
+
+    def fired(
+        self, verdict: str, *, late: dt.timedelta | None, task_id: int | None, reason: str | None
+    ) -> None:
+        """Set the attributes of a firing; one that started nothing for a reason has failed."""
+        self._span.set_attribute(names.VERDICT, verdict)
+        if late is not None:
+            self._span.set_attribute(names.LATENESS, late / _MILLISECOND)
+        if task_id is not None:
+            self._span.set_attribute(names.TASK_ID, task_id)
+        if reason is not None:
+            self.fail(reason)
 
     def ended(self, code: int, *, reason: str = "", is_rejected: bool = False) -> None:
         """Set the status of an RPC."""

@@ -15,6 +15,9 @@ not traced costs next to nothing. A story without a context is not told.
         progressor.step                         the timer's: a child, and linked as well
       progressor.collect                        attempt 2 was lost with its replica
       progressor.step, attempt 3
+
+    progressor.v1.ScheduleService/TriggerSchedule
+      progressor.fire                           a story of its own where it was time
 """
 
 import datetime as dt
@@ -44,6 +47,7 @@ from progressor.telemetry.spans import (
 
 _ADMIT_STARTS = {**POSTGRESQL, names.DB_PROCEDURE: "admit_starts"}
 _ADMIT_REQUESTS = {**POSTGRESQL, names.DB_PROCEDURE: "admit_requests"}
+_FIRE_SCHEDULES = {**POSTGRESQL, names.DB_PROCEDURE: "fire_schedules"}
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _MILLISECOND = dt.timedelta(milliseconds=1)
@@ -157,6 +161,46 @@ class Tracing:
         attributes = {**_subject_of(zombie), names.CAUSE: cause, **SETTLE_TASKS}
         parent = _parent(zombie.trace_context)
         span = self._tracer.start_span(names.COLLECT, parent, trace.SpanKind.CLIENT, attributes)
+        return Recorded(self._tracer, span)
+
+    def firing(
+        self,
+        process: ProcessKey,
+        schedule_id: str,
+        instant: dt.datetime,
+        *,
+        cause: str,
+        by_request: bool,
+    ) -> Span:
+        """Begin to fire a schedule: where a request has it done, if that is traced; else by ratio.
+
+        Args:
+            process: What it starts or calls, if it does.
+            schedule_id: Of the same namespace.
+            instant: What it is for.
+            cause: Why it fires.
+            by_request: The request is being served here and now.
+        """
+        if self._tracer is None:
+            return UNTRACED
+        if by_request:
+            request = trace.get_current_span()
+            if not request.is_recording():
+                return UNTRACED
+            parent = trace.set_span_in_context(request, contexts.Context())
+        elif self._chance() < self._ratio:
+            parent = contexts.Context()
+        else:
+            return UNTRACED
+        attributes = {
+            names.NAMESPACE: process.namespace,
+            names.PROCESS_ID: process.process_id,
+            names.SCHEDULE_ID: schedule_id,
+            names.INSTANT: instant.isoformat(),
+            names.CAUSE: cause,
+            **_FIRE_SCHEDULES,
+        }
+        span = self._tracer.start_span(names.FIRE, parent, trace.SpanKind.CLIENT, attributes)
         return Recorded(self._tracer, span)
 
 

@@ -444,6 +444,14 @@ class NamespaceQueue(_message.Message):
     AVAILABLE_AGE_FIELD_NUMBER: _builtins.int
     HELD_COUNT_FIELD_NUMBER: _builtins.int
     FULL_GATE_COUNT_FIELD_NUMBER: _builtins.int
+    JOB_COUNT_FIELD_NUMBER: _builtins.int
+    WAITING_NODE_COUNT_FIELD_NUMBER: _builtins.int
+    READY_NODE_COUNT_FIELD_NUMBER: _builtins.int
+    RUNNING_NODE_COUNT_FIELD_NUMBER: _builtins.int
+    FAILED_NODE_COUNT_FIELD_NUMBER: _builtins.int
+    SCHEDULE_COUNT_FIELD_NUMBER: _builtins.int
+    PAUSED_SCHEDULE_COUNT_FIELD_NUMBER: _builtins.int
+    LATE_SCHEDULE_COUNT_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     due_count: _builtins.int
     """To which nothing but a free worker is missing."""
@@ -467,6 +475,18 @@ class NamespaceQueue(_message.Message):
     """Places of gates that are held."""
     full_gate_count: _builtins.int
     """Gates that have no place left, and a line."""
+    job_count: _builtins.int
+    """Jobs that run: of 10,000 at most, in all namespaces together."""
+    waiting_node_count: _builtins.int
+    """Nodes of these: that wait for others, are ready but not started, run, have failed."""
+    ready_node_count: _builtins.int
+    running_node_count: _builtins.int
+    failed_node_count: _builtins.int
+    schedule_count: _builtins.int
+    """Schedules with an instant to come."""
+    paused_schedule_count: _builtins.int
+    late_schedule_count: _builtins.int
+    """Of schedule_count, those that were due more than 5 s ago."""
     @_builtins.property
     def due_age(self) -> _duration_pb2.Duration:
         """How long the oldest of these has been due. Absent: there is none."""
@@ -505,10 +525,18 @@ class NamespaceQueue(_message.Message):
         available_age: _duration_pb2.Duration | None = ...,
         held_count: _builtins.int = ...,
         full_gate_count: _builtins.int = ...,
+        job_count: _builtins.int = ...,
+        waiting_node_count: _builtins.int = ...,
+        ready_node_count: _builtins.int = ...,
+        running_node_count: _builtins.int = ...,
+        failed_node_count: _builtins.int = ...,
+        schedule_count: _builtins.int = ...,
+        paused_schedule_count: _builtins.int = ...,
+        late_schedule_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["available_age", b"available_age", "behind_age", b"behind_age", "due_age", b"due_age", "gate_age", b"gate_age", "order_age", b"order_age", "retry_age", b"retry_age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_age", b"available_age", "available_count", b"available_count", "behind_age", b"behind_age", "behind_count", b"behind_count", "due_age", b"due_age", "due_count", b"due_count", "full_gate_count", b"full_gate_count", "gate_age", b"gate_age", "gate_count", b"gate_count", "held_count", b"held_count", "namespace", b"namespace", "order_age", b"order_age", "order_count", b"order_count", "retry_age", b"retry_age", "retry_count", b"retry_count", "run_at_count", b"run_at_count", "timer_count", b"timer_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_age", b"available_age", "available_count", b"available_count", "behind_age", b"behind_age", "behind_count", b"behind_count", "due_age", b"due_age", "due_count", b"due_count", "failed_node_count", b"failed_node_count", "full_gate_count", b"full_gate_count", "gate_age", b"gate_age", "gate_count", b"gate_count", "held_count", b"held_count", "job_count", b"job_count", "late_schedule_count", b"late_schedule_count", "namespace", b"namespace", "order_age", b"order_age", "order_count", b"order_count", "paused_schedule_count", b"paused_schedule_count", "ready_node_count", b"ready_node_count", "retry_age", b"retry_age", "retry_count", b"retry_count", "run_at_count", b"run_at_count", "running_node_count", b"running_node_count", "schedule_count", b"schedule_count", "timer_count", b"timer_count", "waiting_node_count", b"waiting_node_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ that the next one would not do.
 """
 
 import contextlib
+import datetime as dt
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -24,11 +25,14 @@ from progressor.domain.schedule import (
 from progressor.domain.task import TaskType
 from progressor.storage.firings import Done, Firings, Item, Run, fired_of
 from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.spans import UNTRACED, Span
+from progressor.telemetry.tracing import SILENT, Tracing
 from progressor.worker.observer import Observers
 
 _log = logging.getLogger(__name__)
-_MILLISECONDS = 1000.0
+_MILLISECOND = dt.timedelta(milliseconds=1)
 _UNTOLD = frozenset({"changed", "waits", "known"})
+_FAILURES = frozenset({"refused", "missed"})
 _CANCELLED = "SCHEDULE_CANCELLED"
 _ENDS_BY_ITSELF = (
     errors.NamespaceNotFoundError,
@@ -72,7 +76,7 @@ class Schedules(Protocol):
 class Launches:
     """Fires schedules."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  a composition root's business
         self,
         *,
         firings: Firings,
@@ -81,6 +85,7 @@ class Launches:
         jobs: Jobs,
         observers: Observers,
         metrics: Metrics,
+        tracing: Tracing = SILENT,
     ) -> None:
         """Take the firings, and whoever ends what an earlier one has started."""
         self._firings = firings
@@ -89,14 +94,25 @@ class Launches:
         self._jobs = jobs
         self._observers = observers
         self._metrics = metrics
+        self._tracing = tracing
 
     async def fire(self, items: Sequence[Item]) -> tuple[Done, ...]:
         """Fire a batch of one kind; raises as `Firings.fire`."""
         for item in items:
             if item.policy is OverlapPolicy.CANCEL_PREVIOUS:
                 await self._cancel_previous(item)
-        done = await self._firings.fire(items)
-        self._tell(done)
+        spans = [self._span(item) for item in items]
+        try:
+            done = await self._firings.fire(items)
+        except (errors.StorageConflictError, errors.StorageLockedError):
+            # Nothing was done, and nothing is told: spans that never end are forgotten.
+            raise
+        except errors.StorageError as error:
+            for span in spans:
+                span.fail(error.reason)
+                span.end()
+            raise
+        self._tell(done, spans)
         return done
 
     async def trigger(
@@ -150,8 +166,20 @@ class Launches:
         except job_errors.JobNotFoundError:
             await self._requests.halt(run.process, _CANCELLED)
 
-    def _tell(self, done: Iterable[Done]) -> None:
-        for each in done:
+    def _span(self, item: Item) -> Span:
+        if not self._tracing.is_on:
+            return UNTRACED
+        instant = item.upcoming.instant
+        return self._tracing.firing(
+            item.fired.process_at(instant),
+            item.fired.key.schedule_id,
+            instant,
+            cause=item.cause,
+            by_request=item.cause is FiringCause.TRIGGER and not item.was_queued,
+        )
+
+    def _tell(self, done: Iterable[Done], spans: Iterable[Span]) -> None:
+        for each, span in zip(done, spans, strict=True):
             item, verdict = each.item, each.verdict
             key = item.fired.key
             self._observers.tell(
@@ -164,10 +192,13 @@ class Launches:
             if verdict in _UNTOLD:
                 continue
             self._metrics.schedule_firings.add(1, (key.namespace, verdict))
-            if item.due is not None and verdict == "started":
-                late = (each.fired_at - item.upcoming.due_at).total_seconds()
-                self._metrics.schedule_lateness.record(late * _MILLISECONDS, (key.namespace,))
-            if verdict in {"refused", "missed"}:
+            late = None if item.due is None else each.fired_at - item.upcoming.due_at
+            if late is not None and verdict == "started":
+                milliseconds = late / _MILLISECOND
+                self._metrics.schedule_lateness.record(milliseconds, (key.namespace,))
+            span.fired(verdict, late=late, task_id=each.task_id, reason=_failure(each))
+            span.end()
+            if verdict in _FAILURES:
                 facts = {
                     "namespace": key.namespace,
                     "schedule_id": key.schedule_id,
@@ -175,3 +206,8 @@ class Launches:
                     "why": each.reason or verdict,
                 }
                 _log.warning("schedule started nothing", extra=facts)
+
+
+def _failure(done: Done) -> str | None:
+    """Return why a firing started nothing though it should have; None: it did as it should."""
+    return done.reason or done.verdict.upper() if done.verdict in _FAILURES else None

@@ -3,12 +3,14 @@
 import dataclasses
 import datetime as dt
 from collections.abc import Mapping
+from typing import assert_never
 
 from progressor.domain.admission import Import, Request, Verdict
-from progressor.domain.intent import Failed, Outcome, Rejected
-from progressor.domain.process import ProcessKey
+from progressor.domain.intent import Complete, Failed, Outcome, Rejected
+from progressor.domain.job import JobState
+from progressor.domain.process import Part, ProcessKey
 from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement
-from progressor.domain.task import TIMER_TYPES, RunningTask, TaskType
+from progressor.domain.task import TIMER_TYPES, NodeState, RunningTask, TaskType
 from progressor.processor.failures import code_name
 from progressor.storage.settlements import Entry
 from progressor.telemetry.metrics import Metrics
@@ -98,6 +100,8 @@ class StepMeasures:
         self.tallies.settled(namespace)
         if isinstance(settlement, Remove):
             metrics.process_removing.record(milliseconds, (namespace, task_type))
+        if entry.part is not None:
+            count_ends(metrics, entry.key, entry.part, task_type, settlement)
 
     def fenced(self, entry: Entry) -> None:
         """Count a settlement that changed nothing."""
@@ -106,3 +110,42 @@ class StepMeasures:
     def abandoned(self, task: RunningTask) -> None:
         """Count a step that was given up."""
         self.metrics.abandoned.add(1, (task.key.namespace, task.task_type))
+
+
+def count_ends(
+    metrics: Metrics,
+    key: ProcessKey,
+    part: Part,
+    task_type: TaskType,
+    settlement: Settlement,
+) -> None:
+    """Count the node, and the job, that have ended by a settlement which is durable.
+
+    The process's part says it, and no answer of PostgreSQL: so it is right where that was lost, and
+    a batch was written again. A job that is removed with its leader has not ended.
+    """
+    done = _ends_well(settlement)
+    if done is None:
+        return
+    if part.leader is not None:
+        state = NodeState.DONE if done else NodeState.FAILED
+        metrics.job_nodes_ended.add(1, (part.leader.namespace, state))
+    # Until its init has succeeded, whoever is to lead has no job yet.
+    leads = part.led_by is not None and task_type is not TaskType.INIT
+    if leads and not isinstance(settlement, Remove):
+        metrics.jobs_ended.add(1, (key.namespace, JobState.DONE if done else JobState.FAILED))
+
+
+def _ends_well(settlement: Settlement) -> bool | None:
+    """Tell how a process has ended; None: it goes on, or is in error as it was."""
+    match settlement:
+        case Finish(intent):
+            return True if isinstance(intent.action, Complete) else None
+        case Remove():
+            return settlement.error is None
+        case Break():
+            return False
+        case Fail() | Retry():
+            return None
+        case _:
+            assert_never(settlement)

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import psycopg
 import pytest
@@ -79,8 +79,20 @@ async def test_jobs_go_on_where_they_were_and_each_node_is_done_once(
             assert eye.execute(_EVENTS, which).fetchone() == (nodes, nodes)
             joined: dict[str, int] = dict(eye.execute(_JOINS, which).fetchall())
         assert joined == {f"j{number}": 1 for number in range(JOBS)}
+        # Whoever has lost an answer finds its settlement again, and counts it then.
+        await eventually(lambda: ended(replicas, stage.namespace) == (nodes, JOBS))
         assert asked_twice(stage) == []
         assert await asyncio.to_thread(ailments, conninfo) == []
+
+
+def ended(replicas: Sequence[Replica], namespace: str) -> tuple[float, float]:
+    """Return how many nodes and jobs the replicas have counted as done."""
+    counts = [it.engine.metrics for it in replicas]
+    labels = (namespace, "done")
+    return (
+        sum(it.job_nodes_ended.value(labels) for it in counts),
+        sum(it.jobs_ended.value(labels) for it in counts),
+    )
 
 
 async def play(stage: Stage, elsewhere: Client, end: Callable[[], None]) -> None:

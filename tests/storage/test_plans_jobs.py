@@ -8,11 +8,12 @@ import pytest_asyncio
 from progressor.domain.job_view import JobFilter
 from progressor.storage.migrations import migrate
 from progressor.storage.pools import Connection
+from progressor.storage.queues import Queues
 from tests.support.clock import START, ManualClock
 from tests.support.job_seed import NODES_EACH, TABLES, follower_key, leader_key, seed_jobs
 from tests.support.jobs_storage import job_desk
 from tests.support.postgres import Cluster
-from tests.support.storage import NO_TIME, Desk, connect
+from tests.support.storage import NO_TIME, STATEMENT_TIMEOUT, Desk, connect
 from tests.support.storage_reads import reads_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -128,6 +129,22 @@ async def test_it_reads_its_own_job(
 async def test_what_has_not_changed_is_not_read(crowds: Mapping[int, Connection]) -> None:
     read = await reads_of(crowds[MANY], ManualClock(START), changes)
 
+    assert read["job_nodes"].by_index == 0
+
+
+async def test_a_count_of_what_runs_reads_no_job_that_has_ended(
+    crowds: Mapping[int, Connection],
+) -> None:
+    async def count(desk: Desk) -> None:
+        queues = Queues(pool=desk.pool, clock=desk.clock, statement_timeout=STATEMENT_TIMEOUT)
+        [queue] = await queues.count(["orders"])
+        assert queue.jobs > 0
+
+    read = await reads_of(crowds[MANY], ManualClock(START), count)
+
+    for table in TABLES:
+        assert (table, read[table].sequential) == (table, 0)
+    assert read["jobs"].by_index <= MANY // 2
     assert read["job_nodes"].by_index == 0
 
 

@@ -42,6 +42,8 @@ def test_everything_comes_to_the_sdk_as_it_is() -> None:
         due=5, due_seconds=1.5, timers=4, retries=3, retry_seconds=0.5, behind=2, behind_seconds=9,
         run_at=10, order=11, order_seconds=1.25, gate=12, gate_seconds=2.25, available=13,
         available_seconds=3.25, held=14, full_gates=15,
+        jobs=16, waiting_nodes=17, ready_nodes=18, running_nodes=19, failed_nodes=20, schedules=21,
+        paused_schedules=22, late_schedules=23,
     )  # fmt: skip
 
     assert told(
@@ -94,6 +96,14 @@ def test_everything_comes_to_the_sdk_as_it_is() -> None:
                 available_age=seconds(3.25),
                 held_count=14,
                 full_gate_count=15,
+                job_count=16,
+                waiting_node_count=17,
+                ready_node_count=18,
+                running_node_count=19,
+                failed_node_count=20,
+                schedule_count=21,
+                paused_schedule_count=22,
+                late_schedule_count=23,
             ),
         ),
         queues_age=seconds(0.25),

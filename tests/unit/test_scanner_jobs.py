@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 from collections.abc import AsyncIterator
+from typing import Any
 
 from progressor import errors
 from progressor.clock import SystemClock
@@ -65,12 +66,12 @@ class ScriptedJobs:
 class Bench:
     """A scan on scripted jobs."""
 
-    def __init__(self, **answers: object) -> None:
-        self.jobs = ScriptedJobs(**answers)  # type: ignore[arg-type]
+    def __init__(self, **answers: Any) -> None:
+        self.jobs = ScriptedJobs(**answers)
         self.metrics, self.observers = Metrics(), Observers()
         clock = SystemClock()
         agenda = Agenda(clock=clock, horizon=dt.timedelta(seconds=1), size_max=1)
-        nobody: Replies = None  # type: ignore[assignment]
+        nobody: Replies = None  # type: ignore[assignment]  # nobody asks it
         aftermath = Aftermath(replies=nobody, agenda=agenda, replica_id=lambda: 1)
         self.tending = Tending(agenda, aftermath)
         self.scan = JobScan(
@@ -149,6 +150,7 @@ async def test_what_fails_at_its_deadline_is_counted() -> None:
     await bench.scan.scan()
 
     assert counted(bench.metrics.jobs_overdue) == {("orders",): 2}
+    assert counted(bench.metrics.jobs_ended) == {("orders", "failed"): 2}
     assert bench.observers.counts["job_overdue"] == 2
 
 
@@ -173,7 +175,7 @@ async def test_a_healthy_round_counts_nothing() -> None:
 
 @in_virtual_time
 async def test_running_jobs_are_told_until_they_have_ended() -> None:
-    bench = Bench(running=(RunningJobs("orders", 2, 3, 0, 5),))
+    bench = Bench(running=(RunningJobs("orders", 2, 3, 0, 5, 1, 4),))
     bench.scan.observed()
     await bench.scan.count()
     told = counted(bench.metrics.jobs_running), counted(bench.metrics.job_nodes)
@@ -183,6 +185,12 @@ async def test_running_jobs_are_told_until_they_have_ended() -> None:
 
     assert told == (
         {("orders",): 2},
-        {("orders", "waiting"): 3, ("orders", "ready"): 0, ("orders", "running"): 5},
+        {
+            ("orders", "waiting"): 3,
+            ("orders", "ready"): 0,
+            ("orders", "running"): 5,
+            ("orders", "failed"): 1,
+            ("orders", "skipped"): 4,
+        },
     )
     assert counted(bench.metrics.jobs_running) == counted(bench.metrics.job_nodes) == {}

@@ -10,7 +10,7 @@ import pytest
 
 from progressor import errors
 from progressor.domain.policy import ZombiePolicy
-from progressor.domain.process import ProcessKey
+from progressor.domain.process import Part, ProcessKey
 from progressor.domain.settlement import Break, Retry
 from progressor.domain.task import TaskStatus
 from progressor.scanner.measures import ScanMeasures
@@ -142,6 +142,18 @@ async def test_the_caller_of_a_zombie_that_is_given_up_is_told() -> None:
     assert counted(bench.metrics.zombies_collected) == {("orders", "silent", "fail", "break"): 1}
     assert counted(bench.metrics.settled) == {("orders", "call", "break"): 1}
     assert recorded(bench.metrics.zombie_collection) == {("orders", "call"): (1, 0.0)}
+
+
+@in_virtual_time
+async def test_a_zombie_that_is_given_up_ends_its_node() -> None:
+    bench = Bench()
+    bench.namespaces.by_name["orders"] = make_namespace(zombie_policy=ZombiePolicy.FAIL)
+    leader = dataclasses.replace(make_key(), namespace="rollouts")
+    bench.replicas.zombies = (make_zombie(part=Part(leader=leader, node=1)),)
+
+    await bench.scanning.scan()
+
+    assert counted(bench.metrics.job_nodes_ended) == {("rollouts", "failed"): 1}
 
 
 @in_virtual_time

@@ -102,9 +102,12 @@ def test_the_slowest_processors_begin_with_those_out_of_reach() -> None:
 
 def test_the_totals_are_of_all_namespaces_and_of_the_replicas_that_live() -> None:
     queues = (
-        a_queue("orders", due=2, oldest=3.0, timers=5, retries=1, behind=4),
-        a_queue("parcels", due=1, oldest=0.5),
-    )
+        a_queue(
+            "orders", due=2, oldest=3.0, timers=5, retries=1, behind=4, job_count=1,
+            running_node_count=4, schedule_count=5, late_schedule_count=1,
+        ),
+        a_queue("parcels", due=1, oldest=0.5, job_count=2, failed_node_count=1),
+    )  # fmt: skip
     replicas = (
         a_replica(1, a_namespace("orders", busy=2, workers=4), callers=3),
         a_replica(2, a_namespace("parcels", busy=1, workers=4), callers=None),
@@ -114,6 +117,9 @@ def test_the_totals_are_of_all_namespaces_and_of_the_replicas_that_live() -> Non
     rates = {1: {"orders": RATE}, 2: {"parcels": RATE}}
 
     totals = overview_of(an_activity(*replicas, queues=queues), rates).totals
+
+    assert (totals.job_count, totals.running_node_count, totals.failed_node_count) == (3, 4, 1)
+    assert (totals.schedule_count, totals.late_schedule_count) == (5, 1)
 
     assert totals.pace.settled_per_second == 8.0
     assert (totals.busy_count, totals.worker_count, totals.caller_count) == (3, 8, 4)

@@ -124,6 +124,29 @@ def test_a_gate_that_is_held_is_told_though_nobody_waits() -> None:
     assert lines[3] == "run at 0   order 0   gate 0   available 0   held 1"
 
 
+def test_jobs_and_schedules_are_told_where_there_are_any() -> None:
+    jobs = a_queue("orders", job_count=3, waiting_node_count=1200, running_node_count=7)
+    schedules = a_queue("orders", schedule_count=12, paused_schedule_count=1)
+
+    assert shown(one(queue=jobs))[3] == "jobs 3   nodes 1,200 waiting, 7 running"
+    assert shown(one(queue=schedules))[3] == "schedules 12   paused 1"
+    assert shown(one(queue=a_queue("orders", job_count=1)))[3] == "jobs 1   nodes 0"
+    assert not shown(one(queue=a_queue("orders")))[3]
+
+
+def test_jobs_that_fail_and_schedules_that_are_late_are_told() -> None:
+    queue = a_queue(
+        "orders", job_count=10_000, ready_node_count=2, failed_node_count=4,
+        schedule_count=450, late_schedule_count=2,
+    )  # fmt: skip
+    overview = overview_of(an_activity(a_replica(1), queues=(queue,), exact_below=400), {})
+
+    assert shown(overview)[3:5] == [
+        "jobs 10,000+   nodes 2 ready, 4 failed",
+        "schedules 450+   paused 0   late 2",
+    ]
+
+
 def test_what_is_not_known_is_not_shown_as_nothing() -> None:
     lines = shown(one(rates={}))
 

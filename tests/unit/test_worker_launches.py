@@ -2,7 +2,7 @@
 
 import dataclasses
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -29,9 +29,20 @@ from progressor.domain.schedule import (
 )
 from progressor.domain.task import TaskType
 from progressor.storage.firings import Done, Fired, Firings, Item, Run, fired_of
+from progressor.telemetry import names
 from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.tracing import SILENT, Tracing
 from progressor.worker.launches import ATTEMPTS_MAX, Launches
 from progressor.worker.observer import Observers
+from tests.support.spans import (
+    NOT_TRACED,
+    TRACED,
+    Spans,
+    attributes_of,
+    id_of,
+    is_error,
+    parent_of,
+)
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 KEY = schedule_key("clocks", "s")
@@ -78,7 +89,7 @@ FIRING = Firing(
 class Scene:
     """All that launches ask, in one: it answers as told, and notes what is asked of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracing: Tracing = SILENT) -> None:
         self.runs: list[Run] = []
         self.ended: list[str] = []
         self.marked: list[dt.datetime] = []
@@ -86,6 +97,7 @@ class Scene:
         self.has_job = False
         self.verdicts: list[str] = []
         self.fired: list[Item] = []
+        self.refusal: Exception | None = None
         self.known: Firing | None = None
         self.found: list[Firing | None] = []
         self.metrics = Metrics()
@@ -97,6 +109,7 @@ class Scene:
             jobs=cast("Any", Jobs(self)),
             observers=self.observers,
             metrics=self.metrics,
+            tracing=tracing,
         )
 
     async def running(self, key: ScheduleKey) -> Sequence[Run]:
@@ -121,6 +134,8 @@ class Scene:
 
     async def fire(self, items: Sequence[Item]) -> tuple[Done, ...]:
         self.fired.extend(items)
+        if self.refusal:
+            raise self.refusal
         verdict = self.verdicts.pop(0) if self.verdicts else "started"
         return tuple(
             Done(
@@ -128,7 +143,7 @@ class Scene:
                 verdict=verdict,
                 fired_at=NOON + dt.timedelta(milliseconds=7),
                 task_id=1,
-                reason=None,
+                reason="PROCESS_FAILED" if verdict == "refused" else None,
             )
             for item in items
         )
@@ -302,6 +317,102 @@ async def test_what_is_no_firing_is_not_counted(scene: Scene, verdict: str) -> N
 
     assert scene.metrics.schedule_firings.snapshot().values == {}
     assert scene.observers.counts["fired"] == 1
+
+
+TRIGGERED = "progressor.v1.ScheduleService"
+LATE_MS = 7.0
+
+
+@pytest.mark.parametrize(
+    ("verdict", "error"),
+    [
+        ("started", None),
+        ("queued", None),
+        ("skipped", None),
+        ("refused", "PROCESS_FAILED"),
+        ("missed", "MISSED"),
+    ],
+)
+async def test_the_span_of_a_firing_says_what_became_of_it(verdict: str, error: str | None) -> None:
+    spans = Spans(chance=0.1)
+    scene = Scene(spans.tracing)
+    scene.verdicts = [verdict]
+
+    await scene.launches.fire([an_item(OverlapPolicy.SKIP)])
+
+    span = spans.one(names.FIRE)
+    assert attributes_of(span) == {
+        names.NAMESPACE: "clocks",
+        names.PROCESS_ID: "s/2026-01-01T12:00:00Z",
+        names.SCHEDULE_ID: "s",
+        names.INSTANT: "2026-01-01T12:00:00+00:00",
+        names.CAUSE: "time",
+        names.VERDICT: verdict,
+        names.LATENESS: LATE_MS,
+        names.TASK_ID: 1,
+        "db.system.name": "postgresql",
+        "db.stored_procedure.name": "fire_schedules",
+    } | ({} if error is None else {names.ERROR_TYPE: error})
+    assert is_error(span) is (error is not None)
+    assert parent_of(span) is None
+
+
+@pytest.mark.parametrize("verdict", ["changed", "waits", "known"])
+async def test_of_what_is_no_firing_there_is_no_span(verdict: str) -> None:
+    spans = Spans()
+    scene = Scene(spans.tracing)
+    scene.verdicts = [verdict]
+
+    await scene.launches.fire([an_item(OverlapPolicy.SKIP)])
+
+    assert spans.ended() == ()
+
+
+async def test_the_ratio_decides_whether_a_firing_is_traced() -> None:
+    spans = Spans(ratio=0.5, chance=0.5)
+
+    await Scene(spans.tracing).launches.fire([an_item(OverlapPolicy.SKIP)])
+
+    assert spans.ended() == ()
+
+
+@pytest.mark.parametrize(("caller", "traced"), [(TRACED, True), (NOT_TRACED, False)])
+async def test_a_trigger_is_part_of_the_story_of_its_request(
+    caller: Mapping[str, str], traced: bool
+) -> None:
+    spans = Spans(ratio=1.0)
+
+    with spans.tracing.request(TRIGGERED, "TriggerSchedule", caller):
+        await Scene(spans.tracing).launches.trigger(KEY, policy=None, idempotency_key=None)
+
+    if not traced:
+        assert spans.ended() == ()
+        return
+    fired, request = spans.one(names.FIRE), spans.one(f"{TRIGGERED}/TriggerSchedule")
+    assert parent_of(fired) == id_of(request)
+    assert attributes_of(fired)[names.CAUSE] == "trigger"
+    assert names.LATENESS not in attributes_of(fired)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [
+        (errors.StorageUnavailableError("away"), ["STORAGE_UNAVAILABLE"]),
+        (errors.StorageConflictError("undone"), []),
+        (errors.StorageLockedError("kept"), []),
+    ],
+)
+async def test_a_firing_that_may_have_been_done_is_told_and_none_that_was_not(
+    refusal: errors.StorageError, told: Sequence[str]
+) -> None:
+    spans = Spans()
+    scene = Scene(spans.tracing)
+    scene.refusal = refusal
+
+    with pytest.raises(type(refusal)):
+        await scene.launches.fire([an_item(OverlapPolicy.SKIP)])
+
+    assert [attributes_of(span)[names.ERROR_TYPE] for span in spans.ended()] == told
 
 
 CONSTRAINTS = Constraints(gates={"g": 1})

@@ -1,0 +1,66 @@
+"""What a replica counts of the ends of nodes and jobs."""
+
+from collections.abc import Mapping
+
+import grpc
+import pytest
+
+from progressor.domain.process import process_key
+from progressor.telemetry.instruments import Counter
+from progressor.v1 import job_service_pb2 as pb
+from progressor.v1 import nodes_pb2
+from progressor.v1.job_service_pb2_grpc import JobServiceStub
+from progressor.v1.processor_service_pb2 import Complete
+from tests.support.measured import counted
+from tests.support.processor import Hang
+from tests.support.replica import Replica, Stage, answering, broken
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+DONE = answering(complete=Complete(result=b""))
+
+
+def by_state(counter: Counter, stage: Stage) -> Mapping[str, float]:
+    return {
+        state: count
+        for (namespace, state), count in counted(counter).items()
+        if namespace == stage.namespace
+    }
+
+
+async def ended(replica: Replica, stage: Stage, job_id: str) -> None:
+    """Wait for the two steps of a leader: its init, and the join."""
+    await replica.points.wait("settled", 2, key=process_key(stage.namespace, job_id))
+
+
+async def submitted(replica: Replica, stage: Stage, job_id: str, *nodes: str) -> None:
+    """Submit a job in which each node depends on the one before."""
+    specs = [
+        nodes_pb2.NodeSpec(
+            name=name, process_id=f"{job_id}-{name}", predecessors=nodes[:place][-1:]
+        )
+        for place, name in enumerate(nodes)
+    ]
+    request = pb.SubmitJobRequest(namespace=stage.namespace, job_id=job_id, nodes=specs)
+    async with grpc.aio.insecure_channel(replica.address) as channel:
+        await JobServiceStub(channel).SubmitJob(request)
+
+
+async def test_nodes_and_jobs_are_counted_by_how_they_end(replica: Replica, stage: Stage) -> None:
+    for process_id in ("good-a", "good-b", "bad-a"):
+        stage.processor.on_process(process_id, DONE)
+    stage.processor.on_process("bad-b", broken())
+    stage.processor.on_process("idle-a", Hang())
+    metrics = replica.engine.metrics
+
+    await submitted(replica, stage, "good", "a", "b")
+    await submitted(replica, stage, "bad", "a", "b", "c")
+    await submitted(replica, stage, "idle", "a", "b")
+    await ended(replica, stage, "good")
+    await ended(replica, stage, "bad")
+    async with grpc.aio.insecure_channel(replica.address) as channel:
+        request = pb.CancelJobRequest(namespace=stage.namespace, job_id="idle", reason="why")
+        await JobServiceStub(channel).CancelJob(request)
+
+    assert by_state(metrics.job_nodes_ended, stage) == {"done": 3, "failed": 1}
+    assert by_state(metrics.jobs_ended, stage) == {"done": 1, "failed": 1, "cancelled": 1}

@@ -1,0 +1,118 @@
+"""How nodes and jobs end is counted where the step is settled that ends them, once for each."""
+
+import pytest
+
+from progressor.domain.intent import Action, Complete, KeepTimer, RemoveProcess
+from progressor.domain.process import Leadership, Part, process_key
+from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement
+from progressor.domain.task import RunningTask, TaskType
+from progressor.storage.settlements import LeaseLost
+from progressor.telemetry.metrics import Metrics
+from progressor.worker.measures import count_ends
+from tests.support.builders import (
+    make_error,
+    make_failure,
+    make_key,
+    make_process,
+    make_success,
+    make_task,
+    seconds,
+)
+from tests.support.measured import counted
+from tests.support.step_bench import Bench
+from tests.support.virtual_time import in_virtual_time
+
+LEADER = process_key("rollouts", "job")
+FOLLOWS = Part(leader=LEADER, node=3)
+LEADS = Part(led_by=Leadership.PROCESSOR)
+BOTH = Part(led_by=Leadership.ENGINE, leader=LEADER, node=3)
+
+COMPLETED = Finish(make_success(Complete(result=b"")).intent)
+GONE_ON = Finish(make_success(KeepTimer()).intent)
+BROKEN = Break(make_error())
+AGAIN = Retry(delay=seconds(1), attempt_count=1, error=None)
+REFUSED = Fail(make_error())
+
+
+@pytest.mark.parametrize(
+    ("settlement", "state"),
+    [
+        (COMPLETED, "done"),
+        (Remove(), "done"),
+        (BROKEN, "failed"),
+        (Remove(error=make_error()), "failed"),
+        (GONE_ON, None),
+        (AGAIN, None),
+        (REFUSED, None),
+    ],
+)
+def test_a_node_ends_with_the_step_that_ends_its_process(
+    settlement: Settlement, state: str | None
+) -> None:
+    metrics = Metrics()
+
+    count_ends(metrics, make_key(), FOLLOWS, TaskType.CALL, settlement)
+
+    expected = {} if state is None else {("rollouts", state): 1}
+    assert counted(metrics.job_nodes_ended) == expected
+    assert counted(metrics.jobs_ended) == {}
+
+
+@pytest.mark.parametrize(
+    ("settlement", "state"),
+    [(COMPLETED, "done"), (BROKEN, "failed"), (Remove(), None), (GONE_ON, None), (AGAIN, None)],
+)
+def test_a_job_ends_with_its_leader_and_one_that_is_removed_has_not_ended(
+    settlement: Settlement, state: str | None
+) -> None:
+    metrics = Metrics()
+
+    count_ends(metrics, make_key(), LEADS, TaskType.JOIN, settlement)
+
+    assert counted(metrics.jobs_ended) == ({} if state is None else {("orders", state): 1})
+    assert counted(metrics.job_nodes_ended) == {}
+
+
+def test_a_leader_whose_init_breaks_had_no_job() -> None:
+    metrics = Metrics()
+
+    count_ends(metrics, make_key(), BOTH, TaskType.INIT, BROKEN)
+
+    assert counted(metrics.jobs_ended) == {}
+    assert counted(metrics.job_nodes_ended) == {("rollouts", "failed"): 1}
+
+
+def task_of(part: Part | None) -> RunningTask:
+    return make_task(process=make_process(part=part))
+
+
+@pytest.mark.parametrize(("action", "count"), [(Complete(result=b""), 1), (RemoveProcess(), 1)])
+@in_virtual_time
+async def test_a_step_of_a_follower_is_counted(action: Action, count: int) -> None:
+    bench = Bench()
+    bench.processor.script.append(make_success(action))
+
+    await bench.carry(task_of(FOLLOWS))
+
+    assert counted(bench.metrics.job_nodes_ended) == {("rollouts", "done"): count}
+
+
+@in_virtual_time
+async def test_a_plain_process_ends_no_node() -> None:
+    bench = Bench()
+    bench.processor.script.append(make_failure(retryable=False))
+
+    await bench.carry(task_of(None))
+
+    assert counted(bench.metrics.job_nodes_ended) == counted(bench.metrics.jobs_ended) == {}
+
+
+@in_virtual_time
+async def test_a_settlement_that_was_fenced_ends_nothing() -> None:
+    bench = Bench()
+    bench.processor.script.append(make_success(Complete(result=b"")))
+    bench.settlements.script.append(LeaseLost())
+
+    await bench.carry(task_of(FOLLOWS))
+
+    assert counted(bench.metrics.job_nodes_ended) == {}
