@@ -40,6 +40,7 @@ SEEDS = 4
 PARTIES_EACH = 2
 LEADERS = [process_key(NAMESPACE.name, f"l{number}") for number in range(3)]
 DEEDS_EACH = 120
+DEPTH_MAX = 2
 LONG = dt.timedelta(minutes=5)
 ROUNDS_MAX = 200
 
@@ -126,20 +127,29 @@ class Party:
         if self.settled and self.random.random() < 0.3:
             # Whose lease is gone: nothing of the others may depend on it, wherever it stands.
             batch.insert(self.random.randrange(2), self.random.choice(self.settled))
-        self.settled += batch[-1:]
         outcomes: list[Outcome] = [
             *[DONE] * 10, success(), success(SetTimer(after=NO_TIME)), UNREACHABLE, BROKEN, BROKEN,
             success(Complete()), success(RemoveProcess()),
         ]  # fmt: skip
         entries = [
             await self.jobs.entry(
-                task, self.random.choice(outcomes), continues=self.random.random() < 0.7
+                task,
+                self.random.choice([*outcomes, *self.leading(task)]),
+                continues=self.random.random() < 0.7,
             )
             for task in batch
         ]
+        self.settled += batch[-1:]
         for written in await asyncio.gather(*map(self.jobs.desk.settlements.submit, entries)):
             if isinstance(written, Written) and written.next is not None:
                 self.held[written.next.token] = written.next
+
+    def leading(self, task: RunningTask) -> list[Outcome]:
+        """Return how a follower may answer its init to lead a job itself, down to two below."""
+        depth = task.key.process_id.count("/")
+        if task.task_type is not TaskType.INIT or depth > DEPTH_MAX or task in self.settled:
+            return []
+        return [success(StartNodes(nodes=specs(random_graph(self.random, 3))))] * 3
 
     async def call(self) -> None:
         key, _ = await self.follower()
@@ -159,7 +169,9 @@ class Party:
             self.held[admission.running.token] = admission.running
 
     async def tend(self) -> None:
-        await self.jobs.jobs.tend(self.leader())
+        found = await self.jobs.jobs.find_untended(age=NO_TIME, limit=100)
+        if found:
+            await self.jobs.jobs.tend(self.random.choice(found))
 
     async def cancel(self) -> None:
         await self.jobs.jobs.cancel(self.leader(), "enough")
