@@ -31,6 +31,8 @@ DECLARE
     v_now    timestamptz;
     v_leader processes%ROWTYPE;
     v_state  job_state;
+    v_why    text := coalesce(nullif(p_reason, ''), 'the job was cancelled');
+    v_detail text := concat('JOB_CANCELLED: ', v_why);
 BEGIN
     IF lock_family(p_slot, p_namespace, p_process_id) THEN
         SELECT p.*
@@ -56,23 +58,20 @@ BEGIN
     PERFORM end_jobs(
         v_now, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id],
         ARRAY[CASE WHEN v_leader.leader_id IS NULL THEN 'cancelled' ELSE 'failed' END::job_state],
-        ARRAY[CASE
-            WHEN v_leader.leader_id IS NULL THEN p_reason
-            ELSE concat('JOB_CANCELLED: ', p_reason)
-        END]);
+        ARRAY[CASE WHEN v_leader.leader_id IS NULL THEN p_reason ELSE v_detail END]);
     RETURN QUERY
     SELECT NULL::text, h.slot, h.namespace, h.process_id, h.cancelled, h.told
     FROM halt_processes(
         v_now, p_replica_id, p_patience,
         CASE WHEN v_leader.leader_id IS NULL THEN 'finished' ELSE 'error' END::process_status,
         ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id],
-        ARRAY[concat('JOB_CANCELLED: ', p_reason)]) h;
+        ARRAY[v_detail]) h;
     IF v_leader.leader_id IS NOT NULL THEN
         RETURN QUERY
         SELECT NULL::text, NULL::smallint, NULL::text, NULL::text, NULL::jsonb,
             jsonb_build_array(jsonb_build_array(
                 f.namespace, f.process_id, f.task_id, NULL, NULL, NULL, NULL, NULL))
-        FROM fail_node(v_now, p_replica_id, v_leader, 'JOB_CANCELLED', p_reason) f;
+        FROM fail_node(v_now, p_replica_id, v_leader, 'JOB_CANCELLED', v_why) f;
     END IF;
 END;
 $$;

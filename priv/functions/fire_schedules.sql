@@ -55,7 +55,8 @@ DECLARE
     v_verdict  text[];      -- these by item
     v_task_id  bigint[];
     v_is_due   boolean[];
-    v_reason   text[];
+    v_reason   text[];      -- of refusals; and the gate that is missing
+    v_gate     text[];
     v_starts   integer[];   -- the items that start something
     v_facts    record;
     v_said     record;
@@ -64,6 +65,7 @@ BEGIN
     v_task_id := array_fill(NULL::bigint, ARRAY[v_size]);
     v_is_due := array_fill(false, ARRAY[v_size]);
     v_reason := array_fill(NULL::text, ARRAY[v_size]);
+    v_gate := v_reason;
     FOR item IN
         SELECT i.item
         FROM (
@@ -163,7 +165,9 @@ BEGIN
                 v_is_due[v_said.item] := v_said.is_due;
             ELSE
                 v_verdict[v_said.item] := 'refused';
-                v_reason[v_said.item] := upper(v_said.verdict);
+                v_gate[v_said.item] := v_said.gate;
+                v_reason[v_said.item] := CASE v_said.verdict
+                    WHEN 'key_reused' THEN 'IDEMPOTENCY_KEY_REUSED' ELSE upper(v_said.verdict) END;
             END IF;
         END LOOP;
     END IF;
@@ -185,7 +189,8 @@ BEGIN
         i.task_id,
         CASE WHEN i.verdict = 'refused' THEN 9 END,  -- FAILED_PRECONDITION
         i.reason,
-        CASE WHEN i.verdict = 'refused' THEN '' END,
+        CASE WHEN i.verdict = 'refused' THEN refused_firing(
+            s.target, i.process_slot, i.namespace, i.process_id, i.reason, i.gate) END,
         i.missed_count, i.missed_until, i.idempotency_key
     FROM (
         SELECT unnest(p_slot) AS slot, unnest(p_namespace) AS namespace,
@@ -195,7 +200,7 @@ BEGIN
             unnest(p_process_id) AS process_id, unnest(p_missed_count) AS missed_count,
             unnest(p_missed_until) AS missed_until, unnest(p_idempotency_key) AS idempotency_key,
             unnest(v_verdict) AS verdict, unnest(v_task_id) AS task_id,
-            unnest(v_reason) AS reason
+            unnest(v_reason) AS reason, unnest(v_gate) AS gate
     ) i
     JOIN schedules s USING (slot, namespace, schedule_id)
     WHERE i.verdict IN ('started', 'queued', 'skipped', 'refused', 'missed')

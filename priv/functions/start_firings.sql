@@ -1,8 +1,8 @@
 -- Admits what firings start: those of the schedules in p_items, whose locks the caller holds. None is
 -- leased: what can run is due at once.
 -- Locks: as admit_starts, admit_jobs, admit_requests and their gated kin, by p_kind.
--- Returns: one row per item: what admission says, or gate_not_found; whether it is due. For gated ones one
--- row more, of item 0, whose told is what settle_gates returns.
+-- Returns: one row per item: what admission says, or gate_not_found, and which; whether it is due. For gated
+-- ones one row more, of item 0, whose told is what settle_gates returns.
 -- Raises a serialization failure if a process was removed at this moment: do it all again.
 CREATE FUNCTION start_firings(
     p_now          timestamptz,
@@ -17,7 +17,9 @@ CREATE FUNCTION start_firings(
     p_process_id   text[],
     p_task_key     text[]
 )
-RETURNS TABLE (item integer, verdict text, task_id bigint, is_due boolean, told json)
+RETURNS TABLE (
+    item integer, verdict text, task_id bigint, is_due boolean, gate text, told json
+)
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
@@ -33,14 +35,15 @@ DECLARE
     v_rows     record;
     v_items    integer[] := p_items;
     v_missing  integer[];
+    v_gates    text[];     -- that they miss
     v_keys     text[];
     v_heads    integer[];  -- for each item the first of the same process
     v_said     record;
 BEGIN
     IF v_is_gated THEN
         -- By the places in p_items.
-        SELECT array_agg(g.item)
-        INTO v_missing
+        SELECT array_agg(g.item), array_agg(g.gate)
+        INTO v_missing, v_gates
         FROM (
             SELECT array_agg(p_namespace[n] ORDER BY n) AS namespace,
                 array_agg((
@@ -56,12 +59,14 @@ BEGIN
         is_due := false;
         FOR n IN 1 .. coalesce(cardinality(v_missing), 0) LOOP
             item := p_items[v_missing[n]];
+            gate := v_gates[n];
             v_items := array_remove(v_items, item);
             RETURN NEXT;
         END LOOP;
         IF cardinality(v_items) = 0 THEN
             RETURN;
         END IF;
+        gate := NULL;
     END IF;
 
     SELECT array_agg(n ORDER BY n) AS items,

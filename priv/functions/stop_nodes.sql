@@ -1,6 +1,7 @@
 -- Stops followers of jobs that have ended: one without a step in hand breaks, all that it has in line is
 -- cancelled, and so is its node. One with a step in hand ends that first; its settlement calls this again.
--- A follower that leads a job itself fails that.
+-- A follower that leads a job itself fails that. The process tells JOB_CANCELLED and why in its detail; the node
+-- has the one as its reason, and the other as its message.
 -- Locks: none of its own, the caller has locked leaders and followers; then as halt_processes.
 -- Returns: as halt_processes.
 CREATE FUNCTION stop_nodes(
@@ -32,16 +33,17 @@ BEGIN
         array_agg(n.follower_slot) AS follower_slots,
         array_agg(n.follower_namespace) AS follower_spaces,
         array_agg(n.follower_id) AS follower_ids,
-        array_agg(concat('JOB_CANCELLED: ', coalesce(nullif(n.detail, ''), 'the job has ended')))
-            AS details
+        array_agg(n.why) AS whys, array_agg(concat('JOB_CANCELLED: ', n.why)) AS details
     INTO v_nodes
     FROM (
         SELECT n.slot, n.namespace, n.process_id, n.ordinal, n.follower_slot,
-            n.follower_namespace, n.follower_id, j.detail
+            n.follower_namespace, n.follower_id,
+            coalesce(nullif(j.why, ''), 'the job has ended') AS why
         FROM unnest(p_slot, p_namespace, p_process_id, p_ordinal)
             AS i (slot, namespace, process_id, ordinal)
         CROSS JOIN LATERAL (
-            SELECT j.detail
+            -- Of a job whose leader was stopped itself the detail says so already.
+            SELECT regexp_replace(j.detail, '^JOB_CANCELLED: ', '') AS why
             FROM jobs j
             WHERE (j.slot, j.namespace, j.process_id) = (i.slot, i.namespace, i.process_id)
                 AND j.state <> 'running'
@@ -102,6 +104,6 @@ BEGIN
         p_now, p_replica_id, v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals,
         array_fill('cancelled'::node_state, ARRAY[cardinality(v_nodes.slots)]), NULL,
         array_fill(10, ARRAY[cardinality(v_nodes.slots)]),
-        array_fill('JOB_CANCELLED'::text, ARRAY[cardinality(v_nodes.slots)]), v_nodes.details);
+        array_fill('JOB_CANCELLED'::text, ARRAY[cardinality(v_nodes.slots)]), v_nodes.whys);
 END;
 $$;

@@ -162,7 +162,7 @@ class Admissions:
         self,
         connection: Connection,
         batch: Sequence[Entry],
-        _again: bool,  # noqa: FBT001
+        _again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Admission]:
         found = await self._admit_starts.execute(connection, self._start_arguments(batch))
         return self._started(batch, found)
@@ -171,7 +171,7 @@ class Admissions:
         self,
         connection: Connection,
         batch: Sequence[Entry],
-        _again: bool,  # noqa: FBT001
+        _again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Admission]:
         requests = [entry.request for entry in batch]
         options = [request.job_options for request in requests]
@@ -212,7 +212,7 @@ class Admissions:
         self,
         connection: Connection,
         batch: Sequence[Entry],
-        _again: bool,  # noqa: FBT001
+        _again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Admission]:
         requests = [entry.request for entry in batch]
         _tell_sent(batch)
@@ -245,7 +245,7 @@ class Admissions:
         self,
         connection: Connection,
         batch: Sequence[Entry],
-        _again: bool,  # noqa: FBT001
+        _again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Admission]:
         results = await self._without_gates(connection, batch)
         places = [place for place, result in enumerate(results) if result is None]
@@ -279,7 +279,7 @@ class Admissions:
         self,
         connection: Connection,
         batch: Sequence[Entry],
-        _again: bool,  # noqa: FBT001
+        _again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Admission]:
         results = await self._without_gates(connection, batch)
         places = [place for place, result in enumerate(results) if result is None]

@@ -190,7 +190,7 @@ class Settlements:
         self,
         connection: Connection,
         batch: Sequence[Entry],
-        again: bool,  # noqa: FBT001
+        again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Outcome]:
         found = await self._settle_tasks.execute(connection, self._arguments(batch))
         return await self._outcomes(connection, batch, found, again=again)
@@ -199,7 +199,7 @@ class Settlements:
         self,
         connection: Connection,
         batch: Sequence[Entry],
-        again: bool,  # noqa: FBT001
+        again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Outcome]:
         arguments = [*self._arguments(batch), *job_columns.columns(batch)]
         found = await self._settle_job_tasks.execute(connection, arguments)

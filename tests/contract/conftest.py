@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.clock import ManualClock
+from tests.support.jobs_storage import JobDesk, job_desk
 from tests.support.storage import Desk, create_namespace, empty, running_desks
 
 
@@ -34,6 +35,11 @@ def desk(desks: tuple[Desk, ...]) -> Desk:
 @pytest.fixture
 def other(desks: tuple[Desk, ...]) -> Desk:
     return desks[1]
+
+
+@pytest.fixture
+def jobs(desk: Desk) -> JobDesk:
+    return job_desk(desk)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import psycopg
 import pytest
 
 from progressor.domain.intent import Complete
-from progressor.domain.process import ProcessKey, process_key
 from progressor.domain.schedule import (
     Firing,
     FiringState,
@@ -23,9 +22,10 @@ from tests.support.schedules import (
     MINUTE,
     ScheduleDesk,
     a_spec,
+    process_of,
     schedule_desk,
 )
-from tests.support.storage import BROKEN, Desk, success
+from tests.support.storage import BROKEN, Desk, count, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -41,17 +41,6 @@ def timetable(desk: Desk) -> ScheduleDesk:
 @pytest.fixture
 def rival(other: Desk) -> ScheduleDesk:
     return schedule_desk(other)
-
-
-def count(eye: Eye, table: str) -> int:
-    row = eye.execute(f"SELECT count(*) FROM progressor.{table}".encode()).fetchone()  # noqa: S608
-    assert row is not None
-    return int(row[0])
-
-
-def process_of(firing: Firing) -> ProcessKey:
-    assert firing.process_id is not None
-    return process_key("orders", firing.process_id)
 
 
 async def end(desk: Desk, firing: Firing, *, well: bool = True) -> None:

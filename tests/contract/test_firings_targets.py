@@ -6,25 +6,26 @@ import psycopg
 import pytest
 
 from progressor.domain.constraint import Constraints
+from progressor.domain.intent import Complete, Outcome
 from progressor.domain.job import NodeSpec
-from progressor.domain.process import ProcessKey, process_key
+from progressor.domain.process import process_key
 from progressor.domain.schedule import (
     CallTarget,
-    Firing,
     FiringState,
     JobTarget,
     OverlapPolicy,
     StartTarget,
 )
-from progressor.domain.task import TaskType
+from progressor.domain.task import TaskError, TaskType
 from tests.support.clock import ManualClock
 from tests.support.schedules import (
     MINUTE,
     ScheduleDesk,
     a_spec,
+    process_of,
     schedule_desk,
 )
-from tests.support.storage import Desk, a_request, fresh_key
+from tests.support.storage import BROKEN, Desk, a_request, count, fresh_key, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -36,15 +37,8 @@ def timetable(desk: Desk) -> ScheduleDesk:
     return schedule_desk(desk)
 
 
-def count(eye: Eye, table: str) -> int:
-    row = eye.execute(f"SELECT count(*) FROM progressor.{table}".encode()).fetchone()  # noqa: S608
-    assert row is not None
-    return int(row[0])
-
-
-def process_of(firing: Firing) -> ProcessKey:
-    assert firing.process_id is not None
-    return process_key("orders", firing.process_id)
+def refusal(reason: str, message: str) -> TaskError:
+    return TaskError(code=9, reason=reason, message=message)
 
 
 async def test_a_call_and_a_notify_run_on_their_process(
@@ -100,15 +94,102 @@ async def test_what_cannot_be_started_is_refused_and_told(
 
     assert await timetable.fire_due() == ["refused", "refused"]
 
-    reasons = []
+    errors = []
     for schedule in (call, taken):
         [firing] = await timetable.last(schedule)
         assert firing.state is FiringState.REFUSED
-        assert firing.error is not None
         assert firing.task_id is None
-        reasons.append(firing.error.reason)
+        errors.append(firing.error)
         assert (await timetable.schedules.get(schedule.key)).refused_count == 1
-    assert reasons == ["PROCESS_NOT_FOUND", "PROCESS_ALREADY_EXISTS"]
+    there = f"process '{key.process_id}{instant}'"
+    assert errors == [
+        refusal("PROCESS_NOT_FOUND", "process 'nobody' was not called: it does not exist"),
+        refusal(
+            "PROCESS_ALREADY_EXISTS",
+            f"{there} was not started: a process of this id exists already",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "why"),
+    [
+        (BROKEN, "PROCESS_FAILED", "it is in error: it broke"),
+        (success(Complete()), "PROCESS_FINISHED", "it is finished"),
+    ],
+)
+async def test_a_process_that_takes_no_request_refuses_the_firing(
+    timetable: ScheduleDesk, desk: Desk, clock: ManualClock, outcome: Outcome, reason: str, why: str
+) -> None:
+    key = fresh_key()
+    await desk.started(key, outcome)
+    schedule = await timetable.create(
+        a_spec(CallTarget(task_type=TaskType.NOTIFY, process_id=key.process_id))
+    )
+    clock.advance(MINUTE)
+
+    assert await timetable.fire_due() == ["refused"]
+
+    [firing] = await timetable.last(schedule)
+    assert firing.error == refusal(reason, f"process '{key.process_id}' was not notified: {why}")
+
+
+async def test_a_job_of_an_id_that_is_taken_is_refused(
+    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+) -> None:
+    key = fresh_key()
+    target = JobTarget(template=key.process_id + "{instant}", nodes=(NodeSpec(name="a"),))
+    schedule = await timetable.create(a_spec(target))
+    process_id = f"{key.process_id}{clock.now() + MINUTE:%Y-%m-%dT%H:%M:%S}Z"
+    await desk.started(process_key("orders", process_id))
+    clock.advance(MINUTE)
+
+    assert await timetable.fire_due() == ["refused"]
+
+    [firing] = await timetable.last(schedule)
+    assert firing.error == refusal(
+        "PROCESS_ALREADY_EXISTS",
+        f"job '{process_id}' was not submitted: a process of this id exists already",
+    )
+
+
+async def test_a_long_detail_of_a_process_is_told_in_part(
+    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+) -> None:
+    key = fresh_key()
+    await desk.started(key)
+    await desk.processes.halt(key, "x" * 1000)
+    schedule = await timetable.create(
+        a_spec(CallTarget(task_type=TaskType.CALL, process_id=key.process_id))
+    )
+    clock.advance(MINUTE)
+    await timetable.fire_due()
+
+    [firing] = await timetable.last(schedule)
+    told = f"process '{key.process_id}' was not called: it is in error: {'x' * 500}"
+    assert firing.error == refusal("PROCESS_FAILED", told)
+
+
+async def test_a_schedule_that_was_made_anew_finds_the_process_of_the_old_one(
+    timetable: ScheduleDesk, clock: ManualClock, eye: Eye
+) -> None:
+    schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.ALLOW))
+    clock.advance(MINUTE)
+    await timetable.fire_due()
+    [first] = await timetable.last(schedule)
+    eye.execute("DELETE FROM progressor.firings")
+    eye.execute(
+        "UPDATE progressor.schedules SET next_instant = %s, next_at = %s, fingerprint = 'other'",
+        [first.instant, first.due_at],
+    )
+
+    assert await timetable.fire_due() == ["refused"]
+
+    [second] = await timetable.last(schedule)
+    why = "its idempotency key belongs to a different request"
+    assert second.error == refusal(
+        "IDEMPOTENCY_KEY_REUSED", f"process '{first.process_id}' was not started: {why}"
+    )
 
 
 async def test_a_refused_firing_takes_no_other_with_it(
@@ -211,5 +292,5 @@ async def test_a_gate_that_is_not_there_refuses_the_firing_alone(
     assert sorted(await timetable.fire_due()) == ["refused", "started"]
 
     [firing] = await timetable.last(made[0])
-    assert firing.error is not None
-    assert firing.error.reason == "GATE_NOT_FOUND"
+    what = f"process '{firing.process_id}' was not {kind}ed"
+    assert firing.error == refusal("GATE_NOT_FOUND", f"{what}: gate 'missing' does not exist")

@@ -26,7 +26,7 @@ from tests.support.schedules import (
     fresh_schedule_key,
     schedule_desk,
 )
-from tests.support.storage import Desk
+from tests.support.storage import Desk, count
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -41,12 +41,6 @@ def timetable(desk: Desk) -> ScheduleDesk:
 @pytest.fixture
 def rival(other: Desk) -> ScheduleDesk:
     return schedule_desk(other)
-
-
-def count(eye: Eye, table: str) -> int:
-    row = eye.execute(f"SELECT count(*) FROM progressor.{table}".encode()).fetchone()  # noqa: S608
-    assert row is not None
-    return int(row[0])
 
 
 async def test_a_trigger_fires_now_whether_or_not_the_schedule_is_paused(

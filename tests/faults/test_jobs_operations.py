@@ -49,7 +49,7 @@ async def on(
     database: str,
     proxy: Proxy,
     eye: psycopg.Connection[Any],
-    quick_news: None,  # noqa: ARG001
+    quick_news: None,  # noqa: ARG001  set before the engine starts
 ) -> AsyncIterator[JobGround]:
     async with (
         running_replica(proxy.conninfo, {**QUICK, **UNHURRIED}) as replica,

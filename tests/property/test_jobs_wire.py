@@ -1,6 +1,7 @@
 """Jobs on their way: whatever comes is taken or refused by name, and what goes out is all there."""
 
 import datetime as dt
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -92,8 +93,8 @@ ANY_SPEC = st.builds(
 )
 
 
-def instant(message: object, field: str) -> dt.datetime | None:
-    is_there = message.HasField(field)  # type: ignore[attr-defined]
+def instant(message: Any, field: str) -> dt.datetime | None:
+    is_there = message.HasField(field)
     return wire.timestamp_to_datetime(getattr(message, field), field) if is_there else None
 
 

@@ -18,7 +18,7 @@ from progressor.domain.task import TaskType
 from progressor.storage.jobs import Found
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import Graph, specs
-from tests.support.jobs_storage import DONE, JobDesk, job_desk
+from tests.support.jobs_storage import DONE, JobDesk, begun, job_desk
 from tests.support.laws import broken_laws
 from tests.support.storage import (
     BROKEN,
@@ -70,13 +70,6 @@ def _lawful(eye: psycopg.Connection[Any], clock: ManualClock) -> Iterator[None]:
     eye.execute("UPDATE progressor.duties SET due_at = '-infinity', replica_id = NULL")
     yield
     assert broken_laws(eye, now=clock.now()) == {}
-
-
-async def begun(jobs: JobDesk, graph: Graph = CHAIN, **fields: Any) -> ProcessKey:
-    """Submit a job."""
-    leader = fresh_key()
-    await jobs.submit(leader, specs(graph, **fields))
-    return leader
 
 
 async def joined(jobs: JobDesk, *, fails: bool = True) -> None:
@@ -133,7 +126,7 @@ async def test_a_step_of_a_leader_ends_at_the_deadline(jobs: JobDesk, clock: Man
 async def test_a_removed_leader_takes_its_job_with_it(
     jobs: JobDesk, eye: psycopg.Connection[Any]
 ) -> None:
-    leader = await begun(jobs)
+    leader = await begun(jobs, CHAIN)
 
     await jobs.desk.processes.remove(leader)
     stopped = await jobs.jobs.stop_orphans()
@@ -149,7 +142,7 @@ async def test_a_removed_leader_takes_its_job_with_it(
 
 
 async def test_an_orphan_ends_the_step_in_hand(jobs: JobDesk, eye: psycopg.Connection[Any]) -> None:
-    leader = await begun(jobs)
+    leader = await begun(jobs, CHAIN)
     tasks = await jobs.claim()
     await jobs.desk.processes.remove(leader)
 
@@ -374,7 +367,7 @@ async def test_a_retry_brings_the_failed_jobs_within_back(jobs: JobDesk) -> None
 async def test_a_healthy_engine_gives_recovery_nothing_to_find(
     jobs: JobDesk, clock: ManualClock
 ) -> None:
-    await begun(jobs)
+    await begun(jobs, CHAIN)
     clock.advance(5 * MINUTE)
 
     assert await jobs.jobs.recover() == ()

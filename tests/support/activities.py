@@ -70,9 +70,9 @@ def a_queue(
     timers: int = 0,
     retries: int = 0,
     behind: int = 0,
-    **constrained: Any,
+    **others: Any,
 ) -> NamespaceQueue:
-    """Return an empty queue; `constrained` are fields of those with constraints."""
+    """Return an empty queue; `others` are fields as they are."""
     return NamespaceQueue(
         namespace=name,
         due_count=due,
@@ -82,7 +82,7 @@ def a_queue(
         retry_age=seconds(0) if retries else None,
         behind_count=behind,
         behind_age=seconds(0) if behind else None,
-        **constrained,
+        **others,
     )
 
 

@@ -16,6 +16,8 @@ from progressor.domain.job import NodeSpec
 Graph = Mapping[str, Sequence[str]]
 States = dict[str, str]
 
+DIAMOND: Graph = MappingProxyType({"a": (), "b": ("a",), "c": ("a",), "d": ("b", "c")})
+
 SEED_EXAMPLE: Graph = MappingProxyType(
     {
         "1": (), "2": (), "3": (),

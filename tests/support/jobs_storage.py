@@ -16,6 +16,7 @@ from progressor.storage.jobs import Found, Jobs
 from progressor.storage.replicas import Zombie, ZombieCause
 from progressor.storage.settlements import Entry, Written
 from progressor.storage.settlements import Outcome as SettlementOutcome
+from tests.support.job_graphs import DIAMOND, Graph, specs
 from tests.support.storage import (
     BROKEN,
     EXPIRES_AFTER,
@@ -24,6 +25,7 @@ from tests.support.storage import (
     STATEMENT_TIMEOUT,
     Desk,
     a_request,
+    fresh_key,
     success,
 )
 
@@ -156,6 +158,13 @@ class JobDesk:
         which = [] if leader is None else [leader.slot, leader.namespace, leader.process_id]
         async with self.desk.pool.connection() as connection:
             return await (await connection.execute(query.encode(), which)).fetchall()
+
+
+async def begun(jobs: JobDesk, graph: Graph = DIAMOND, **fields: Any) -> ProcessKey:
+    """Submit a job that the engine leads, under a new id; `fields` are of every node."""
+    leader = fresh_key()
+    await jobs.submit(leader, specs(graph, **fields))
+    return leader
 
 
 def job_desk(desk: Desk) -> JobDesk:

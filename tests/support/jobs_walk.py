@@ -1,7 +1,7 @@
 """Random deeds upon jobs in storage and their model, which come to failures and repairs."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tests.support.modelled_jobs import OUTCOMES, ModelledJobs
 
@@ -20,27 +20,33 @@ def walk(jobs: ModelledJobs, chosen: random.Random, steps: int) -> None:
         which, desk = chosen.randrange(1000), chosen.randrange(2)
         seed = chosen.randrange(10_000)
         word = chosen.choice([*OUTCOMES, *["done"] * 5])
-        deeds: dict[str, Callable[[], None]] = {
-            "submit": lambda: jobs.submit(seed, desk),  # noqa: B023  done at once
-            "lead": lambda: jobs.lead(seed, desk),  # noqa: B023
-            "add": lambda: jobs.add(which, seed, desk),  # noqa: B023
-            "cancel": lambda: jobs.cancel(which, desk),  # noqa: B023
-            "retry": lambda: jobs.retry(which, desk),  # noqa: B023
-            "repair": lambda: jobs.repair(which, desk, word),  # noqa: B023
-            "simple": lambda: jobs.simple_repair(which, desk),  # noqa: B023
-            "leader": lambda: jobs.repair_leader(which, desk),  # noqa: B023
-            "remove": lambda: jobs.remove(which, desk),  # noqa: B023
-            "remove leader": lambda: jobs.remove_leader(which, desk),  # noqa: B023
-            "claim": lambda: jobs.claim(desk),  # noqa: B023
-            "settle": lambda: jobs.settle(which, word, continues=desk == 0),  # noqa: B023
-            "all": lambda: jobs.settle_all(seed),  # noqa: B023
-            "lose": lambda: jobs.lose(which),  # noqa: B023
-            "late": lambda: jobs.speak_late(which, word),  # noqa: B023
-            "tend": lambda: jobs.tend(which, desk),  # noqa: B023
-            "fail": lambda: jobs.fail(which, desk),  # noqa: B023
-            "time": jobs.let_time_pass,
-        }
+        deeds = _deeds(jobs, which, desk, seed, word)
         if len(jobs.jobs) > JOBS_AT_ONCE:
             jobs.remove_leader(which, desk)
         deeds[chosen.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]]()
     jobs.finish()
+
+
+def _deeds(
+    jobs: ModelledJobs, which: int, desk: int, seed: int, word: str
+) -> Mapping[str, Callable[[], None]]:
+    return {
+        "submit": lambda: jobs.submit(seed, desk),
+        "lead": lambda: jobs.lead(seed, desk),
+        "add": lambda: jobs.add(which, seed, desk),
+        "cancel": lambda: jobs.cancel(which, desk),
+        "retry": lambda: jobs.retry(which, desk),
+        "repair": lambda: jobs.repair(which, desk, word),
+        "simple": lambda: jobs.simple_repair(which, desk),
+        "leader": lambda: jobs.repair_leader(which, desk),
+        "remove": lambda: jobs.remove(which, desk),
+        "remove leader": lambda: jobs.remove_leader(which, desk),
+        "claim": lambda: jobs.claim(desk),
+        "settle": lambda: jobs.settle(which, word, continues=desk == 0),
+        "all": lambda: jobs.settle_all(seed),
+        "lose": lambda: jobs.lose(which),
+        "late": lambda: jobs.speak_late(which, word),
+        "tend": lambda: jobs.tend(which, desk),
+        "fail": lambda: jobs.fail(which, desk),
+        "time": jobs.let_time_pass,
+    }

@@ -8,7 +8,7 @@ from typing import Any
 
 from progressor import job_errors
 from progressor.domain.job import Job
-from progressor.domain.process import ProcessKey
+from progressor.domain.process import ProcessKey, process_key
 from progressor.domain.schedule import (
     CronTimes,
     Firing,
@@ -44,6 +44,12 @@ def fresh_schedule_key(namespace: str = NAMESPACE.name) -> ScheduleKey:
 def a_spec(target: Target | None = None, times: Times = MINUTELY, **timing: Any) -> ScheduleSpec:
     """Return a spec: each minute, a process, unless said otherwise."""
     return ScheduleSpec(timing=Timing(times=times, **timing), target=target or StartTarget())
+
+
+def process_of(firing: Firing) -> ProcessKey:
+    """Return the process that a firing was about."""
+    assert firing.process_id is not None
+    return process_key(NAMESPACE.name, firing.process_id)
 
 
 class NoJobs:

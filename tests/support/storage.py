@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from typing import Any, cast
 
 import psycopg
+from psycopg import sql
 
 from progressor.clock import Clock
 from progressor.domain.admission import Admission, Request
@@ -463,3 +464,11 @@ def empty(connection: psycopg.Connection[Any], *, keep: Collection[str] = ("name
     emptied = (table for table in TABLES if table not in keep)
     deletes = [f"DELETE FROM progressor.{table}" for table in emptied]  # noqa: S608  our names
     connection.execute(";".join(deletes).encode())
+
+
+def count(connection: psycopg.Connection[Any], table: str) -> int:
+    """Return how many rows a table has."""
+    query = sql.SQL("SELECT count(*) FROM progressor.{}").format(sql.Identifier(table))
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return int(row[0])

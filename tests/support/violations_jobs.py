@@ -30,7 +30,7 @@ def follower(change: str, ordinal: int) -> str:
 def end(leader: str) -> str:
     """Return the statement that ends the leader of a job, and nothing else of it."""
     return (
-        "UPDATE progressor.processes p SET (status, finished_at) = ('finished', now())"  # noqa: S608
+        "UPDATE progressor.processes p SET (status, finished_at) = ('finished', now())"  # noqa: S608  ours
         f" WHERE p.process_id = {leader}"
     )
 
@@ -164,7 +164,7 @@ VIOLATIONS_OF_JOBS = (
     breaks("jobs_run_as_long_as_their_leaders", end(_AT_WORK)),
     breaks(
         "jobs_run_as_long_as_their_leaders",
-        f"UPDATE progressor.processes SET led_by = NULL WHERE process_id = {_AT_WORK}",  # noqa: S608
+        f"UPDATE progressor.processes SET led_by = NULL WHERE process_id = {_AT_WORK}",  # noqa: S608  ours
         "job_rows_have_their_leader",
     ),
     breaks(

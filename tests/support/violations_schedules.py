@@ -6,7 +6,7 @@ from tests.support.violations import breaks
 def again(ahead: str) -> str:
     """Return the statement that has what was fired fired again, so much later."""
     return (
-        "INSERT INTO progressor.firings (slot, namespace, schedule_id, instant, cause, state,"  # noqa: S608
+        "INSERT INTO progressor.firings (slot, namespace, schedule_id, instant, cause, state,"  # noqa: S608  ours
         " overlap_policy, due_at, fired_at, started_at, process_slot, process_id, task_type,"
         " task_id)"
         f" SELECT slot, namespace, schedule_id, instant + interval '{ahead}', cause, state,"

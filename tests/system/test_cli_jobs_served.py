@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from progressor.cli.main import main
 from progressor.v1 import types_pb2 as types
 from progressor.v1.processor_service_pb2 import Complete
 from tests.support.processor import Hang
-from tests.support.replica import Stage, answering, broken, response
+from tests.support.replica import Stage, answering, broken, response, timer
 from tests.support.scripted_engine import Ended
 from tests.support.terminal import INTERRUPT, SHOW_CURSOR, Terminal
 
@@ -101,6 +102,27 @@ async def test_a_job_that_is_cancelled_is_not_retried(stage: Stage, run: Run, fi
 
     assert submitted.document["job_id"] == "job"
     assert (cancelled.code, again.code, retried.code, watched.code) == (0, 4, 4, 9)
+
+
+async def test_a_node_that_is_cancelled_says_why_once(stage: Stage, run: Run, file: str) -> None:
+    hang = Hang(response=answering(set_timer=timer(3600)).response)
+    stage.processor.on_type(types.TASK_TYPE_INIT, DONE)
+    stage.processor.on_process("job/b", hang)
+
+    await run("job", "submit", file, "--id", "job")
+    await stage.asked("job/b")
+    await run("job", "cancel", "job", "--reason", "not today")
+    hang.released.set()
+    await stage.settled("job/b")  # and its node with it
+    people = await run("job", "get", "job")
+    nodes = {it.name: it for it in (await stage.client.jobs.get("job")).nodes}
+
+    assert re.findall(r"JOB_CANCELLED.*", people.out) == ["JOB_CANCELLED: not today"]
+    error = nodes["b"].error
+    assert error is not None
+    assert (error.reason, error.message) == ("JOB_CANCELLED", "not today")
+    process = (await stage.client.get("job/b")).process
+    assert process.detail == "JOB_CANCELLED: not today"
 
 
 async def test_get_and_why_tell_of_a_job(stage: Stage, run: Run, file: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from progressor.cli.exit_codes import ExitCode
 from progressor.cli.main import main
 from progressor.v1 import types_pb2 as types
 from progressor.v1.processor_service_pb2 import Complete
@@ -58,6 +59,24 @@ async def test_a_schedule_is_made_changed_paused_triggered_and_deleted(
     assert got.document["last_firings"][0]["cause"] == "trigger"
     years = [it["instant"][4:16] for it in coming.document["next_firings"]]
     assert years == ["-02-29T02:30"] * 2
+
+
+async def test_a_firing_that_is_refused_says_why_to_people_and_to_programs(
+    stage: Stage, run: Run
+) -> None:
+    await run("create", "s", "--every", "1h", "--call", "nobody", "--paused")
+
+    triggered = await run("trigger", "s", "--json")
+    people = await run("get", "s")
+    [firing] = (await stage.client.schedules.get("s")).last_firings
+    await run("delete", "s")
+
+    why = "process 'nobody' was not called: it does not exist"
+    assert triggered.code == ExitCode.FAILED
+    assert triggered.document["error"]["message"] == why
+    assert f"PROCESS_NOT_FOUND: {why}" in " ".join(people.out.split())
+    assert firing.error is not None
+    assert (firing.error.reason, firing.error.message) == ("PROCESS_NOT_FOUND", why)
 
 
 async def test_a_job_is_submitted_for_each_instant_of_a_backfill(

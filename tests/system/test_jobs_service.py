@@ -8,13 +8,12 @@ import grpc
 import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from progressor.v1.processor_service_pb2 import Complete
+from tests.support.api_engine import end_of
 from tests.support.points import PATIENCE_SECONDS
 from tests.support.processor import Hang
 from tests.support.replica import Replica, Stage, answering, broken, response
@@ -45,11 +44,7 @@ def submission(stage: Stage, *nodes: nodes_pb2.NodeSpec, **fields: Any) -> pb.Su
 
 
 async def reason_of(call: Any) -> str:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    info = error_details_pb2.ErrorInfo()
-    found: Any = rpc_status.from_call(caught.value)  # type: ignore[arg-type]
-    found.details[0].Unpack(info)
+    _, info = await end_of(call)
     return str(info.reason)
 
 

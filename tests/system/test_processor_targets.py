@@ -5,6 +5,7 @@ import dataclasses
 import datetime as dt
 import socket
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -50,9 +51,9 @@ class Bound:
     client: ProcessorClient
     namespace: Namespace
 
-    async def ask(self, target: str | None, **fields: object) -> Outcome:
+    async def ask(self, target: str | None, **fields: Any) -> Outcome:
         task = TASK if target is None else bound_to(target)
-        namespace = dataclasses.replace(self.namespace, **fields)  # type: ignore[arg-type]
+        namespace = dataclasses.replace(self.namespace, **fields)
         return await self.client.ask(task, (), namespace=namespace, timeout=TIMEOUT)
 
 

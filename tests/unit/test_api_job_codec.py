@@ -49,7 +49,7 @@ def test_everything_wrong_with_a_submission_is_told_at_once() -> None:
         namespace="Orders",
         nodes=[
             nodes_pb2.NodeSpec(name="a", namespace="Stock"),
-            nodes_pb2.NodeSpec(name="b", zombie_policy=9),  # type: ignore[arg-type]
+            nodes_pb2.NodeSpec(name="b", zombie_policy=9),  # type: ignore[arg-type]  # a newer client
         ],
         deadline=PAST,
         idempotency_key="",
@@ -120,7 +120,7 @@ def test_a_reason_has_so_many_bytes_and_no_nul() -> None:
 
 def test_everything_wrong_with_a_listing_is_told_at_once() -> None:
     message = pb.ListJobsRequest(
-        states=[1, 9],  # type: ignore[list-item]
+        states=[1, 9],  # type: ignore[list-item]  # a newer client
         schedule_id="\n",
         page_size=1001,
         page_token="x",

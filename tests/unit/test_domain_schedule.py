@@ -4,6 +4,7 @@ import dataclasses
 import datetime as dt
 import itertools
 import random
+from typing import Any
 
 import pytest
 
@@ -41,8 +42,8 @@ SECOND = dt.timedelta(seconds=1)
 MINUTELY = CronTimes("* * * * *", "UTC")
 
 
-def calendar(times: CronTimes | IntervalTimes = MINUTELY, **timing: object) -> Calendar:
-    return Calendar(KEY, dataclasses.replace(Timing(times=times), **timing))  # type: ignore[arg-type]
+def calendar(times: CronTimes | IntervalTimes = MINUTELY, **timing: Any) -> Calendar:
+    return Calendar(KEY, dataclasses.replace(Timing(times=times), **timing))
 
 
 def test_a_schedule_has_the_slot_of_a_process_with_its_id() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from progressor.domain.intent import Lost, Outcome
+from progressor.domain.namespace import Namespace
 from progressor.domain.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.process import JobOptions
 from progressor.domain.settlement import ZOMBIE, Break, Retry, Settlement, settle
@@ -23,12 +24,12 @@ def settlement_of(
     *,
     attempt: int = 1,
     task_type: TaskType = TaskType.INIT,
-    namespace: object = NAMESPACE,
+    namespace: Namespace = NAMESPACE,
     after: float = 0.0,
 ) -> Settlement:
     task = make_task(task_type=task_type, attempt=attempt, first_started_at=START)
     now = START + seconds(after)
-    return settle(task, outcome, namespace=namespace, now=now, spread=0.0, options=options)  # type: ignore[arg-type]
+    return settle(task, outcome, namespace=namespace, now=now, spread=0.0, options=options)
 
 
 @pytest.mark.parametrize("task_type", [TaskType.INIT, TaskType.CALL, TaskType.JOIN])
@@ -64,7 +65,7 @@ def test_the_attempts_of_a_nodes_policy_count_for_zombies_too() -> None:
     ],
 )
 def test_a_nodes_zombie_policy_goes_before_the_namespaces(
-    policy: ZombiePolicy | None, namespace: object, ends: bool
+    policy: ZombiePolicy | None, namespace: Namespace, ends: bool
 ) -> None:
     found = settlement_of(Lost(), JobOptions(zombie_policy=policy), namespace=namespace)
 

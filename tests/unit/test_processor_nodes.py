@@ -3,6 +3,7 @@
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 from google.protobuf import duration_pb2, timestamp_pb2
@@ -34,14 +35,14 @@ def decode(
     )
 
 
-def node(**fields: object) -> nodes_pb2.StartNodes:
+def node(**fields: Any) -> nodes_pb2.StartNodes:
     """Return two nodes, of which the second one has the fields."""
-    second = nodes_pb2.NodeSpec(**{"name": "b"} | fields)  # type: ignore[arg-type]
+    second = nodes_pb2.NodeSpec(**{"name": "b"} | fields)
     return nodes_pb2.StartNodes(nodes=[nodes_pb2.NodeSpec(name="a"), second])
 
 
-def due(**fields: object) -> nodes_pb2.StartNodes:
-    return nodes_pb2.StartNodes(nodes=[nodes_pb2.NodeSpec(name="a")], **fields)  # type: ignore[arg-type]
+def due(**fields: Any) -> nodes_pb2.StartNodes:
+    return nodes_pb2.StartNodes(nodes=[nodes_pb2.NodeSpec(name="a")], **fields)
 
 
 def test_a_node_arrives_with_all_that_was_said_of_it() -> None:

@@ -1,6 +1,6 @@
 """Tending: what a replica has heard of jobs, kept until somebody takes it."""
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -40,8 +40,9 @@ class Bench:
         self.tending = Tending(self.agenda, cast("Aftermath", self.aftermath))
 
 
-def some_news(**fields: object) -> JobNews:
-    return JobNews(**{"at": START, "due": (), "untended": ()} | fields)  # type: ignore[arg-type]
+def some_news(**fields: Any) -> JobNews:
+    news: dict[str, Any] = {"at": START, "due": (), "untended": ()}
+    return JobNews(**news | fields)
 
 
 def test_what_is_due_is_due_at_once() -> None:

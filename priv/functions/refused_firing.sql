@@ -1,0 +1,48 @@
+-- Tells what a firing was to do and why it could not, to people: the reason beside it is for programs.
+-- p_reason: that for programs; p_gate: the one that is missing. Of a process in error its detail is told,
+-- the first 500 characters.
+-- Locks: none; the caller has seen the process under its lock.
+-- Returns: the message.
+CREATE FUNCTION refused_firing(
+    p_target     text,
+    p_slot       smallint,  -- of the process
+    p_namespace  text,
+    p_process_id text,
+    p_reason     text,
+    p_gate       text
+)
+RETURNS text
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+AS $$
+BEGIN
+    RETURN concat(
+        CASE p_target WHEN 'job' THEN 'job' ELSE 'process' END,
+        ' ''', p_process_id, ''' was not ',
+        CASE p_target
+            WHEN 'start' THEN 'started'
+            WHEN 'job' THEN 'submitted'
+            WHEN 'call' THEN 'called'
+            WHEN 'notify' THEN 'notified'
+        END,
+        ': ',
+        CASE p_reason
+            WHEN 'PROCESS_ALREADY_EXISTS' THEN 'a process of this id exists already'
+            WHEN 'PROCESS_NOT_FOUND' THEN 'it does not exist'
+            WHEN 'PROCESS_FINISHED' THEN 'it is finished'
+            WHEN 'PROCESS_FAILED' THEN concat_ws(': ', 'it is in error', nullif((
+                SELECT left(p.detail, 500)
+                FROM processes p
+                WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
+            ), ''))
+            WHEN 'GATE_NOT_FOUND' THEN concat('gate ''', p_gate, ''' does not exist')
+            WHEN 'IDEMPOTENCY_KEY_REUSED' THEN 'its idempotency key belongs to a different request'
+            WHEN 'NAMESPACE_NOT_FOUND' THEN concat(
+                'namespace ''', p_namespace, ''' does not exist')
+            ELSE p_reason
+        END);
+END;
+$$;

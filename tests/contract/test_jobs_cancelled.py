@@ -1,0 +1,120 @@
+"""Jobs that are cancelled, and what becomes of the steps in hand."""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from progressor import job_errors
+from progressor.domain.constraint import Constraints
+from progressor.domain.intent import SetTimer
+from progressor.domain.job import JobState, NodeCounts
+from progressor.domain.process import ProcessStatus
+from progressor.domain.task import NodeState, TaskError
+from tests.support.clock import ManualClock
+from tests.support.jobs_storage import DONE, JobDesk, begun
+from tests.support.laws import broken_laws
+from tests.support.storage import (
+    NO_TIME,
+    success,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_a_cancelled_job_starts_nothing_more(
+    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+) -> None:
+    leader = await begun(jobs)
+
+    job = await jobs.jobs.cancel(leader, "not needed")
+
+    assert (job.state, job.detail, job.ended_at) == (
+        JobState.CANCELLED, "not needed", clock.now(),
+    )  # fmt: skip
+    assert job.counts == NodeCounts(running=1, cancelled=3)
+    view = await jobs.desk.processes.get(leader)
+    assert view.process.status is ProcessStatus.FINISHED
+    with pytest.raises(job_errors.JobEndedError):
+        await jobs.jobs.cancel(leader, "again")
+    assert broken_laws(eye, now=clock.now()) == {}
+
+
+async def test_a_follower_without_a_step_in_hand_is_stopped(
+    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+) -> None:
+    leader = await begun(jobs)
+    await jobs.jobs.cancel(leader, "why")
+
+    tended = await jobs.jobs.tend(leader)
+    again = await jobs.jobs.tend(leader)
+
+    assert (tended.stopped, tended.is_whole) == (1, True)
+    assert again.stopped == 0
+    [node, *_] = (await jobs.jobs.read(leader, payloads=False)).nodes
+    assert (node.state, node.error) == (
+        NodeState.CANCELLED,
+        TaskError(code=10, reason="JOB_CANCELLED", message="why"),
+    )
+    view = await jobs.desk.processes.get(node.follower)
+    assert (view.process.status, view.process.detail) == (
+        ProcessStatus.ERROR, "JOB_CANCELLED: why",
+    )  # fmt: skip
+    assert await jobs.claim() == {}
+    assert broken_laws(eye, now=clock.now()) == {}
+
+
+async def test_a_follower_ends_the_step_in_hand_and_goes_no_further(
+    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+) -> None:
+    leader = await begun(jobs)
+    tasks = await jobs.claim()
+    await jobs.jobs.cancel(leader, "why")
+    tended = await jobs.jobs.tend(leader)
+    before = await jobs.states(leader)
+
+    written = await jobs.settled(tasks["a"], success(SetTimer(after=NO_TIME)), continues=True)
+
+    assert (tended.stopped, tended.is_whole) == (0, True)
+    assert before["a"] == "running"
+    assert written.next is None
+    assert (await jobs.states(leader))["a"] == "cancelled"
+    assert await jobs.claim() == {}
+    assert broken_laws(eye, now=clock.now()) == {}
+
+
+async def test_a_follower_that_completes_after_all_is_done(jobs: JobDesk) -> None:
+    leader = await begun(jobs)
+    tasks = await jobs.claim()
+    await jobs.jobs.cancel(leader, "why")
+
+    await jobs.settled(tasks["a"], DONE)
+
+    assert (await jobs.states(leader))["a"] == "done"
+    assert (await jobs.job_state(leader)) == "cancelled"
+
+
+async def test_a_step_of_the_leader_is_fenced_off(jobs: JobDesk) -> None:
+    leader = await begun(jobs, {"a": ()})
+    await jobs.end(await jobs.claim(), "a")
+    [join] = (await jobs.claim()).values()
+
+    await jobs.jobs.cancel(leader, "")
+
+    assert not hasattr(await jobs.settle(join, DONE), "settled_at")
+    assert await jobs.job_state(leader) == "cancelled"
+
+
+async def test_a_gated_follower_that_is_stopped_leaves_its_gates(
+    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+) -> None:
+    leader = await begun(jobs, {"a": (), "b": ()}, constraints=Constraints(gates={"g1": 1}))
+    await jobs.jobs.tend(leader)
+    await jobs.jobs.cancel(leader, "")
+
+    tended = await jobs.jobs.tend(leader)
+
+    assert tended.stopped == 2
+    gate = await jobs.desk.gates.get("orders", "g1")
+    assert (gate.gate.held, gate.line) == (0, ())
+    assert broken_laws(eye, now=clock.now()) == {}

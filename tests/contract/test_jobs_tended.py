@@ -1,0 +1,67 @@
+"""What no settlement does for a job, and tending does."""
+
+import datetime as dt
+from typing import Any
+
+import psycopg
+import pytest
+
+from progressor.domain.constraint import Constraints
+from progressor.domain.job import NodeSpec
+from progressor.domain.task import NodeState
+from tests.support.clock import ManualClock
+from tests.support.jobs_storage import DONE, JobDesk, begun
+from tests.support.laws import broken_laws
+from tests.support.storage import (
+    NO_TIME,
+    fresh_key,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HOUR = dt.timedelta(hours=1)
+
+
+async def test_nodes_with_constraints_are_started_by_tending(
+    jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
+) -> None:
+    leader = await begun(jobs, {"a": (), "b": ()}, constraints=Constraints(gates={"g2": 1}))
+    before = await jobs.states(leader)
+    jobs.desk.told.clear()
+
+    tended = await jobs.jobs.tend(leader)
+
+    assert before == {"a": "ready", "b": "ready"}
+    assert (tended.started, tended.is_whole) == (2, True)
+    assert len([each for told in jobs.desk.told for each in told.due]) == 1
+    assert broken_laws(eye, now=clock.now()) == {}
+    [(name, task)] = (await jobs.claim()).items()
+    await jobs.settled(task, DONE)
+    assert name == "a"
+    assert list(await jobs.claim()) == ["b"]
+
+
+async def test_a_gated_node_whose_process_is_there_already_fails(jobs: JobDesk) -> None:
+    leader, taken = fresh_key(), fresh_key()
+    await jobs.desk.started(taken)
+    gated = Constraints(gates={"g3": 1})
+    await jobs.submit(leader, (NodeSpec(name="a", process_id=taken.process_id, constraints=gated),))
+
+    await jobs.jobs.tend(leader)
+
+    [node] = (await jobs.jobs.read(leader, payloads=False)).nodes
+    assert (node.state, node.error and node.error.reason) == (
+        NodeState.FAILED, "PROCESS_ALREADY_EXISTS",
+    )  # fmt: skip
+
+
+async def test_what_is_untended_for_long_is_found(jobs: JobDesk) -> None:
+    leader = await begun(jobs)
+    await jobs.jobs.cancel(leader, "")
+
+    young = await jobs.jobs.find_untended(age=HOUR, limit=10)
+    old = await jobs.jobs.find_untended(age=NO_TIME, limit=10)
+    await jobs.jobs.tend(leader)
+
+    assert (young, old) == ((), (leader,))
+    assert await jobs.jobs.find_untended(age=NO_TIME, limit=10) == ()
