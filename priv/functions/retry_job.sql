@@ -271,5 +271,9 @@ BEGIN
     IF told IS NOT NULL THEN
         RETURN NEXT;
     END IF;
+    told := due_join(p_slot, p_namespace, p_process_id);
+    IF told IS NOT NULL THEN
+        RETURN NEXT;
+    END IF;
 END;
 $$;

@@ -4,7 +4,7 @@
 -- Locks: the process, and the leader of the job that it follows in, in key order; then of these alone:
 -- schedule, tasks, jobs, job_nodes; and where that timer has constraints, as settle_gates.
 -- Returns: a verdict of domain/admission.py and, where a timer runs again, its new task, due now; or, in
--- place of that instant, what settle_gates returns as settled_gates tells it.
+-- place of that instant, what settle_gates returns as settled_gates tells it; so is a join that is due again.
 CREATE FUNCTION simple_repair(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -72,6 +72,7 @@ BEGIN
         WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
         IF v_process.led_by IS NOT NULL THEN
             PERFORM resume_job(v_now, p_replica_id, p_slot, p_namespace, p_process_id);
+            told := due_join(p_slot, p_namespace, p_process_id);
         END IF;
         IF v_process.leader_id IS NOT NULL THEN
             PERFORM reopen_node(

@@ -10,8 +10,8 @@ from progressor.domain.process import ProcessKey
 from progressor.domain.task import TaskType
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import specs
-from tests.support.jobs_storage import JobDesk, begun
-from tests.support.storage import a_request, fresh_key, success
+from tests.support.jobs_storage import DONE, JobDesk, begun
+from tests.support.storage import BROKEN, a_request, fresh_key, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -106,3 +106,26 @@ async def test_a_leader_with_a_step_in_hand_is_told_after_it(jobs: JobDesk) -> N
     assert told(jobs) == []
     assert written.next is not None
     assert written.next.task_type is TaskType.JOIN
+
+
+async def retry(jobs: JobDesk, key: ProcessKey) -> None:
+    await jobs.jobs.retry(key, deadline=None, timeout=None)
+
+
+async def simple_repair(jobs: JobDesk, key: ProcessKey) -> None:
+    await jobs.desk.processes.simple_repair(key)
+
+
+@pytest.mark.parametrize("bring_back", [retry, simple_repair])
+async def test_a_leader_that_broke_when_all_was_done_is_told_once_more(
+    jobs: JobDesk, bring_back: End
+) -> None:
+    leader = await begun(jobs, {"a": ()})
+    for answer in (DONE, BROKEN):  # of the node, and of the join
+        [task] = (await jobs.claim()).values()
+        await jobs.settled(task, answer)
+    jobs.desk.told.clear()
+
+    await bring_back(jobs, leader)
+
+    assert told(jobs) == [leader]
