@@ -114,6 +114,7 @@ DECLARE
     v_due        jsonb[];
     v_joins      jsonb[];
     v_untended   jsonb;
+    v_below      jsonb[];     -- jobs of followers that were stopped
     v_leaders    record;
     v_start      record;
     v_stop       record;
@@ -235,6 +236,9 @@ BEGIN
                 item := 0;
                 cancelled := v_stop.told;
                 RETURN NEXT;
+            ELSIF v_stop.cancelled IS NULL THEN
+                v_below := array_append(v_below, jsonb_build_array(
+                    v_stop.slot, v_stop.namespace, v_stop.process_id));
             END IF;
         END LOOP;
     END IF;
@@ -314,6 +318,9 @@ BEGIN
         OFFSET 0
     ) t ON true;
     v_due := v_due || v_joins;
+    IF v_below IS NOT NULL THEN
+        v_untended := coalesce(v_untended, '[]') || to_jsonb(v_below);
+    END IF;
     IF v_due IS NOT NULL OR v_untended IS NOT NULL OR v_cancelled IS NOT NULL THEN
         item := NULL;
         settled_at := v_now;

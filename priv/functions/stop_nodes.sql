@@ -3,7 +3,7 @@
 -- A follower that leads a job itself fails that. The process tells JOB_CANCELLED and why in its detail; the node
 -- has the one as its reason, and the other as its message.
 -- Locks: none of its own, the caller has locked leaders and followers; then as halt_processes.
--- Returns: as halt_processes.
+-- Returns: as halt_processes; and rows with a key alone, of jobs of followers that tend_job has to look at.
 CREATE FUNCTION stop_nodes(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -95,10 +95,12 @@ BEGIN
         FROM halt_processes(
             p_now, p_replica_id, p_patience, 'error', v_living.slots, v_living.spaces,
             v_living.ids, v_living.details) h;
-        PERFORM end_jobs(
+        RETURN QUERY
+        SELECT e.slot, e.namespace, e.process_id, NULL::jsonb, NULL::jsonb
+        FROM end_jobs(
             p_now, v_living.slots, v_living.spaces, v_living.ids,
             array_fill('failed'::job_state, ARRAY[cardinality(v_living.slots)]),
-            v_living.details);
+            v_living.details) e;
     END IF;
     PERFORM end_nodes(
         p_now, p_replica_id, v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals,

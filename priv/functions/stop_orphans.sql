@@ -72,10 +72,16 @@ BEGIN
         LOOP
             RETURN NEXT;
         END LOOP;
-        PERFORM end_jobs(
-            v_now, v_halted.slots, v_halted.spaces, v_halted.ids,
-            array_fill('failed'::job_state, ARRAY[cardinality(v_halted.slots)]),
-            v_halted.details);
+        cancelled := NULL; told := NULL;
+        FOR slot, namespace, process_id IN
+            SELECT *
+            FROM end_jobs(
+                v_now, v_halted.slots, v_halted.spaces, v_halted.ids,
+                array_fill('failed'::job_state, ARRAY[cardinality(v_halted.slots)]),
+                v_halted.details)
+        LOOP
+            RETURN NEXT;
+        END LOOP;
     END IF;
     DELETE FROM orphans o
     USING unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)

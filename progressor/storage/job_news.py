@@ -1,17 +1,19 @@
-"""What a settlement tells of jobs besides its outcomes: what is due at once, and what to tend."""
+"""What writes tell of jobs besides what they were asked for, and who hears of it."""
 
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from progressor.domain.job import JobState
 from progressor.domain.process import ProcessKey
+from progressor.domain.task import TaskError
 from progressor.storage.cancelled import Cancelled, cancelled
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobNews:
-    """What came due `at`, by PostgreSQL's clock, and what is left to do.
+    """What a settlement has brought about: what came due `at`, by PostgreSQL's clock, and the rest.
 
     ``untended`` are leaders whose jobs want tending, ``cancelled`` tasks of followers that were
     stopped with their job.
@@ -24,10 +26,25 @@ class JobNews:
 
 
 OnJobs = Callable[[JobNews], None]
+OnCancelled = Callable[[ProcessKey, Cancelled, TaskError], None]
+OnUntended = Callable[[ProcessKey], None]
+OnEnded = Callable[[ProcessKey, JobState], None]
 
 
 def tell_no_job(_news: JobNews) -> None:
     """Leave it to the scans."""
+
+
+def tell_nobody(_key: ProcessKey, _task: Cancelled, _error: TaskError) -> None:
+    """Leave callers to the slow round."""
+
+
+def count_none(_key: ProcessKey, _state: JobState) -> None:
+    """Leave uncounted that a job has ended."""
+
+
+def leave_to_the_scan(_key: ProcessKey) -> None:
+    """Leave to the scan what is to be tended."""
 
 
 def job_news(at: dt.datetime, told: Mapping[str, Any]) -> JobNews:

@@ -20,8 +20,16 @@ from progressor.domain.job_view import JobFilter, JobPage
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import NodeOutcome, TaskError
 from progressor.storage import arrays, job_rows, rows, statements
-from progressor.storage.cancelled import Cancelled, cancelled
+from progressor.storage.cancelled import cancelled
 from progressor.storage.functions import Functions
+from progressor.storage.job_news import (
+    OnCancelled,
+    OnEnded,
+    OnUntended,
+    count_none,
+    leave_to_the_scan,
+    tell_nobody,
+)
 from progressor.storage.pools import Pool, connection_of
 from progressor.storage.promoted import PATIENCE, OnPromoted, ignore, promoted
 
@@ -48,22 +56,6 @@ _RETRIES_MAX = 20
 _FAILED_PRECONDITION = 9
 _BEFORE_ALL = (-1, "", "")
 _RETRIED = "a retry of its job begins it again"  # as halt_busy says it
-
-OnCancelled = Callable[[ProcessKey, Cancelled, TaskError], None]
-OnUntended = Callable[[ProcessKey], None]
-OnEnded = Callable[[ProcessKey, JobState], None]
-
-
-def tell_nobody(_key: ProcessKey, _task: Cancelled, _error: TaskError) -> None:
-    """Leave callers to the slow round."""
-
-
-def count_none(_key: ProcessKey, _state: JobState) -> None:
-    """Leave uncounted that a job has ended."""
-
-
-def leave_to_the_scan(_key: ProcessKey) -> None:
-    """Leave to the scan what is to be tended."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +216,7 @@ class Jobs:
         return tuple(RunningJobs(*row) for row in found)
 
     async def known_nodes(self, key: ProcessKey, *, after: int = 0) -> Mapping[str, int]:
-        """Read the names of a job's nodes above an ordinal with their ordinals; none: no job yet."""
+        """Read the names of a job's nodes above an ordinal, with their ordinals; none: no job."""
         found = await self._read("known_nodes", key, after=after)
         return {row[0]: row[1] for row in found}
 
@@ -349,7 +341,7 @@ class Jobs:
         while True:
             *told, row = await self._call(self._tend_job, *_columns(key), after, TEND_MAX)
             for other in told:
-                self._stopped(other[4:9])
+                self._stopped(other[4:9], below=True)
             started, stopped = started + row[2], stopped + row[3]
             self._on_promoted(promoted(row[8]))
             if row[0] != "more":
@@ -374,7 +366,7 @@ class Jobs:
         while True:
             [*told, last] = await self._call(self._stop_orphans, TEND_MAX, *after)
             for row in told:
-                self._stopped(row[2:7])
+                self._stopped(row[2:7], below=True)
             count += int(last[0])
             if not last[1]:
                 return count
@@ -431,7 +423,11 @@ class Jobs:
                 return tuple(found)
             after = first[1:4]
 
-    def _stopped(self, halted: Sequence[Any]) -> None:
+    def _stopped(self, halted: Sequence[Any], *, below: bool = False) -> None:
+        """Tell of followers that were stopped; those with a key alone lead a job to be tended."""
+        if below and halted[0] is not None and halted[3] is halted[4] is None:
+            self._on_untended(ProcessKey(*halted[:3]))
+            return
         error = TaskError(
             code=_FAILED_PRECONDITION, reason=answer.PROCESS_FAILED, message="its job has ended"
         )
