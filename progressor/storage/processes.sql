@@ -26,7 +26,8 @@ LIMIT %(limit)s
 
 -- name: trace_tasks
 -- Reads tasks of a process in the order of their ids. Locks: none. Only of one with constraints it is
--- asked whether it is available: no other has a row there.
+-- asked whether it is available: no other has a row there. What a job that the engine leads was started with
+-- is in a form of the engine's own.
 SELECT t.task_id, t.task_type,
     coalesce(
         CASE WHEN t.constraints IS NOT NULL AND t.status = 'waiting' THEN (
@@ -39,8 +40,16 @@ SELECT t.task_id, t.task_type,
                 = (t.slot, t.namespace, t.process_id, t.task_id)
         ) END, s.status, t.status),
     t.created_at, t.scheduled_at,
-    t.started_at, t.finished_at, t.attempt_count, t.args, t.caller_context, t.idempotency_key,
-    t.response, t.error_code, t.error_reason, t.error_message, t.error_rejected, t.error_metadata,
+    t.started_at, t.finished_at, t.attempt_count,
+    CASE
+        WHEN t.task_type = 'init' AND (
+            SELECT p.led_by
+            FROM progressor.processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (t.slot, t.namespace, t.process_id)
+        ) = 'engine' THEN ''
+        ELSE t.args
+    END,
+    t.caller_context, t.idempotency_key, t.response, t.error_code, t.error_reason, t.error_message, t.error_rejected, t.error_metadata,
     t.first_event_id, t.event_count, t.constraints, t.spent_us
 FROM progressor.tasks t
 LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)

@@ -922,6 +922,7 @@ class TaskTrace(_message.Message):
     attempt_count: _builtins.int
     """Attempts begun so far."""
     args: _builtins.bytes
+    """Empty for the start of a job that the engine leads: JobService tells its graph."""
     idempotency_key: _builtins.str
     response: _builtins.bytes
     @_builtins.property

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2
 
+from progressor.sdk import TaskStatus, TaskType
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
@@ -96,6 +97,22 @@ async def test_a_submitted_job_can_be_read_at_once_and_runs_to_its_end(
         ("b", "b-1", b"", b"result"),
     ]
     assert {dict(it.task.caller_context)["tenant"] for it in stage.processor.requests} == {"t"}
+
+
+async def test_the_leader_is_traced_as_other_processes_are(
+    service: "JobServiceAsyncStub", stage: Stage
+) -> None:
+    stage.processor.on_process("job/a", DONE)
+    await service.SubmitJob(submission(stage, node("a", args=b"args")))
+    await watched(service, stage)
+
+    traced = await stage.client.trace("job")
+
+    assert [(it.type, it.args) for it in traced.tasks] == [
+        (TaskType.INIT, None),
+        (TaskType.JOIN, None),
+    ]
+    assert all(it.status is TaskStatus.FINISHED for it in traced.tasks)
 
 
 async def test_a_repeated_submission_is_the_same_job(
