@@ -15,7 +15,8 @@ A job, its nodes ending in the order that the test chooses::
     await job.fail("test-1")
     assert job.states["deploy"] is NodeState.SKIPPED
 
-Start reading at ``rehearsal.py`` or at ``job.py``; ``standing.py`` has the rules of graphs.
+Start reading at ``rehearsal.py`` or at ``job.py``; ``standing.py`` has the rules of graphs, and
+``carried_job.py`` those of jobs, and of jobs within jobs.
 """
 
 from progressor.sdk.testing.job import JobRehearsal

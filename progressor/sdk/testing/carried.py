@@ -22,7 +22,7 @@ from progressor.v1 import processor_service_pb2 as pb
 _LONE_TYPES = frozenset({TaskType.CALL, TaskType.NOTIFY})
 
 Observer = Callable[[nodes_pb2.StartNodes | None], Awaitable[None]]
-"""Told when a step has been settled, of the nodes that it starts; None: of none."""
+"""Told when a process has moved, of the nodes that a step of it starts; None: of none."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -35,9 +35,10 @@ class Timer:
     attempt: int = 1
     first_at: dt.datetime | None = None
 
-    def again(self, now: dt.datetime) -> "Timer":
-        """Return it as new, due now."""
-        return Timer(message=self.message, due_at=now, task_id=self.task_id)
+    def again(self, not_before: dt.datetime) -> "Timer":
+        """Return it as new, due when it was, but not before an instant."""
+        due_at = max(self.due_at, not_before)
+        return Timer(message=self.message, due_at=due_at, task_id=self.task_id)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,9 @@ class Carried:
         self.timer: Timer | None = None
         # The one that broke the process, as long as that is in error.
         self.breaker: Timer | None = None
+        # The one that was taken from it when it was broken from outside, for as long.
+        self.halted: Timer | None = None
+        self.removed_by_request = False
         self.ended: list[Ended] = []
 
     def next_task_id(self) -> int:
@@ -122,19 +126,32 @@ class Carried:
         process.detail = detail
         self.timer, self.breaker = None, timer
 
+    def halt(self, detail: str) -> None:
+        """Break the process from outside; the timer that it had is kept until it is back."""
+        timer = self.timer
+        self.break_by(detail)
+        self.halted = timer
+
     def recover(self) -> None:
         """Have the process running."""
         self._enter(types_pb2.PROCESS_STATUS_RUNNING).detail = ""
+        self.halted = None
 
     def finish(self, result: bytes = b"") -> None:
         """Have the process finished; its timer goes."""
         self.timer, self.result = None, result
         self._enter(types_pb2.PROCESS_STATUS_FINISHED)
 
-    async def vanish(self) -> None:
+    async def vanish(self, *, by_request: bool = False) -> None:
         """Remove the process, its history and its timer."""
         self._forget()
-        await self._observed(None)
+        self.removed_by_request = by_request
+        await self.observed(None)
+
+    async def observed(self, started: nodes_pb2.StartNodes | None) -> None:
+        """Tell the observer that the process has moved."""
+        if self._observer is not None:
+            await self._observer(started)
 
     async def _settle(
         self, process: types_pb2.Process, task: Task, response: pb.ProcessResponse
@@ -217,14 +234,11 @@ class Carried:
         return process
 
     def _forget(self) -> None:
-        self.process, self.timer, self.breaker = None, None, None
+        self.process, self.timer, self.breaker, self.halted = None, None, None, None
         self.history, self.result = [], b""
+        self.removed_by_request = False
 
     async def _noted(self, ended: Ended, started: nodes_pb2.StartNodes | None) -> Ended:
         self.ended.append(ended)
-        await self._observed(started)
+        await self.observed(started)
         return ended
-
-    async def _observed(self, started: nodes_pb2.StartNodes | None) -> None:
-        if self._observer is not None:
-            await self._observer(started)

@@ -1,33 +1,31 @@
 """A job in memory: its nodes end in the order, and in the way, that the test chooses."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import datetime as dt
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-from progressor import errors, job_errors
 from progressor.sdk.codecs import JSON, Codec, Payload
-from progressor.sdk.graph import Graph, nodes_to_wire
+from progressor.sdk.graph import Graph, NewNode, graph_from_wire, nodes_to_wire
+from progressor.sdk.job_calls import Deadline, due_to_wire
 from progressor.sdk.jobs import JobState, NodeCounts, NodeOutcome, NodeState
+from progressor.sdk.namespaces import NamespaceConfig
 from progressor.sdk.processor import Processor
+from progressor.sdk.testing.carried_job import CarriedJob
+from progressor.sdk.testing.cast import Cast
 from progressor.sdk.testing.rehearsal import Rehearsal
-from progressor.sdk.testing.standing import Standing, StandingNode
-from progressor.sdk.values import ProcessStatus, TaskError, TaskType
+from progressor.sdk.testing.running import (
+    Choice,
+    complete_node,
+    expect_running,
+    fail_node,
+    first,
+    run_node,
+    run_nodes,
+)
+from progressor.sdk.values import ProcessStatus
 from progressor.v1 import nodes_pb2
 
-STEPS_MAX = 1_000_000
-"""Steps of nodes that one call of `JobRehearsal.run_all` takes."""
-
-_BROUGHT_BACK = frozenset({ProcessStatus.RUNNING, ProcessStatus.FINISHED})
-_FAILED_CODE = 9
-_ABORTED_CODE = 10
-_NAMED_MAX = 5
-
-Choice = Callable[[Sequence[str]], str]
-"""Which of the running nodes goes on: `random.Random(7).choice`, say."""
-
-
-def first(names: Sequence[str]) -> str:
-    """Return the first of some names."""
-    return names[0]
+_BROKEN = frozenset({NodeState.FAILED, NodeState.CANCELLED})
 
 
 class JobRehearsal:
@@ -36,41 +34,51 @@ class JobRehearsal:
     A node is ended by hand (`complete`, `fail`), or carried out by the processor of its namespace
     (`run`), where the rehearsal has one. Led by the engine, ``JobRehearsal(graph)``, the job is
     done if all its nodes are; led by a processor of one's own, ``await JobRehearsal.led_by(...)``,
-    it is what the handlers decide, which start nodes and hear of their end.
+    it is what the handlers decide, which start nodes and hear of their end. A node whose process
+    starts nodes leads a job within this one (`inner`), and ends as that does.
 
-    Constraints, targets and policies of single nodes are left out of it; a deadline is not met.
+    A node's retry policy governs the attempts of its process. Its other options are told (`node`)
+    and change nothing: its constraints are granted at once, its target is there, and no replica is
+    lost. The deadline passes when the test says so (`expire`), whatever the clocks of the processes
+    say: each has its own.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # options, keyword-only
         self,
         graph: Graph | None,
         *,
         processors: Iterable[Processor[Any]] = (),
+        configs: Iterable[NamespaceConfig] = (),
         job_id: str = "job-1",
         namespace: str = "",
         codec: Codec = JSON,
+        deadline: Deadline | None = None,
     ) -> None:
         """Start the nodes of a graph that nothing keeps; None: for `led_by`.
 
         Args:
             graph: As it would be submitted.
             processors: Who can carry out nodes, by their names, which are namespaces.
+            configs: Whose policies, history and step timeout apply, by their names; other
+                namespaces have the defaults.
             job_id: The id of the leader.
             namespace: Its namespace, and that of nodes which name none; "": the first processor's.
             codec: Of args and results.
+            deadline: As it would be submitted: an aware datetime, or seconds or a timedelta from
+                the submission on; None: none.
+
+        Raises:
+            ValueError: The graph is empty, or its nodes come after some that are not there.
         """
-        self._job_id, self._codec = job_id, codec
-        self._processors = {it.name: it for it in processors}
-        self._namespace = namespace or next(iter(self._processors), "jobs")
-        self._followers: dict[str, Rehearsal[Any]] = {}
-        self._leader: Rehearsal[Any] | None = None
-        self._standing = Standing()
-        self._state = JobState.RUNNING
-        self._detail = ""
-        self._retry_count = 0
+        cast = Cast(
+            processors={it.name: it for it in processors}, configs={it.name: it for it in configs}
+        )
+        namespace = namespace or next(iter(cast.processors), "jobs")
+        self._job = CarriedJob(job_id=job_id, namespace=namespace, codec=codec, cast=cast)
         if graph is not None:
-            self._standing.add(nodes_to_wire(graph, codec))
-            self._standing.start()
+            nodes = nodes_to_wire(graph, codec)
+            self._job.add(nodes_pb2.StartNodes(nodes=nodes, **due_to_wire(deadline)))
+            self._job.standing.start()
 
     @classmethod
     async def led_by(
@@ -79,6 +87,7 @@ class JobRehearsal:
         args: Payload = None,
         *,
         processors: Iterable[Processor[Any]] = (),
+        configs: Iterable[NamespaceConfig] = (),
         job_id: str = "job-1",
     ) -> Self:
         """Start a process whose handlers lead the job, and return the job with what they started.
@@ -88,56 +97,74 @@ class JobRehearsal:
         Raises:
             RejectedError, ProcessFailedError: Its first step was refused, or has failed.
         """
-        job = cls(
+        rehearsal = cls(
             None,
             processors=(processor, *processors),
+            configs=configs,
             job_id=job_id,
             namespace=processor.name,
             codec=processor.codec,
         )
-        job._leader = Rehearsal(processor, job_id, observer=job._leader_settled)
-        await job._leader.start(args)
-        return job
+        job = rehearsal._job
+        job.leader = job.cast.leader(processor, job_id, job.leader_settled)
+        await job.leader.start(args)
+        return rehearsal
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job, and of the process that leads it."""
+        return self._job.job_id
 
     @property
     def state(self) -> JobState:
         """Where the job is."""
-        return self._state
+        return self._job.state
 
     @property
     def detail(self) -> str:
-        """Why it has failed; "" otherwise."""
-        return self._detail
+        """Why it has failed, or was cancelled; "" otherwise."""
+        return self._job.detail
+
+    @property
+    def deadline(self) -> dt.datetime | None:
+        """When it fails if it has not ended by then; None: never."""
+        return self._job.deadline
 
     @property
     def result(self) -> Payload:
         """What a leader of one's own has completed with."""
-        return None if self._leader is None else self._leader.result
+        leader = self._job.leader
+        return None if leader is None else leader.result
 
     @property
     def retry_count(self) -> int:
         """How often it was retried."""
-        return self._retry_count
+        return self._job.retry_count
 
     @property
     def counts(self) -> NodeCounts:
         """How many nodes are in which state."""
-        return self._standing.counts
+        return self._job.standing.counts
 
     @property
     def states(self) -> dict[str, NodeState]:
         """The state of each node, as they were added."""
-        return {it.name: it.state for it in self._standing}
+        return {it.name: it.state for it in self._job.standing}
 
     @property
     def running(self) -> tuple[str, ...]:
         """The nodes that have been started and have not ended."""
-        return self._standing.named(NodeState.RUNNING)
+        return self._job.standing.named(NodeState.RUNNING)
+
+    @property
+    def attempts(self) -> dict[str, int]:
+        """How often each node has begun: once, and once more for each retry and repair."""
+        return {it.name: it.attempt for it in self._job.standing}
 
     @property
     def outcomes(self) -> dict[str, NodeOutcome]:
         """How each node stands: for those that have ended, what a join hears of them."""
-        return {it.name: self._outcome(it) for it in self._standing}
+        return {it.name: self._job.outcome(it) for it in self._job.standing}
 
     @property
     def leader(self) -> Rehearsal[Any]:
@@ -146,21 +173,28 @@ class JobRehearsal:
         Raises:
             ValueError: The engine leads the job.
         """
-        if self._leader is None:
-            message = f"job {self._job_id!r} is led by the engine"
+        if self._job.leader is None:
+            message = f"job {self._job.job_id!r} is led by the engine"
             raise ValueError(message)
-        return self._leader
+        return self._job.leader
+
+    def node(self, name: str) -> NewNode:
+        """Return a node as it was added, with its args, what it comes after, and its options.
+
+        ``job.node("deploy").options["target"]``; an option that was left out is not there.
+
+        Raises:
+            KeyError: There is none, as for all that takes a name.
+        """
+        return graph_from_wire([self._job.standing[name].spec], self._job.codec)[name]
 
     def args(self, name: str, kind: Payload = Any) -> Payload:
         """Return the args of a node, as a `kind`."""
-        return self._codec.decode(self._standing[name].spec.args, kind)
+        return self._job.codec.decode(self._job.standing[name].spec.args, kind)
 
     def inputs(self, name: str) -> tuple[NodeOutcome, ...]:
         """Return what a node is told of those that it comes after; nothing where it did not ask."""
-        spec = self._standing[name].spec
-        if not spec.wants_results:
-            return ()
-        return tuple(self._outcome(self._standing[it]) for it in spec.predecessors)
+        return self._job.inputs(name)
 
     async def process(self, name: str) -> Rehearsal[Any]:
         """Return the process of a node, started if it was not, to be called, repaired and so on.
@@ -168,24 +202,37 @@ class JobRehearsal:
         Raises:
             ValueError: The node has not been started, or nobody carries out its namespace.
         """
-        node = self._expect_started(name)
-        if name not in self._followers:
-            processor = self._processors.get(node.spec.namespace or self._namespace)
-            if processor is None:
-                message = f"no processor for node {name!r}: `complete` it, or `fail` it"
+        node = self._job.standing[name]
+        if name not in self._job.followers:
+            if node.state is not NodeState.RUNNING:
+                message = f"node {name!r} is {node.state}, and has no process"
                 raise ValueError(message)
-            await self._begin(node, processor)
-        return self._followers[name]
+            await self._job.begin(name)
+        return self._job.followers[name]
+
+    async def inner(self, name: str) -> "JobRehearsal":
+        """Return the job that the process of a node leads, started if it was not.
+
+        It is of the same processors, and goes on with this one: `run` and `run_all` carry out both,
+        and what ends or retries one of them does to the other what the engine does.
+
+        Raises:
+            ValueError: As for `process`; or that process has started no nodes.
+        """
+        await self.process(name)
+        if name not in self._job.inner:
+            message = f"node {name!r} leads no job"
+            raise ValueError(message)
+        return self._of(self._job.inner[name])
 
     async def complete(self, name: str, result: Payload = None) -> tuple[str, ...]:
         """End a running node as done; return the names of those that are started by it.
 
         Raises:
-            ValueError: It is not running.
+            ValueError: It is not running, or leads a job, as which it ends.
         """
-        self._expect_running(name)
         before = frozenset(self.running)
-        await self._end(name, NodeState.DONE, result=self._codec.encode(result))
+        await complete_node(self._job, name, result)
         return tuple(it for it in self.running if it not in before)
 
     async def fail(
@@ -194,27 +241,27 @@ class JobRehearsal:
         """End a running node as failed; return the names of those that are skipped because of it.
 
         Raises:
-            ValueError: It is not running.
+            ValueError: It is not running, or leads a job, as which it ends.
         """
-        self._expect_running(name)
-        error = TaskError(code=_FAILED_CODE, reason=reason, message=message)
-        await self._end(name, NodeState.FAILED, error=error)
-        return tuple(it.name for it in self._standing if it.skipped_because_of == name)
+        await fail_node(self._job, name, message, reason)
+        return tuple(it.name for it in self._job.standing if it.skipped_because_of == name)
 
-    async def run(self, name: str) -> NodeState:
+    async def run(self, name: str, *, order: Choice = first) -> NodeState:
         """Have a running node carried out until it ends, or waits for a request.
+
+        If it leads a job, the nodes of that are carried out before its timers, as by `run_all`, in
+        the `order` that is given.
 
         Returns:
             Its state: running only where it has no timer, and waits to be called.
 
         Raises:
             ValueError: It is not running, or nobody carries out its namespace.
+            RuntimeError: Its timers follow each other without an end.
         """
-        self._expect_running(name)
-        follower = await self.process(name)
-        while follower.timer is not None and self._is_running(name):  # ends as `advance` does
-            await follower.run_timer()
-        return self._standing[name].state
+        expect_running(self._job, name)
+        await run_node(self._job, name, order=order)
+        return self._job.standing[name].state
 
     async def run_all(
         self,
@@ -226,29 +273,16 @@ class JobRehearsal:
         """End nodes one after the other until the job has, or all that runs waits to be called.
 
         Args:
-            order: Chooses the next among the names of those that run.
-            failing: Those that fail, whoever carries them out.
-            results: Of those that are completed with these, whoever carries them out. Where there
-                is no processor, others are completed without a result.
+            order: Chooses the next among the names of those that run, in jobs within this one too.
+            failing: Those of this job that fail, whoever carries them out.
+            results: Of those of this job that are completed with these, whoever carries them out.
+                Where there is no processor, others are completed without a result.
 
         Returns:
             The state of the job.
         """
-        failing, results = frozenset(failing), results or {}
-        stuck: set[str] = set()
-        for _ in range(STEPS_MAX):
-            candidates = [it for it in self.running if it not in stuck]
-            if self._state is not JobState.RUNNING or not candidates:
-                break
-            name = order(candidates)
-            namespace = self._standing[name].spec.namespace or self._namespace
-            if name in failing:
-                await self.fail(name)
-            elif name in results or namespace not in self._processors:
-                await self.complete(name, results.get(name))
-            elif await self.run(name) is NodeState.RUNNING:
-                stuck.add(name)
-        return self._state
+        await run_nodes(self._job, order=order, failing=frozenset(failing), results=results)
+        return self._job.state
 
     async def repair(self, name: str, args: Payload = None) -> tuple[str, ...]:
         """Repair the process of a failed node, which runs again; return who waits for it again.
@@ -257,185 +291,53 @@ class JobRehearsal:
             RepairFailedError, RejectedError: It is in error as it was.
             ValueError: The node has not failed in a process of a processor here.
         """
-        if self._standing[name].state is not NodeState.FAILED or name not in self._followers:
+        follower = self._job.followers.get(name)
+        is_broken = self._job.standing[name].state in _BROKEN
+        if not is_broken or follower is None or follower.status is not ProcessStatus.ERROR:
             message = f"node {name!r} has no broken process to repair"
             raise ValueError(message)
-        skipped = self._standing.named(NodeState.SKIPPED)
-        await self._followers[name].repair(args)
+        skipped = self._job.standing.named(NodeState.SKIPPED)
+        await follower.repair(args)
         return tuple(it for it in skipped if self.states[it] is not NodeState.SKIPPED)
 
-    async def retry(self) -> tuple[str, ...]:
-        """Go on with a failed job; return the names of the nodes that begin again.
+    async def retry(self, *, deadline: Deadline | None = None) -> tuple[str, ...]:
+        """Go on with a failed job; return the names of the nodes that had failed.
+
+        They begin again, and so does what was stopped or cancelled when the job ended; failed jobs
+        within this one are retried. If it is within another one, its node runs again there.
+
+        Args:
+            deadline: The new one, from now on; None: there is none any more.
 
         Raises:
             JobNotFailedError: It has not failed.
         """
-        if self._state is not JobState.FAILED:
-            raise job_errors.JobNotFailedError(self._namespace, self._job_id)
-        self._state, self._detail = JobState.RUNNING, ""
-        self._retry_count += 1
-        if self._leader is not None:
-            self._leader.resume(with_timer=True)
-        again = self._standing.retry()
-        for name in again:
-            await self._bring_back(name)
-        await self._go_on()
-        return again
+        return await self._job.retry(nodes_pb2.StartNodes(**due_to_wire(deadline)))
 
     async def cancel(self, cause: str = "") -> None:
-        """End the job: what has not ended is cancelled.
+        """End the job: what has not ended is cancelled, jobs within this one have failed.
+
+        A job that is within another one has failed as well, with its leader and its node.
 
         Raises:
             JobEndedError: It has ended already.
         """
-        if self._state.has_ended:
-            raise job_errors.JobEndedError(self._namespace, self._job_id)
-        self._stop(JobState.CANCELLED, cause)
-        if self._leader is not None:
-            self._leader.finish()
+        await self._job.cancel(cause)
 
-    async def _begin(self, node: StandingNode, processor: Processor[Any]) -> None:
-        """Start the process of a node; what its first step comes to is the node's."""
-        name = node.name
+    async def expire(self) -> None:
+        """Have the deadline pass: the job fails (DEADLINE_EXCEEDED), what has not ended is stopped.
 
-        async def settled(started: nodes_pb2.StartNodes | None) -> None:
-            if started is not None:
-                message = f"node {name!r} leads a job itself: rehearse that by itself"
-                raise NotImplementedError(message)
-            await self._follower_settled(name)
+        The leader breaks, and so does its node, if the job is within another one. A retry brings
+        all of it back.
 
-        process_id = node.spec.process_id or f"{self._job_id}/{name}"
-        follower: Rehearsal[Any] = Rehearsal(processor, process_id, observer=settled)
-        self._followers[name] = follower
-        try:
-            await follower.start(processor.codec.decode(node.spec.args), nodes=self.inputs(name))
-        except (errors.RejectedError, errors.ProcessFailedError):
-            # That is the end of the node, and known to it.
-            return
+        Raises:
+            ValueError: The job has no deadline.
+            JobEndedError: It has ended already.
+        """
+        await self._job.expire()
 
-    async def _follower_settled(self, name: str) -> None:
-        """Take what a step of a node's process came to as the node's."""
-        node, follower = self._standing[name], self._followers[name]
-        status = follower.status
-        if node.state is NodeState.FAILED and status in _BROUGHT_BACK:
-            self._standing.reopen(name)
-            self._reopened()
-        if node.state is not NodeState.RUNNING:
-            return
-        step = follower.steps[-1] if follower.steps else None
-        error = None if step is None else step.error
-        if status is ProcessStatus.RUNNING:
-            node.begun = True
-            await self._go_on()
-        elif status is ProcessStatus.FINISHED:
-            result = self._codec.encode(follower.result)
-            await self._end(name, NodeState.DONE, result=result)
-        elif status is ProcessStatus.UNSPECIFIED and error is None:
-            # It has removed itself: what it told its caller is all that is left.
-            response = None if step is None else step.response
-            await self._end(name, NodeState.DONE, result=self._codec.encode(response))
-        else:
-            await self._end(name, NodeState.FAILED, error=error)
-
-    def _reopened(self) -> None:
-        """Go on with a failed job, one of whose nodes was brought back."""
-        if self._state is JobState.FAILED:
-            self._state, self._detail = JobState.RUNNING, ""
-            if self._leader is not None:
-                self._leader.resume(with_timer=False)
-
-    async def _bring_back(self, name: str) -> None:
-        """Have the process of a node begin again: anew, unless its first step had succeeded."""
-        follower = self._followers.get(name)
-        if follower is None:
-            return
-        has_begun = any(it.type is TaskType.INIT and it.error is None for it in follower.steps)
-        if not has_begun or follower.status is not ProcessStatus.ERROR:
-            del self._followers[name]
-            return
-        self._standing[name].begin_again(NodeState.RUNNING)
-        await follower.simple_repair()
-
-    async def _leader_settled(self, started: nodes_pb2.StartNodes | None) -> None:
-        """Take what a step of the leader came to as the job's."""
-        leader = self.leader
-        if self._state is not JobState.RUNNING:
-            return
-        if started is not None:
-            self._standing.add(started.nodes)
-        match leader.status:
-            case ProcessStatus.FINISHED:
-                self._stop(JobState.DONE)
-            case ProcessStatus.ERROR:
-                self._stop(JobState.FAILED, leader.detail)
-            case _ if started is not None:
-                await self._go_on()
-            case _:
-                pass
-
-    async def _end(
-        self, name: str, state: NodeState, *, result: bytes = b"", error: TaskError | None = None
-    ) -> None:
-        self._standing.end(name, state, result=result, error=error)
-        await self._go_on()
-
-    async def _go_on(self) -> None:
-        """Start what is ready, and tell the leader if nothing is left."""
-        if self._state is not JobState.RUNNING:
-            return
-        self._standing.start()
-        if self._standing.is_whole:
-            await self._join()
-
-    async def _join(self) -> None:
-        if self._leader is not None:
-            await self._leader.join(self.outcomes.values())
-            return
-        undone = [it for it in self._standing if it.state is not NodeState.DONE]
-        if not undone:
-            self._stop(JobState.DONE)
-            return
-        failed = [it for it in undone if it.state is NodeState.FAILED][:_NAMED_MAX]
-        words = f"{len(undone)} of {len(self._standing)} nodes are not done"
-        told = "; ".join(map(_told, failed))
-        self._stop(JobState.FAILED, f"{words}: {told}" if told else words)
-
-    def _stop(self, state: JobState, detail: str = "") -> None:
-        """End the job, and whatever of it has not ended."""
-        self._state, self._detail = state, detail if state is JobState.FAILED else ""
-        self._standing.cancel_unstarted()
-        why = f"JOB_CANCELLED: {detail or 'the job has ended'}"
-        for name in self.running:
-            error = TaskError(code=_ABORTED_CODE, reason="JOB_CANCELLED", message=why)
-            self._standing.end(name, NodeState.CANCELLED, error=error)
-            if name in self._followers:
-                self._followers[name].break_by(why)
-
-    def _outcome(self, node: StandingNode) -> NodeOutcome:
-        return NodeOutcome(
-            name=node.name,
-            state=node.state,
-            result=self._codec.decode(node.result),
-            error=node.error,
-            skipped_because_of=node.skipped_because_of,
-        )
-
-    def _is_running(self, name: str) -> bool:
-        return self._standing[name].state is NodeState.RUNNING
-
-    def _expect_running(self, name: str) -> None:
-        if not self._is_running(name):
-            message = f"node {name!r} is {self._standing[name].state}, not running"
-            raise ValueError(message)
-
-    def _expect_started(self, name: str) -> StandingNode:
-        node = self._standing[name]
-        if node.state is not NodeState.RUNNING and name not in self._followers:
-            message = f"node {name!r} is {node.state}, and has no process"
-            raise ValueError(message)
-        return node
-
-
-def _told(node: StandingNode) -> str:
-    error = node.error
-    return f"{node.name} failed" + ("" if error is None else f" ({error.reason}: {error.message})")
+    @classmethod
+    def _of(cls, job: CarriedJob) -> "JobRehearsal":
+        rehearsal = JobRehearsal.__new__(JobRehearsal)
+        rehearsal._job = job  # noqa: SLF001  # of this class
+        return rehearsal

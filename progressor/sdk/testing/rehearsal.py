@@ -74,7 +74,8 @@ class Rehearsal(Generic[State]):
             process_id: Its id.
             config: Whose policies, history and step timeout apply; None: the defaults.
             starts_at: What the clock says at first, an aware datetime.
-            observer: Told of each settled step, and of the nodes that it starts.
+            observer: Told of each settled step, of the nodes that it starts; and, of none, when
+                the process is removed, or brought back without a step.
         """
         self._process_id = process_id
         self._codec, self._state_type = processor.codec, processor.state_type
@@ -136,6 +137,11 @@ class Rehearsal(Generic[State]):
     def history(self) -> tuple[Event, ...]:
         """The events with all that is recorded of them."""
         return tuple(read_event(it, self._codec) for it in self._carried.history)
+
+    @property
+    def removed_by_request(self) -> bool:
+        """Whether there is no process because of `remove`, and not by its own doing."""
+        return self._carried.process is None and self._carried.removed_by_request
 
     @property
     def timer(self) -> DueTimer | None:
@@ -252,6 +258,7 @@ class Rehearsal(Generic[State]):
         breaker = self._carried.breaker
         if breaker is None:
             self._carried.recover()
+            await self._carried.observed(None)
         else:
             self._carried.timer = breaker.again(self.now)
             await self.run_timer()
@@ -274,7 +281,7 @@ class Rehearsal(Generic[State]):
             ProcessNotFoundError: There is none.
         """
         self._expect_process()
-        await self._carried.vanish()
+        await self._carried.vanish(by_request=True)
 
     async def run_timer(self) -> None:
         """Move the clock to when the timer is due, if that is to come, and run it.
@@ -325,12 +332,28 @@ class Rehearsal(Generic[State]):
     def break_by(self, detail: str) -> None:
         """Put the process into error, as the engine does with what runs in a job that has ended."""
         self._expect_running()
-        self._carried.break_by(detail)
+        self._carried.halt(detail)
 
     def finish(self) -> None:
         """Finish the process, as the engine does with who leads a job that is cancelled."""
         self._expect_running()
         self._carried.finish()
+
+    async def begin_again(self) -> None:
+        """Have a broken process run on, as the engine does in a job that is retried.
+
+        The timer that broke it, if one did, runs now; one that was taken from it by `break_by` is
+        due when it was.
+        """
+        self._expect_broken()
+        carried = self._carried
+        breaker, halted = carried.breaker, carried.halted
+        carried.recover()
+        if breaker is not None:
+            carried.timer = breaker.again(self.now)
+            await self.run_timer()
+        elif halted is not None:
+            carried.timer = halted.again(self.now)
 
     def resume(self, *, with_timer: bool) -> None:
         """Have a broken process run, as the engine does with who leads a job that goes on.

@@ -151,12 +151,13 @@ class Standing:
         failed = self.named(NodeState.FAILED)
         for node in self:
             if node.state in _KEEPING:
-                node.attempt += node.state is NodeState.FAILED
+                was_stopped = node.state is NodeState.CANCELLED and node.begun
+                node.attempt += was_stopped or node.state is NodeState.FAILED
                 node.begin_again(NodeState.WAITING if node.waits_for else NodeState.READY)
         return failed
 
     def reopen(self, name: str) -> None:
-        """Have a failed node run again; what was skipped waits again, unless others keep it."""
+        """Have a broken node run again; what was skipped waits again, unless others keep it."""
         node = self[name]
         node.attempt += 1
         node.begin_again(NodeState.RUNNING)

@@ -1,0 +1,268 @@
+"""Nodes of a rehearsed job are carried out by processors, and end as their processes do."""
+
+from typing import Any
+
+import pytest
+
+from progressor import errors
+from progressor.example import mapreduce
+from progressor.sdk import (
+    Fail,
+    Graph,
+    JobState,
+    NamespaceConfig,
+    NodeState,
+    ProcessStatus,
+    Reject,
+    Retry,
+    RetryPolicy,
+    Step,
+    TaskError,
+)
+from progressor.sdk.testing import JobRehearsal, running
+from tests.support.rehearsed import breaking, chain, processor_of
+
+
+async def test_followers_are_carried_out_by_their_namespaces() -> None:
+    async def double(step: Step[Any]) -> None:
+        step.complete(2 * (step.args + sum(step.results_as(int).values())))
+
+    def slow(step: Step[Any]) -> None:
+        step.state = sum(step.results_as(int).values())
+        step.set_timer(after=3600)
+
+    doubles = processor_of("doubles", init=double)
+    patient = processor_of(init=slow, timeout=lambda step: step.complete(step.state + 1))
+    graph = Graph()
+    a = graph.node("a", 1, namespace="doubles")
+    b = graph.node("b", 2, namespace="doubles", after=a, wants_results=True, process_id="b-proc")
+    graph.node("c", after=[a, b], wants_results=True)
+    job = JobRehearsal(graph, processors=[doubles, patient], job_id="j", namespace="jobs")
+
+    assert await job.run("a") is NodeState.DONE
+    assert (await job.process("a")).process_id == "j/a"
+    assert await job.run_all() is JobState.DONE
+    assert [it.result for it in job.outcomes.values()] == [2, 8, 11]
+    assert (await job.process("b")).process_id == "b-proc"
+
+
+async def test_a_follower_may_wait_to_be_called() -> None:
+    processor = processor_of(init=lambda _: None, call=lambda step: step.complete(step.args))
+    job = JobRehearsal(chain("a", "b"), processors=[processor])
+
+    assert await job.run("a") is NodeState.RUNNING
+    assert await job.run_all() is JobState.RUNNING
+    await (await job.process("a")).call("hello")
+    assert job.states == {"a": NodeState.DONE, "b": NodeState.RUNNING}
+    assert job.outcomes["a"].result == "hello"
+
+
+async def test_a_follower_that_breaks_or_is_refused_fails_its_node() -> None:
+    def fail(step: Step[Any]) -> None:
+        raise Fail("broken") if step.args == "fail" else Reject("refused")
+
+    graph = Graph()
+    graph.node("a", "fail")
+    graph.node("b", "reject")
+    job = JobRehearsal(graph, processors=[processor_of(init=fail)])
+
+    assert await job.run_all() is JobState.FAILED
+    told = {name: it.error.message for name, it in job.outcomes.items() if it.error is not None}
+    assert told == {"a": "broken", "b": "refused"}
+
+
+async def test_a_follower_that_removes_itself_is_done() -> None:
+    def go(step: Step[Any]) -> str:
+        step.remove()
+        return "gone"
+
+    job = JobRehearsal(chain("a"), processors=[processor_of(init=go)])
+
+    assert await job.run("a") is NodeState.DONE
+    assert job.outcomes["a"].result == "gone"
+
+
+async def test_a_repair_reopens_a_node_and_what_it_had_skipped() -> None:
+    graph = chain("a", "b")
+    graph.node("other")
+    job = JobRehearsal(graph, processors=[breaking()])
+    assert await job.run("a") is NodeState.FAILED
+
+    assert await job.repair("a") == ("b",)
+    assert job.states == {
+        "a": NodeState.RUNNING, "b": NodeState.WAITING, "other": NodeState.RUNNING,
+    }  # fmt: skip
+    await (await job.process("a")).call()
+    assert job.outcomes["a"].result == "by a call"
+    assert job.running == ("b", "other")
+
+
+async def test_a_repair_brings_back_a_job_that_has_failed() -> None:
+    job = JobRehearsal(chain("a", "b"), processors=[breaking()])
+    await job.run("a")
+    assert job.state is JobState.FAILED
+    await job.repair("a")
+
+    assert (job.state, job.states["b"]) == (JobState.RUNNING, NodeState.WAITING)
+
+
+async def test_what_another_failed_node_keeps_stays_skipped() -> None:
+    graph = Graph()
+    a, b = graph.node("a"), graph.node("b")
+    graph.node("only-a", after=a)
+    graph.node("both", after=[a, b])
+    graph.node("below", after="both")
+    job = JobRehearsal(graph, processors=[breaking()])
+    await job.run("a")
+    await job.fail("b")
+    await job.repair("a")
+
+    assert job.states["only-a"] is NodeState.WAITING
+    assert job.outcomes["both"].skipped_because_of == "b"
+    assert job.outcomes["below"].skipped_because_of == "b"
+
+
+async def test_a_retry_runs_the_timer_again_that_broke_a_follower() -> None:
+    statuses: list[ProcessStatus] = []
+
+    def tick(step: Step[Any]) -> None:
+        statuses.append(step.status)
+        if len(statuses) == 1:
+            raise Fail("at the timer")
+        step.complete("by the timer")
+
+    ticking = processor_of(init=lambda step: step.set_timer(after=1), timeout=tick)
+    job = JobRehearsal(chain("a", "b"), processors=[ticking])
+    await job.run("a")
+    await job.retry()
+
+    # As on the engine, a retry has it running at once; a simple repair only by its timer.
+    assert statuses == [ProcessStatus.RUNNING] * 2
+    assert job.outcomes["a"].result == "by the timer"
+    assert job.running == ("b",)
+
+
+async def test_results_can_be_given_in_place_of_asking() -> None:
+    job = JobRehearsal(chain("a", "b"), processors=[mapreduce.words])
+
+    assert await job.run_all(results={"a": 1, "b": 2}) is JobState.DONE
+    assert [it.result for it in job.outcomes.values()] == [1, 2]
+
+
+async def test_a_follower_whose_first_step_failed_begins_anew_by_a_retry() -> None:
+    attempts: list[int] = []
+
+    def stumble(step: Step[Any]) -> None:
+        attempts.append(step.task_id)
+        if len(attempts) == 1:
+            raise Fail("once")
+        step.complete("at last")
+
+    job = JobRehearsal(chain("a"), processors=[processor_of(init=stumble)])
+    assert await job.run_all() is JobState.FAILED
+    assert await job.retry() == ("a",)
+
+    assert await job.run_all() is JobState.DONE
+    assert job.outcomes["a"].result == "at last"
+
+
+async def test_what_runs_in_a_cancelled_job_is_broken() -> None:
+    job = JobRehearsal(chain("a", "b"), processors=[breaking()])
+    follower = await job.process("a")
+    await job.cancel("not needed")
+
+    assert (follower.status, follower.detail) == (ProcessStatus.ERROR, "JOB_CANCELLED: not needed")
+
+
+async def test_a_simple_repair_reopens_a_node_at_once() -> None:
+    def fail(_step: Step[Any]) -> None:
+        raise Fail("by a call")
+
+    processor = processor_of(init=lambda _: None, call=fail)
+    job = JobRehearsal(chain("a", "b"), processors=[processor])
+    follower = await job.process("a")
+    with pytest.raises(errors.ProcessFailedError):
+        await follower.call()
+    assert job.state is JobState.FAILED
+    await follower.simple_repair()
+
+    assert (job.state, job.detail, job.running) == (JobState.RUNNING, "", ("a",))
+    assert (job.states["b"], job.attempts["a"]) == (NodeState.WAITING, 2)
+
+
+async def test_a_repair_in_a_cancelled_job_leaves_its_node_as_it_is() -> None:
+    job = JobRehearsal(chain("a", "b"), processors=[breaking()])
+    follower = await job.process("a")
+    await job.cancel()
+    await job.repair("a")
+
+    assert follower.status is ProcessStatus.RUNNING
+    assert (job.state, job.states["a"]) == (JobState.CANCELLED, NodeState.CANCELLED)
+
+
+async def test_a_retry_has_a_stopped_follower_go_on_with_its_timer() -> None:
+    processor = processor_of(
+        init=lambda step: step.set_timer(after=60), timeout=lambda step: step.complete("in time")
+    )
+    job = JobRehearsal(chain("a", "b"), processors=[processor], deadline=30)
+    follower = await job.process("a")
+    due_at = follower.timer and follower.timer.due_at
+    await job.expire()
+    assert (follower.status, follower.detail) == (
+        ProcessStatus.ERROR, "JOB_CANCELLED: DEADLINE_EXCEEDED",
+    )  # fmt: skip
+    assert follower.timer is None
+    await job.retry()
+
+    assert follower.timer is not None
+    assert follower.timer.due_at == due_at
+    assert await job.run("a") is NodeState.DONE
+    assert job.attempts == {"a": 2, "b": 1}
+
+
+async def test_a_follower_that_is_removed_fails_its_node_and_begins_anew_by_a_retry() -> None:
+    job = JobRehearsal(chain("a", "b"), processors=[breaking()])
+    removed = await job.process("a")
+    await removed.remove()
+    assert job.outcomes["a"].error == TaskError(
+        code=9, reason="PROCESS_REMOVED", message="its process was removed"
+    )
+    with pytest.raises(ValueError, match="no broken process"):
+        await job.repair("a")
+    await job.retry()
+
+    assert await job.process("a") is not removed
+
+
+@pytest.mark.parametrize("attempts_max", [None, 1, 3])
+async def test_attempts_go_by_the_policy_of_the_node_or_else_of_its_namespace(
+    attempts_max: int | None,
+) -> None:
+    attempts: list[int] = []
+
+    def stumble(step: Step[Any]) -> None:
+        attempts.append(step.attempt)
+        raise Retry("not yet")
+
+    policy = RetryPolicy(attempts_max=2)
+    config = NamespaceConfig(name="jobs", processor_targets=(), retry_policies={"init": policy})
+    graph = Graph()
+    if attempts_max is None:
+        graph.node("a")
+    else:
+        graph.node("a", retry_policy=RetryPolicy(attempts_max=attempts_max))
+    job = JobRehearsal(graph, processors=[processor_of(init=stumble)], configs=[config])
+
+    assert await job.run("a") is NodeState.FAILED
+    assert attempts == list(range(1, (attempts_max or 2) + 1))
+
+
+async def test_timers_without_an_end_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "TIMERS_MAX", 3)
+    again = processor_of(
+        init=lambda step: step.set_timer(after=1), timeout=lambda step: step.set_timer(after=1)
+    )
+    job = JobRehearsal(chain("a"), processors=[again])
+
+    with pytest.raises(RuntimeError, match="3 timers of node 'a' have run, and another one"):
+        await job.run_all()

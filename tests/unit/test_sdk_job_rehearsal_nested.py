@@ -1,0 +1,336 @@
+"""A node of a rehearsed job leads a job itself: what happens to one is felt in the other."""
+
+from typing import Any
+
+import pytest
+
+from progressor import errors, job_errors
+from progressor.sdk import (
+    Fail,
+    Graph,
+    JobState,
+    NodeCounts,
+    NodeState,
+    Processor,
+    ProcessStatus,
+    Step,
+    TaskError,
+)
+from progressor.sdk.testing import JobRehearsal, carried_job
+from tests.support.rehearsed import chain, processor_of
+
+
+def leading() -> Processor[Any]:
+    """Return a processor that leads nodes x and y of another one, which must be done."""
+
+    def begin(step: Step[Any]) -> None:
+        graph = Graph()
+        x = graph.node("x", 1, namespace="leaves")
+        graph.node("y", 2, namespace="leaves", after=x)
+        step.start_nodes(graph, deadline=60)
+
+    def join(step: Step[Any]) -> None:
+        undone = [it.name for it in step.nodes.values() if not it.is_done]
+        if undone:
+            raise Fail(f"not done: {', '.join(undone)}")
+        step.complete(sorted(step.nodes))
+
+    return processor_of("leads", init=begin, join=join)
+
+
+def _fail(_step: Step[Any]) -> None:
+    raise Fail("told to fail")
+
+
+def outer_graph() -> Graph:
+    """Return a graph of node a, which leads, and b, which comes after it."""
+    graph = Graph()
+    graph.node("b", namespace="leaves", after=graph.node("a", namespace="leads"))
+    return graph
+
+
+def outer_job() -> JobRehearsal:
+    """Return a job of that graph, whose leaves nobody carries out."""
+    return JobRehearsal(outer_graph(), processors=[leading()], namespace="leads")
+
+
+async def test_a_node_ends_as_the_job_does_that_it_leads() -> None:
+    job = outer_job()
+    inner = await job.inner("a")
+    assert (inner.job_id, inner.states) == (
+        "job-1/a", {"x": NodeState.RUNNING, "y": NodeState.WAITING},
+    )  # fmt: skip
+    await inner.complete("x")
+    assert job.running == ("a",)
+    await inner.complete("y")
+
+    assert (inner.state, inner.result) == (JobState.DONE, ["x", "y"])
+    assert (job.running, job.outcomes["a"].result) == (("b",), ["x", "y"])
+
+
+async def test_a_node_fails_with_the_job_that_it_leads() -> None:
+    job = outer_job()
+    inner = await job.inner("a")
+    await inner.fail("x")
+
+    assert (inner.state, inner.detail) == (JobState.FAILED, "not done: x, y")
+    assert job.outcomes["a"].error is not None
+    assert job.outcomes["a"].error.message == "not done: x, y"
+    assert (job.state, job.counts) == (JobState.FAILED, NodeCounts(failed=1, skipped=1))
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+async def test_both_are_carried_out_together(*, by_name: bool) -> None:
+    job = outer_job()
+    if by_name:
+        assert await job.run("a") is NodeState.DONE
+        assert job.running == ("b",)
+    assert await job.run_all() is JobState.DONE
+
+    assert (await job.inner("a")).counts == NodeCounts(done=2)
+
+
+async def test_an_inner_job_may_wait_to_be_called() -> None:
+    leaves = processor_of("leaves", init=lambda _: None, call=lambda step: step.complete(step.args))
+    job = JobRehearsal(outer_graph(), processors=[leading(), leaves])
+    assert await job.run("a") is NodeState.RUNNING
+    assert await job.run_all() is JobState.RUNNING
+    inner = await job.inner("a")
+    for name in ("x", "y"):
+        await (await inner.process(name)).call(name)
+
+    assert [it.result for it in inner.outcomes.values()] == ["x", "y"]
+    assert job.running == ("b",)
+
+
+async def test_the_timers_of_a_leader_come_after_its_nodes() -> None:
+    seen: list[int] = []
+
+    def tick(step: Step[Any]) -> None:
+        seen.append(len(step.nodes))
+        step.complete("by the timer")
+
+    leads = processor_of(
+        "leads",
+        init=lambda step: step.start_nodes(chain("x")),
+        join=lambda step: step.set_timer(after=3600),
+        timeout=tick,
+    )
+    job = JobRehearsal(chain("a"), processors=[leads])
+    inner = await job.inner("a")
+    await inner.complete("x")
+
+    assert await job.run_all() is JobState.DONE
+    assert (seen, job.outcomes["a"].result) == ([0], "by the timer")
+
+
+async def test_a_node_that_leads_is_not_ended_by_hand() -> None:
+    job = outer_job()
+    await job.inner("a")
+
+    with pytest.raises(ValueError, match="node 'a' leads a job, and ends as that does"):
+        await job.complete("a")
+    with pytest.raises(ValueError, match="node 'a' leads a job"):
+        await job.fail("a")
+
+
+async def test_a_node_that_leads_no_job_has_none() -> None:
+    processor = processor_of("leads", init=lambda _: None)
+    job = JobRehearsal(outer_graph(), processors=[processor])
+
+    with pytest.raises(ValueError, match="node 'a' leads no job"):
+        await job.inner("a")
+    with pytest.raises(ValueError, match="node 'b' is waiting, and has no process"):
+        await job.inner("b")
+
+
+async def test_the_end_of_the_outer_job_stops_the_inner_one() -> None:
+    job = outer_job()
+    inner = await job.inner("a")
+    await job.cancel("not needed")
+
+    assert (job.state, job.counts) == (JobState.CANCELLED, NodeCounts(cancelled=2))
+    assert (inner.state, inner.detail) == (JobState.FAILED, "JOB_CANCELLED: not needed")
+    assert inner.leader.status is ProcessStatus.ERROR
+    assert inner.counts == NodeCounts(cancelled=2)
+    assert inner.outcomes["x"].error == TaskError(
+        code=10, reason="JOB_CANCELLED", message="not needed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("deed", "detail", "reason", "message"),
+    [
+        (
+            "cancel",
+            "JOB_CANCELLED: the job was cancelled",
+            "JOB_CANCELLED",
+            "the job was cancelled",
+        ),
+        ("expire", "DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED", "the deadline of its job has passed"),
+    ],
+)
+async def test_an_inner_job_that_is_ended_fails_its_node(
+    deed: str, detail: str, reason: str, message: str
+) -> None:
+    job = outer_job()
+    inner = await job.inner("a")
+    await getattr(inner, deed)()
+
+    assert (inner.state, inner.detail) == (JobState.FAILED, detail)
+    assert (inner.leader.status, inner.leader.detail) == (ProcessStatus.ERROR, detail)
+    assert job.outcomes["a"].error == TaskError(code=9, reason=reason, message=message)
+    assert (job.state, job.states["b"]) == (JobState.FAILED, NodeState.SKIPPED)
+    with pytest.raises(job_errors.JobEndedError):
+        await getattr(inner, deed)()
+
+
+@pytest.mark.parametrize("deed", ["fail", "cancel", "expire"])
+async def test_a_retry_of_the_outer_job_brings_the_inner_one_back(deed: str) -> None:
+    job = outer_job()
+    inner = await job.inner("a")
+    await (inner.fail("x") if deed == "fail" else getattr(inner, deed)())
+    assert await job.retry() == ("a",)
+
+    assert (job.state, job.states) == (
+        JobState.RUNNING, {"a": NodeState.RUNNING, "b": NodeState.WAITING},
+    )  # fmt: skip
+    assert (inner.state, inner.retry_count, inner.deadline) == (JobState.RUNNING, 1, None)
+    assert inner.states == {"x": NodeState.RUNNING, "y": NodeState.WAITING}
+    assert (job.attempts["a"], inner.attempts["x"]) == (2, 2)
+    assert (await job.inner("a")).states == inner.states
+    assert await job.run_all() is JobState.DONE
+
+
+async def test_a_retry_of_the_inner_job_reopens_its_node() -> None:
+    job = outer_job()
+    inner = await job.inner("a")
+    await inner.fail("x")
+    assert await inner.retry(deadline=30) == ("x",)
+
+    assert (job.state, job.detail, job.retry_count) == (JobState.RUNNING, "", 0)
+    assert job.states == {"a": NodeState.RUNNING, "b": NodeState.WAITING}
+    assert inner.deadline is not None
+    assert await job.run_all() is JobState.DONE
+
+
+async def test_an_inner_job_of_a_cancelled_one_is_retried_by_itself() -> None:
+    job = outer_job()
+    inner = await job.inner("a")
+    await job.cancel()
+    await inner.retry()
+    await inner.run_all()
+
+    assert inner.state is JobState.DONE
+    assert (job.state, job.states["a"]) == (JobState.CANCELLED, NodeState.CANCELLED)
+
+
+async def test_a_repair_of_the_inner_leader_has_it_joined_again() -> None:
+    joined: list[int] = []
+
+    def join(step: Step[Any]) -> None:
+        joined.append(len(step.nodes))
+        if len(joined) == 1:
+            raise Fail("not yet")
+        step.complete("now")
+
+    leads = processor_of(
+        "leads", init=lambda step: step.start_nodes(chain("x")), join=join, repair=lambda _: None
+    )
+    job = JobRehearsal(outer_graph(), processors=[leads])
+    inner = await job.inner("a")
+    with pytest.raises(ValueError, match="no broken process"):
+        await job.repair("a")
+    await inner.complete("x")
+    assert (inner.state, job.state) == (JobState.FAILED, JobState.FAILED)
+
+    assert await job.repair("a") == ("b",)
+    assert (inner.state, inner.result, joined) == (JobState.DONE, "now", [1, 1])
+    assert job.running == ("b",)
+
+
+async def test_a_repair_of_an_inner_node_goes_on_with_both_jobs() -> None:
+    leaves = processor_of(
+        "leaves",
+        init=lambda step: step.set_timer(after=1) if step.args == 1 else step.complete(),
+        timeout=_fail,
+        repair=lambda step: step.complete("mended"),
+    )
+    job = JobRehearsal(outer_graph(), processors=[leading(), leaves])
+    inner = await job.inner("a")
+    await inner.run("x")
+    assert (inner.state, job.state) == (JobState.FAILED, JobState.FAILED)
+    await inner.repair("x")
+    assert (inner.state, job.state) == (JobState.RUNNING, JobState.RUNNING)
+    assert (job.running, job.states["b"]) == (("a",), NodeState.WAITING)
+    await inner.run("y")
+
+    assert (inner.state, job.state, job.running) == (JobState.DONE, JobState.RUNNING, ("b",))
+
+
+async def test_an_outer_job_that_ends_early_leaves_nothing_running() -> None:
+    def fail(_step: Step[Any]) -> None:
+        raise Fail("enough")
+
+    outer = processor_of(
+        "outer", init=lambda step: step.start_nodes(outer_graph()), call=fail, join=lambda _: None
+    )
+    job = await JobRehearsal.led_by(outer, processors=[leading()])
+    inner = await job.inner("a")
+    with pytest.raises(errors.ProcessFailedError):
+        await job.leader.call()
+
+    assert (inner.state, inner.detail) == (JobState.FAILED, "JOB_CANCELLED: enough")
+    assert await job.retry() == ()
+    assert (job.running, inner.running) == (("a",), ("x",))
+
+
+async def test_jobs_may_be_three_deep() -> None:
+    def begin(step: Step[Any]) -> None:
+        step.start_nodes(outer_graph())
+
+    def join(step: Step[Any]) -> None:
+        if not all(it.is_done for it in step.nodes.values()):
+            raise Fail("not done in the middle")
+        step.complete("all")
+
+    middle = processor_of("middle", init=begin, join=join)
+    graph = Graph()
+    graph.node("m", namespace="middle")
+    job = JobRehearsal(graph, processors=[middle, leading()])
+    inner = await (await job.inner("m")).inner("a")
+    await inner.fail("x")
+    assert (job.state, inner.job_id) == (JobState.FAILED, "job-1/m/a")
+    await job.retry()
+    assert inner.running == ("x",)
+    await inner.fail("x")
+    await inner.retry()
+    assert (job.state, job.attempts["m"]) == (JobState.RUNNING, 3)
+
+    assert await job.run_all() is JobState.DONE
+    assert job.outcomes["m"].result == "all"
+
+
+async def test_a_job_within_a_job_without_an_end_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(carried_job, "DEPTH_MAX", 2)
+
+    def lead(step: Step[Any]) -> None:
+        step.start_nodes(chain("x"))
+
+    job = JobRehearsal(chain("a"), processors=[processor_of(init=lead)])
+    with pytest.raises(RuntimeError, match="node 'x' leads a job, and 2 jobs are around that one"):
+        await job.run("a")
+
+
+async def test_a_retry_begins_a_leader_anew_whose_process_was_removed() -> None:
+    job = outer_job()
+    removed = await job.inner("a")
+    await removed.leader.remove()
+    assert (removed.state, removed.counts.cancelled) == (JobState.CANCELLED, 2)
+    assert job.state is JobState.FAILED
+    await job.retry()
+
+    assert (await job.inner("a")).state is JobState.RUNNING
+    assert await job.run_all() is JobState.DONE
