@@ -8,9 +8,8 @@
 -- statement locks processes in their order.
 -- Locks: schedules in key order; then as admit_starts, admit_jobs, admit_requests and their gated kin.
 -- Returns: one row per item: started, queued, skipped, refused, missed; waits (queued before, and still is),
--- known (this instant was fired before, or this
--- trigger: the schedule goes on), changed. For gated ones one row more, of
--- item 0, whose told is what settle_gates returns.
+-- known (this instant was fired before, or this trigger: the schedule goes on), changed. For gated ones one row
+-- more, of item 0, whose told is what settle_gates returns.
 CREATE FUNCTION fire_schedules(
     p_now             timestamptz,
     p_replica_id      bigint,
@@ -33,7 +32,8 @@ CREATE FUNCTION fire_schedules(
     p_idempotency_key text[],
     p_process_slot    smallint[],
     p_process_id      text[],
-    p_task_key        text[]
+    p_task_key        text[],
+    p_trace_context   json[]
 )
 RETURNS TABLE (
     item integer, verdict text, fired_at timestamptz, task_id bigint, is_due boolean, reason text,
@@ -150,7 +150,7 @@ BEGIN
             SELECT *
             FROM start_firings(
                 v_now, p_replica_id, p_patience, p_kind, v_starts, p_slot, p_namespace,
-                p_schedule_id, p_process_slot, p_process_id, p_task_key)
+                p_schedule_id, p_process_slot, p_process_id, p_task_key, p_trace_context)
         LOOP
             IF v_said.item = 0 THEN
                 item := 0;

@@ -15,7 +15,8 @@ CREATE FUNCTION start_firings(
     p_schedule_id  text[],
     p_process_slot smallint[],
     p_process_id   text[],
-    p_task_key     text[]
+    p_task_key     text[],
+    p_trace        json[]
 )
 RETURNS TABLE (
     item integer, verdict text, task_id bigint, is_due boolean, gate text, told json
@@ -76,7 +77,7 @@ BEGIN
         array_agg(s.target ORDER BY n) AS task_type,
         array_agg(s.args ORDER BY n) AS args,
         array_agg(s.caller_context ORDER BY n) AS caller_context,
-        array_fill(NULL::json, ARRAY[cardinality(v_items)]) AS nothing,
+        array_agg(p_trace[n] ORDER BY n) AS trace,
         array_agg(s.history_after ORDER BY n) AS history_after,
         array_agg(s.history_limit ORDER BY n) AS history_limit,
         array_agg(s.history_backward ORDER BY n) AS history_backward,
@@ -106,7 +107,7 @@ BEGIN
         SELECT a.item, a.verdict, a.task_id, true AS free, NULL::json AS told
         FROM admit_starts(
             p_now, p_replica_id, v_rows.slot, v_rows.namespace, v_rows.process_id, v_rows.args,
-            v_rows.caller_context, v_rows.nothing, v_rows.history_after, v_rows.history_limit,
+            v_rows.caller_context, v_rows.trace, v_rows.history_after, v_rows.history_limit,
             v_rows.history_backward, v_rows.task_key, v_rows.fingerprint, v_rows.metadata,
             v_rows.no, v_rows.no, v_rows.never) a
         WHERE p_kind = 'start'
@@ -114,7 +115,7 @@ BEGIN
         SELECT a.item, a.verdict, a.task_id, true, NULL
         FROM admit_jobs(
             p_now, p_replica_id, v_rows.slot, v_rows.namespace, v_rows.process_id, v_rows.args,
-            v_rows.caller_context, v_rows.nothing, v_rows.history_after, v_rows.history_limit,
+            v_rows.caller_context, v_rows.trace, v_rows.history_after, v_rows.history_limit,
             v_rows.history_backward, v_rows.task_key, v_rows.fingerprint, v_rows.metadata,
             v_rows.no, v_rows.no, v_rows.never,
             array_fill('engine'::text, ARRAY[cardinality(v_items)]),
@@ -125,7 +126,7 @@ BEGIN
         FROM admit_requests(
             p_now, p_replica_id, v_rows.slot, v_rows.namespace, v_rows.process_id,
             v_heads, v_rows.task_type,
-            v_rows.args, v_rows.caller_context, v_rows.nothing, v_rows.history_after,
+            v_rows.args, v_rows.caller_context, v_rows.trace, v_rows.history_after,
             v_rows.history_limit, v_rows.history_backward, v_rows.task_key, v_rows.fingerprint,
             v_rows.no, v_rows.no, v_rows.never) a
         WHERE p_kind = 'request'
@@ -133,7 +134,7 @@ BEGIN
         SELECT a.item, a.verdict, a.task_id, false, a.error_metadata
         FROM admit_gated_starts(
             p_now, p_replica_id, p_patience, v_rows.slot, v_rows.namespace, v_rows.process_id,
-            v_rows.args, v_rows.caller_context, v_rows.nothing, v_rows.history_after,
+            v_rows.args, v_rows.caller_context, v_rows.trace, v_rows.history_after,
             v_rows.history_limit, v_rows.history_backward, v_rows.task_key, v_rows.fingerprint,
             v_rows.metadata, v_rows.no, v_rows.constraints) a
         WHERE p_kind = 'gated_start'
@@ -142,7 +143,7 @@ BEGIN
         FROM admit_gated_requests(
             p_now, p_replica_id, p_patience, v_rows.slot, v_rows.namespace, v_rows.process_id,
             v_heads, v_rows.task_type,
-            v_rows.args, v_rows.caller_context, v_rows.nothing, v_rows.history_after,
+            v_rows.args, v_rows.caller_context, v_rows.trace, v_rows.history_after,
             v_rows.history_limit, v_rows.history_backward, v_rows.task_key, v_rows.fingerprint,
             v_rows.no, v_rows.constraints) a
         WHERE p_kind = 'gated_request'

@@ -1,7 +1,7 @@
 """What this room needs of others, in its own words; `app` hands it in."""
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from progressor.domain.activity import Activity
@@ -288,7 +288,12 @@ class Launches(Protocol):
     """Fires schedules, and tells what they have fired."""
 
     async def trigger(
-        self, key: ScheduleKey, *, policy: OverlapPolicy | None, idempotency_key: str | None
+        self,
+        key: ScheduleKey,
+        *,
+        policy: OverlapPolicy | None,
+        idempotency_key: str | None,
+        trace_context: Mapping[str, str],
     ) -> Firing:
         """Fire a schedule now; a key that came before finds its firing."""
 

@@ -10,6 +10,7 @@ from progressor.api import schedule_codec
 from progressor.api.deadlines import seconds_left
 from progressor.api.interceptors import Method
 from progressor.api.ports import CallContext, Launches, Namespaces, Schedules
+from progressor.api.trace_context import trace_context_of
 from progressor.api.validation import Violations, check_namespace_name
 from progressor.clock import Clock
 from progressor.domain.graph import GraphError, check_places
@@ -174,6 +175,7 @@ class ScheduleServicer:
             triggering.key,
             policy=triggering.policy,
             idempotency_key=triggering.idempotency_key,
+            trace_context=trace_context_of(context),
         )
         _tell("schedule triggered", triggering.key)
         return messages.TriggerScheduleResponse(firing=schedule_codec.firing_to_wire(firing))

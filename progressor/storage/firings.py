@@ -36,6 +36,7 @@ from progressor.storage.arrays import (
     InstantColumn,
     Int2Column,
     Int8Column,
+    JsonColumn,
     TextColumn,
 )
 from progressor.storage.functions import Functions
@@ -110,7 +111,7 @@ class Item:
     """A firing to be done; at most one of a schedule in a batch.
 
     ``due`` is what its instant was claimed by, and ``then`` what comes next; both only for time.
-    ``what`` is Missed only there.
+    ``what`` is Missed only there. ``trace_context`` goes with what is started.
     """
 
     fired: Fired
@@ -121,6 +122,7 @@ class Item:
     due: Upcoming | None = None
     then: Upcoming | None = None
     idempotency_key: str | None = None
+    trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def upcoming(self) -> Upcoming:
@@ -171,7 +173,7 @@ class Firings:
         self._patience = patience.total_seconds()
         self._on_promoted = on_promoted
         self._claim = functions.call("claim_schedules", arguments=3)
-        self._fire = functions.call("fire_schedules", arguments=22)
+        self._fire = functions.call("fire_schedules", arguments=23)
         self._find_queued = functions.call("find_queued_firings", arguments=4)
         self._read = functions.call("read_firings", arguments=5)
         self._running = functions.call("running_firings", arguments=4)
@@ -360,6 +362,7 @@ def _columns_of(items: Sequence[Item]) -> list[object]:
                 for key, it in zip(keys, instants, strict=True)
             ]
         ),
+        JsonColumn([rows.json_text(item.trace_context) for item in items]),
     ]
 
 

@@ -340,8 +340,8 @@ SPANS: Mapping[str, str] = MappingProxyType(
         SETTLE: "The outcome is written, its wait for a batch in it.",
         COLLECT: "A lost lease is found and settled.",
         FIRE: "A schedule fires, or would have: the transaction that decides it and starts what it "
-        "starts, many at once. That is told by its attributes; its steps are no part of this "
-        "trace. Left out what is as it was, as of one that is queued.",
+        "starts, many at once. The steps of that go on with its trace. Left out what is as it "
+        "was, as of one that is queued.",
     }
 )
 """By name, a sentence for each."""

@@ -6,9 +6,11 @@ that the next one would not do.
 """
 
 import contextlib
+import dataclasses
 import datetime as dt
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from progressor import errors, job_errors
@@ -31,6 +33,7 @@ from progressor.worker.observer import Observers
 
 _log = logging.getLogger(__name__)
 _MILLISECOND = dt.timedelta(milliseconds=1)
+_NO_TRACE: Mapping[str, str] = MappingProxyType({})
 _UNTOLD = frozenset({"changed", "waits", "known"})
 _FAILURES = frozenset({"refused", "missed"})
 _CANCELLED = "SCHEDULE_CANCELLED"
@@ -102,6 +105,10 @@ class Launches:
             if item.policy is OverlapPolicy.CANCEL_PREVIOUS:
                 await self._cancel_previous(item)
         spans = [self._span(item) for item in items]
+        items = [
+            dataclasses.replace(item, trace_context=span.context(item.trace_context))
+            for item, span in zip(items, spans, strict=True)
+        ]
         try:
             done = await self._firings.fire(items)
         except (errors.StorageConflictError, errors.StorageLockedError):
@@ -116,9 +123,16 @@ class Launches:
         return done
 
     async def trigger(
-        self, key: ScheduleKey, *, policy: OverlapPolicy | None, idempotency_key: str | None
+        self,
+        key: ScheduleKey,
+        *,
+        policy: OverlapPolicy | None,
+        idempotency_key: str | None,
+        trace_context: Mapping[str, str] = _NO_TRACE,
     ) -> Firing:
         """Fire a schedule now; a key that came before finds its firing.
+
+        What is started goes on with the `trace_context`.
 
         Raises:
             ScheduleNotFoundError: There is none.
@@ -137,6 +151,7 @@ class Launches:
                 cause=FiringCause.TRIGGER,
                 policy=policy or schedule.spec.timing.overlap_policy,
                 idempotency_key=idempotency_key,
+                trace_context=trace_context,
             )
             [done] = await self.fire([item])
             if done.verdict in {"changed", "known"}:

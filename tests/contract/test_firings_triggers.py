@@ -9,15 +9,22 @@ import psycopg
 import pytest
 
 from progressor import job_errors
+from progressor.domain.constraint import Constraints
+from progressor.domain.job import NodeSpec
 from progressor.domain.process import process_key
 from progressor.domain.schedule import (
+    CallTarget,
     Decision,
     Firing,
     FiringCause,
     FiringState,
+    JobTarget,
     OverlapPolicy,
+    StartTarget,
+    Target,
     decide,
 )
+from progressor.domain.task import TaskType
 from tests.support.clock import ManualClock
 from tests.support.schedules import (
     MINUTE,
@@ -26,7 +33,7 @@ from tests.support.schedules import (
     fresh_schedule_key,
     schedule_desk,
 )
-from tests.support.storage import Desk, count
+from tests.support.storage import NAMESPACE, Desk, count
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -161,3 +168,35 @@ async def test_what_becomes_of_a_firing_is_what_the_table_says(
             Decision.SKIP: FiringState.SKIPPED,
         }[says]
     )
+
+
+GATED = Constraints(gates={"one": 1})
+CALLED = "called"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        StartTarget(),
+        StartTarget(constraints=GATED),
+        JobTarget(nodes=(NodeSpec(name="a"),)),
+        CallTarget(task_type=TaskType.CALL, process_id=CALLED),
+        CallTarget(task_type=TaskType.CALL, process_id=CALLED, constraints=GATED),
+    ],
+    ids=["start", "gated start", "job", "call", "gated call"],
+)
+async def test_what_a_trigger_starts_goes_on_with_its_trace(
+    timetable: ScheduleDesk, desk: Desk, eye: Eye, target: Target
+) -> None:
+    context = {"traceparent": f"00-{1:032x}-{2:016x}-01"}
+    if isinstance(target, CallTarget):
+        await desk.started(process_key(NAMESPACE.name, CALLED))
+    schedule = await timetable.create(a_spec(target))
+
+    firing = await timetable.launches.trigger(
+        schedule.key, policy=None, idempotency_key=None, trace_context=context
+    )
+
+    assert firing.state is FiringState.RUNNING
+    query = "SELECT trace_context FROM progressor.tasks WHERE task_id = %s"
+    assert eye.execute(query, [firing.task_id]).fetchall() == [(context,)]

@@ -1,7 +1,7 @@
 """Schedules in memory, for a server without PostgreSQL: kept, and fired when told to."""
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from progressor import job_errors
 from progressor.domain.schedule import (
@@ -114,14 +114,18 @@ class MemoryLaunches:
         """Begin without firings."""
         self._schedules = schedules
         self.fired: list[Firing] = []
-        self.triggered: list[tuple[OverlapPolicy | None, str | None]] = []
 
     async def trigger(
-        self, key: ScheduleKey, *, policy: OverlapPolicy | None, idempotency_key: str | None
+        self,
+        key: ScheduleKey,
+        *,
+        policy: OverlapPolicy | None,
+        idempotency_key: str | None,
+        trace_context: Mapping[str, str],
     ) -> Firing:
         """Fire one, as of NOW."""
+        del policy, idempotency_key, trace_context
         await self._schedules.get(key)
-        self.triggered.append((policy, idempotency_key))
         firing = Firing(
             instant=NOW,
             cause=FiringCause.TRIGGER,

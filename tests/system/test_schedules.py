@@ -151,6 +151,19 @@ async def test_a_firing_tells_how_what_it_started_ended(
     assert (last.state, last.task_id) == (state, firing.task_id)
 
 
+async def test_what_a_trigger_starts_goes_on_with_the_trace_of_its_caller(
+    timetable: Timetable,
+) -> None:
+    await timetable.create()
+    request = messages.TriggerScheduleRequest(**timetable.named())
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+    await timetable.stub.TriggerSchedule(request, metadata=(("traceparent", parent),))
+    [step] = await timetable.stage.processor.received(1)
+
+    assert step.task.trace_context["traceparent"] == parent
+
+
 async def test_a_trigger_meets_what_is_at_work(timetable: Timetable) -> None:
     stage = timetable.stage
     hang = Hang()

@@ -357,6 +357,16 @@ async def test_the_span_of_a_firing_says_what_became_of_it(verdict: str, error: 
     assert parent_of(span) is None
 
 
+async def test_what_a_firing_starts_goes_on_with_its_span() -> None:
+    spans = Spans(chance=0.1)
+    scene = Scene(spans.tracing)
+
+    await scene.launches.fire([an_item(OverlapPolicy.SKIP)])
+
+    [item] = scene.fired
+    assert item.trace_context["traceparent"].split("-")[2] == id_of(spans.one(names.FIRE))
+
+
 @pytest.mark.parametrize("verdict", ["changed", "waits", "known"])
 async def test_of_what_is_no_firing_there_is_no_span(verdict: str) -> None:
     spans = Spans()
