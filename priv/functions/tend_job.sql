@@ -113,14 +113,24 @@ BEGIN
     IF v_job.state = 'running' THEN
         PERFORM reopen_node(
             v_now, p_replica_id, n.slot, n.namespace, n.process_id, n.ordinal)
-        FROM processes p
-        JOIN job_nodes n
-            ON (n.slot, n.namespace, n.process_id, n.ordinal)
-                = (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
-            AND (n.follower_slot, n.follower_namespace, n.follower_id)
-                = (p.slot, p.namespace, p.process_id)
-        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
-            AND p.status = 'running';
+        FROM (
+            SELECT p.slot, p.namespace, p.process_id, p.leader_slot, p.leader_namespace,
+                p.leader_id, p.node
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
+                AND p.leader_id IS NOT NULL
+                AND p.status = 'running'
+            OFFSET 0
+        ) p
+        CROSS JOIN LATERAL (
+            SELECT n.slot, n.namespace, n.process_id, n.ordinal
+            FROM job_nodes n
+            WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                    = (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
+                AND (n.follower_slot, n.follower_namespace, n.follower_id)
+                    = (p.slot, p.namespace, p.process_id)
+            OFFSET 0
+        ) n;
         SELECT g.told, g.started
         INTO told, started
         FROM start_gated_nodes(
