@@ -1,8 +1,8 @@
 -- Tells of the join of a leader that is due, so that whoever has brought it about can have it claimed at once.
 -- Locks: none; the caller has locked the leader.
--- Returns: as settled_gates tells tasks; null: none is due.
+-- Returns: its key, in one row; none: no join is due.
 CREATE FUNCTION due_join(p_slot smallint, p_namespace text, p_process_id text)
-RETURNS jsonb
+RETURNS TABLE (slot smallint, namespace text, process_id text, task_id bigint)
 LANGUAGE plpgsql
 STABLE
 SET search_path FROM CURRENT
@@ -12,16 +12,15 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
 AS $$
+#variable_conflict use_column
 BEGIN
-    RETURN (
-        SELECT jsonb_build_array(jsonb_build_array(
-            j.namespace, j.process_id, j.join_task_id, NULL, NULL, NULL, NULL, NULL))
-        FROM jobs j
-        JOIN schedule s
-            ON (s.slot, s.namespace, s.process_id, s.task_id)
-                = (j.slot, j.namespace, j.process_id, j.join_task_id)
-        WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
-            AND s.due_at IS NOT NULL
-    );
+    RETURN QUERY
+    SELECT j.slot, j.namespace, j.process_id, j.join_task_id
+    FROM jobs j
+    JOIN schedule s
+        ON (s.slot, s.namespace, s.process_id, s.task_id)
+            = (j.slot, j.namespace, j.process_id, j.join_task_id)
+    WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id)
+        AND s.due_at IS NOT NULL;
 END;
 $$;

@@ -29,13 +29,8 @@ BEGIN
         ARRAY[p_follower.leader_id]) s;
     -- And the join, where that was the last of the nodes.
     RETURN QUERY
-    SELECT j.slot, j.namespace, j.process_id, j.join_task_id
-    FROM jobs j
-    JOIN schedule s
-        ON (s.slot, s.namespace, s.process_id, s.task_id)
-            = (j.slot, j.namespace, j.process_id, j.join_task_id)
-    WHERE (j.slot, j.namespace, j.process_id)
-            = (p_follower.leader_slot, p_follower.leader_namespace, p_follower.leader_id)
-        AND s.due_at IS NOT NULL;
+    SELECT *
+    FROM due_join(
+        p_follower.leader_slot, p_follower.leader_namespace, p_follower.leader_id);
 END;
 $$;

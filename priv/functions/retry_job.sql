@@ -266,12 +266,14 @@ BEGIN
     SELECT jsonb_agg(jsonb_build_array(
         s.namespace, s.process_id, s.task_id, NULL, NULL, NULL, NULL, NULL))
     INTO told
-    FROM start_nodes(
-        v_now, p_replica_id, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id]) s;
-    IF told IS NOT NULL THEN
-        RETURN NEXT;
-    END IF;
-    told := due_join(p_slot, p_namespace, p_process_id);
+    FROM (
+        SELECT s.namespace, s.process_id, s.task_id
+        FROM start_nodes(
+            v_now, p_replica_id, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id]) s
+        UNION ALL
+        SELECT j.namespace, j.process_id, j.task_id
+        FROM due_join(p_slot, p_namespace, p_process_id) j
+    ) s;
     IF told IS NOT NULL THEN
         RETURN NEXT;
     END IF;

@@ -72,7 +72,10 @@ BEGIN
         WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
         IF v_process.led_by IS NOT NULL THEN
             PERFORM resume_job(v_now, p_replica_id, p_slot, p_namespace, p_process_id);
-            told := due_join(p_slot, p_namespace, p_process_id);
+            SELECT jsonb_agg(jsonb_build_array(
+                j.namespace, j.process_id, j.task_id, NULL, NULL, NULL, NULL, NULL))
+            INTO told
+            FROM due_join(p_slot, p_namespace, p_process_id) j;
         END IF;
         IF v_process.leader_id IS NOT NULL THEN
             PERFORM reopen_node(

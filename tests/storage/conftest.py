@@ -1,13 +1,20 @@
-"""What several storage tests ask for: a place for a server of their own."""
+"""What several storage tests ask for: a place for a server of their own, replicas with jobs."""
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
+import pytest_asyncio
 
+from tests.support.clock import ManualClock
+from tests.support.jobs_storage import JobDesk, job_desk
+from tests.support.laws import broken_laws
 from tests.support.postgres import put_cluster
+from tests.support.storage import create_namespace, empty, running_desks
 
 
 @pytest.fixture
@@ -30,3 +37,27 @@ def made(data: Path) -> Path:
     """Return where a server finds its cluster made already, of which making it is no matter."""
     put_cluster(data)
     return data
+
+
+@pytest.fixture(scope="module")
+def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+    """Yield a connection that looks on."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def pair(database: str, eye: psycopg.Connection[Any]) -> AsyncIterator[list[JobDesk]]:
+    """Return the storage of two replicas, in which nothing is wrong in the end."""
+    create_namespace(database)
+    empty(eye)
+    clock = ManualClock()
+    async with running_desks(database, count=2, clock=clock) as desks:
+        yield [job_desk(desk) for desk in desks]
+    assert broken_laws(eye, now=clock.now()) == {}
+
+
+@pytest.fixture
+def jobs(pair: list[JobDesk]) -> JobDesk:
+    """Return the storage of the first of the two."""
+    return pair[0]

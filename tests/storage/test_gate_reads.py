@@ -94,7 +94,7 @@ async def get(desk: Desk, key: ProcessKey) -> tuple[Wait, ...]:
 
 async def first_waits_of_many(desk: Desk) -> Any:
     keys = [seeded_key(number) for number in NUMBERS]
-    return await desk.processes.first_waits("orders", keys)
+    return await desk.processes.first_waits(keys)
 
 
 async def test_one_task_is_told_without_reading_the_others(connection: Connection) -> None:
@@ -142,7 +142,7 @@ async def test_a_process_without_constraints_reads_nothing_of_gates(large: Conne
 
     async def ask(desk: Desk) -> None:
         [wait] = await get(desk, key)
-        firsts = await desk.processes.first_waits("orders", [key], gated=())
+        firsts = await desk.processes.first_waits([key], gated=())
         assert firsts == {key: wait}
         assert isinstance(wait.cause, TimerNotDue)
         await desk.processes.trace(key, after=0, limit=10)

@@ -8,7 +8,7 @@ that looks like the old one.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import psycopg
@@ -48,12 +48,6 @@ _TOLD = (
 
 Tasks = dict[str, RunningTask]
 Write = Callable[[JobDesk, Tasks], Coroutine[Any, Any, None]]
-
-
-@pytest.fixture(scope="module")
-def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
 
 
 @pytest_asyncio.fixture(loop_scope="module")

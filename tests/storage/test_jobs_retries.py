@@ -1,58 +1,27 @@
 """Retries of jobs in storage, case by case, as ``test_jobs_cases``."""
 
 import datetime as dt
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
-import psycopg
 import pytest
-import pytest_asyncio
 
 from progressor.domain.constraint import Constraints
 from progressor.domain.intent import SetTimer
 from progressor.domain.job import NodeSpec, StartNodes
 from progressor.domain.task import TaskType
 from progressor.storage.settlements import LeaseLost
-from tests.support.clock import ManualClock
 from tests.support.job_cases import LEADER, call, follower, led, nodes
 from tests.support.job_graphs import SEED_EXAMPLE, specs
-from tests.support.jobs_storage import JobDesk, job_desk
-from tests.support.laws import broken_laws
+from tests.support.jobs_storage import JobDesk
 from tests.support.storage import (
     BROKEN,
     NO_TIME,
     a_request,
-    create_namespace,
-    empty,
-    running_desks,
     success,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HOUR = dt.timedelta(hours=1)
-
-
-@pytest.fixture(scope="module")
-def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(database, autocommit=True) as connection:
-        yield connection
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def pair(database: str, eye: psycopg.Connection[Any]) -> AsyncIterator[list[JobDesk]]:
-    """Return the storage of two replicas, in which nothing is wrong in the end."""
-    create_namespace(database)
-    empty(eye)
-    clock = ManualClock()
-    async with running_desks(database, count=2, clock=clock) as desks:
-        yield [job_desk(desk) for desk in desks]
-    assert broken_laws(eye, now=clock.now()) == {}
-
-
-@pytest.fixture
-def jobs(pair: list[JobDesk]) -> JobDesk:
-    return pair[0]
 
 
 class TestRetry:

@@ -24,7 +24,8 @@ class Points:
         self.observers = Observers()
         self.observers.add(self._note)
         self._passed: dict[str, list[Facts]] = {}
-        self._news = asyncio.Event()
+        self.news = asyncio.Event()
+        """Set when the next point is passed, whichever it is; another one comes in its place."""
 
     def passed(self, point: str, **facts: object) -> list[Facts]:
         """Return the facts of each time that a point was passed with these among them, in order."""
@@ -47,17 +48,18 @@ class Points:
         looked_at = 0
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
+                news = self.news
                 all_of_them = self._passed.get(point, [])
                 found.extend(each for each in all_of_them[looked_at:] if _has(each, facts))
                 looked_at = len(all_of_them)
                 if len(found) >= count:
                     return found[:count]
-                self._news.clear()
-                await self._news.wait()
+                await news.wait()
 
     def _note(self, point: str, facts: Facts) -> None:
         self._passed.setdefault(point, []).append(facts)
-        self._news.set()
+        told, self.news = self.news, asyncio.Event()
+        told.set()
 
 
 def _has(found: Facts, facts: Facts) -> bool:

@@ -49,7 +49,7 @@ async def named(
 async def said(stage: Stage, process_id: str, capfd: pytest.CaptureFixture[str]) -> list[str]:
     """Return what `progressor why` says of a process, line by line."""
     capfd.readouterr()
-    arguments = ["why", stage.namespace, process_id, "--address", stage.replica.address]
+    arguments = ["why", "-n", stage.namespace, process_id, "--address", stage.replica.address]
     assert await asyncio.to_thread(main, arguments) == 0
     return capfd.readouterr().out.splitlines()
 

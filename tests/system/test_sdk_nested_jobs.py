@@ -25,7 +25,7 @@ from progressor.sdk import (
     Step,
 )
 from progressor.sdk.testing import JobRehearsal
-from tests.support.points import PATIENCE_SECONDS
+from tests.support.points import PATIENCE_SECONDS, Points
 from tests.support.rehearsed import comes_to, processor_of
 from tests.support.replica import Replica
 
@@ -80,12 +80,14 @@ def troupe(*, forgives: bool) -> Processor[Any]:
 class Duet:
     """The same deeds in the rehearsal and on the engine."""
 
-    def __init__(self, chance: random.Random, client: Client, processor: Processor[Any]) -> None:
+    def __init__(
+        self, chance: random.Random, client: Client, processor: Processor[Any], points: Points
+    ) -> None:
         """Begin with nothing; `begin` starts both."""
         edges = {"a": [], **drawn(chance, "bcd")}
         edges["b"] = ["a"]
         self._graph = graph_of(edges, {"a": drawn(chance, "xyz")})
-        self._chance, self._client = chance, client
+        self._chance, self._client, self._points = chance, client, points
         self.job = JobRehearsal(self._graph, processors=[processor], job_id=OUTER)
         self.inner: JobRehearsal
         self.told: list[str] = []
@@ -153,7 +155,7 @@ class Duet:
         # What happens to the inner one is felt in the outer one after.
         for job in (self.inner, self.job):
             expected = rehearsed(job)
-            found = await comes_to(expected, partial(self._seen, job.job_id))
+            found = await comes_to(expected, partial(self._seen, job.job_id), self._points)
             assert found == expected, self.told
 
     async def _seen(self, job_id: str) -> Standing:
@@ -191,7 +193,7 @@ async def test_a_job_within_a_job_goes_as_in_the_rehearsal(
         processor.running(f"unix:{tmp_path}/processor.sock") as target,
         replica.namespace(f"nested-{seed}", target) as client,
     ):
-        duet = Duet(chance, client, processor)
+        duet = Duet(chance, client, processor, replica.points)
         await duet.begin()
         for _ in range(DEEDS_MAX):
             if not await duet.act():
