@@ -31,12 +31,14 @@ from progressor.api.server import ApiServer, Listening
 from progressor.assembly import Assembly
 from progressor.clock import Clock, SystemClock
 from progressor.config import Config
+from progressor.domain.namespace import Namespace
+from progressor.settings.namespaces import differing_keys
 from progressor.settings.sections import Database
 from progressor.storage.backoff import Backoff
 from progressor.storage.capacity import room_for
 from progressor.storage.embedded import EmbeddedPostgres
 from progressor.storage.heartbeats import Heartbeats, Identity
-from progressor.storage.migrations import migrate
+from progressor.storage.migrations import migrate_configured
 from progressor.storage.pools import open_pools
 from progressor.storage.replicas import Replicas
 from progressor.storage.writer import connection_string
@@ -174,13 +176,13 @@ class Engine:
 
     async def _reach(self, dsn: str, stack: contextlib.AsyncExitStack) -> Assembly:
         database = self._config.database
-        own = connection_string(database, dsn, application="progressor migrate")
-        for name in await _until_there(lambda: asyncio.to_thread(migrate, own)):
+        migrated = functools.partial(asyncio.to_thread, migrate_configured, database, dsn)
+        for name in await _until_there(migrated, database=self.database):
             _log.info("migration applied", extra={"migration": name})
         pools = await open_pools(database, dsn)
         stack.push_async_callback(pools.close)
         replicas = Replicas(pool=pools.scan, clock=self._clock)
-        self.replica_id = await _until_there(replicas.draw_id)
+        self.replica_id = await _until_there(replicas.draw_id, database=self.database)
         _log.info(
             "PostgreSQL is reached",
             extra={"database": self.database, "replica_id": self.replica_id},
@@ -191,14 +193,19 @@ class Engine:
             clock=self._clock, observers=self.observers, telemetry=self._telemetry,
             metrics=self.metrics,
         )  # fmt: skip
-        await _until_there(functools.partial(self._create_namespaces, opened))
+        create = functools.partial(self._create_namespaces, opened)
+        await _until_there(create, database=self.database)
         self.dsn = dsn
         return opened
 
     async def _create_namespaces(self, opened: Assembly) -> None:
+        """Create those of the configuration that are absent; tell which are there another way."""
         for namespace in self._config.namespaces:
-            with contextlib.suppress(errors.NamespaceAlreadyExistsError):
+            try:
                 await opened.namespaces.create(namespace)
+            except errors.NamespaceAlreadyExistsError:
+                with contextlib.suppress(errors.NamespaceNotFoundError):
+                    _tell_difference(namespace, await opened.namespaces.get(namespace.name))
 
     async def _serve(self, opened: Assembly) -> None:
         heartbeat = self._heartbeat(opened)
@@ -320,8 +327,8 @@ class Engine:
                 self.serving.set()
 
 
-async def _until_there(ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Return what PostgreSQL answers, however long it takes."""
+async def _until_there(ask: Callable[[], Awaitable[Answer]], *, database: str) -> Answer:
+    """Return what PostgreSQL answers, however long it takes; the log names the `database`."""
     backoff = Backoff(
         first=_REACH_SECONDS,
         longest=_REACH_SECONDS_MAX,
@@ -331,8 +338,23 @@ async def _until_there(ask: Callable[[], Awaitable[Answer]]) -> Answer:
         try:
             return await ask()
         except errors.StorageUnavailableError as error:
-            _log.warning("PostgreSQL is away", extra={"why": error.why})
+            facts = {"database": database, "why": " ".join(error.why.split())}
+            _log.warning("PostgreSQL is away", extra=facts)
             await asyncio.sleep(backoff.pause())
+
+
+def _tell_difference(configured: Namespace, stored: Namespace) -> None:
+    keys = differing_keys(configured, stored)
+    if keys:
+        _log.warning(
+            "namespace differs from the configuration",
+            extra={
+                "namespace": stored.name,
+                "keys": keys,
+                "revision": stored.revision,
+                "advice": "the database is in force; see `progressor namespace update`",
+            },
+        )
 
 
 def _call_from_thread(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:

@@ -8,9 +8,11 @@ one given, else ``PROGRESSOR_CONFIG``, else ``progressor.toml`` in the working d
 import dataclasses
 import datetime as dt
 import os
+import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from progressor.domain.namespace import Namespace
 from progressor.settings.addresses import redact_dsn
@@ -29,25 +31,15 @@ from progressor.settings.sections import (
 )
 from progressor.settings.sources import Source, SourceKind, find_file, read_layers, variable_of
 
-_SECTIONS = MappingProxyType(
-    {
-        "database": Database,
-        "server": Server,
-        "replica": Replica,
-        "scanner": Scanner,
-        "commit": Commit,
-        "gates": Gates,
-        "snapshots": Snapshots,
-        "telemetry": Telemetry,
-        "log": Log,
-    }
-)
 _DEFAULT = Source(kind=SourceKind.DEFAULT)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings, each from the strongest source that gave it.
+
+    The fields that are dataclasses are the table of sections: loading, the reference and the view
+    of what is in force all go by it.
 
     ``namespaces`` are created at start where absent; those that exist are left as they are,
     so that an update at run time outlives a restart. ``sources`` has the keys that were given.
@@ -64,6 +56,15 @@ class Config:
     log: Log = dataclasses.field(default_factory=Log)
     namespaces: tuple[Namespace, ...] = ()
     sources: Mapping[str, Source] = dataclasses.field(default_factory=dict)
+
+
+_SECTIONS: Mapping[str, Any] = MappingProxyType(
+    {
+        name: table
+        for name, table in typing.get_type_hints(Config).items()
+        if dataclasses.is_dataclass(table)
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,19 +114,12 @@ def load(
     for key, given in layers.values.items():
         section, _, name = key.partition(".")
         by_section[section][name] = given
+    sections: dict[str, Any] = {
+        section: decode(table, by_section[section], prefix=section)
+        for section, table in _SECTIONS.items()
+    }
     namespaces = decode_namespaces(layers.namespaces) if layers.namespaces else ()
-    return Config(
-        database=decode(Database, by_section["database"], prefix="database"),
-        server=decode(Server, by_section["server"], prefix="server"),
-        replica=decode(Replica, by_section["replica"], prefix="replica"),
-        scanner=decode(Scanner, by_section["scanner"], prefix="scanner"),
-        commit=decode(Commit, by_section["commit"], prefix="commit"),
-        snapshots=decode(Snapshots, by_section["snapshots"], prefix="snapshots"),
-        telemetry=decode(Telemetry, by_section["telemetry"], prefix="telemetry"),
-        log=decode(Log, by_section["log"], prefix="log"),
-        namespaces=namespaces,
-        sources=layers.sources,
-    )
+    return Config(**sections, namespaces=namespaces, sources=layers.sources)
 
 
 def reference() -> list[ReferenceRow]:

@@ -407,9 +407,10 @@ class StorageReadOnlyError(StorageUnavailableError):
 
 
 class StorageSchemaError(StorageUnavailableError):
-    """Functions or tables of this release are missing or forbidden: an operator has to mend it.
+    """PostgreSQL refuses the login, or what this release needs there is missing or forbidden.
 
-    No request is at fault, so it is as if PostgreSQL were away: what is decided waits.
+    An operator has to correct that. An engine that starts ends with it. Later no request is at
+    fault, so it is as if PostgreSQL were away: what is decided waits.
     """
 
 

@@ -15,6 +15,7 @@ import dataclasses
 import errno
 import os
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -42,25 +43,25 @@ def credentials_of(tls: Tls) -> grpc.ServerCredentials:
     """Return what gRPC needs of the files.
 
     Raises:
-        ConfigError: A file cannot be read.
+        ConfigError: A file cannot be read, is not PEM, or the key is not the certificate's.
     """
     chain = _read("server.tls_certificate", tls.certificate)
     key = _read("server.tls_key", tls.key)
+    _check_pair(tls)
     return grpc.ssl_server_credentials([(key, chain)])
 
 
 async def check_free(address: str) -> None:
-    """Pass if nobody listens at an address; what else is wrong with it, binding tells.
+    """Pass if an address can be bound, and nobody listens there.
 
     Raises:
-        ConfigError: Somebody does, or it has no port.
+        ConfigError: It cannot, or somebody does.
     """
     if address.startswith(_UNIX):
         await _check_socket_free(address)
         return
     host, port = _split(address)
-    if port != 0:
-        await _check_port_free(address, host, port)
+    await _check_port_free(address, host, port)
 
 
 @contextlib.asynccontextmanager
@@ -117,8 +118,14 @@ def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredenti
 
 
 async def _check_socket_free(address: str) -> None:
+    path = Path(address.removeprefix(_UNIX))
     try:
-        _, writer = await asyncio.open_unix_connection(address.removeprefix(_UNIX))
+        path.parent.stat()
+        _, writer = await asyncio.open_unix_connection(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if error.filename == str(path.parent):
+            raise _impossible(address, error) from error
+        return
     except OSError:
         return
     writer.close()
@@ -126,12 +133,18 @@ async def _check_socket_free(address: str) -> None:
 
 
 async def _check_port_free(address: str, host: str, port: int) -> None:
-    for place in await _places(address, host, port):
+    failures = []
+    places = await _places(address, host, port)
+    for place in places:
         try:
             _bound(place, port).close()
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise _taken(address) from error
+            failures.append(error)
+    # Like gRPC, we do without one, as long as there is another.
+    if len(failures) == len(places):
+        raise _impossible(address, failures[-1]) from failures[-1]
 
 
 async def _places(address: str, host: str, port: int) -> list[_Place]:
@@ -165,7 +178,26 @@ def _split(address: str) -> tuple[str, int]:
 
 
 def _taken(address: str) -> errors.ConfigError:
-    return errors.ConfigError(BIND_KEY, f"somebody listens on {address!r} already")
+    return errors.ConfigError(BIND_KEY, f"address already in use: {address!r}")
+
+
+def _impossible(address: str, error: OSError) -> errors.ConfigError:
+    return errors.ConfigError(BIND_KEY, f"cannot listen on {address!r}: {error.strerror or error}")
+
+
+def _check_pair(tls: Tls) -> None:
+    """Check what gRPC says only in a log of its own."""
+    try:
+        # Without a password it would ask for one on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+            tls.certificate, tls.key, password=""
+        )
+    except ssl.SSLError as error:
+        why = (error.reason or "no PEM data").replace("_", " ").lower()
+        files = f"{tls.certificate} and {tls.key}"
+        raise errors.ConfigError(
+            "server.tls_certificate", f"{files} are not a PEM certificate and its key: {why}"
+        ) from error
 
 
 def _read(setting: str, path: Path) -> bytes:

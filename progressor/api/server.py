@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime as dt
+import logging
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -63,6 +64,7 @@ _WATCHED = (
     SCHEDULE_SERVICE.full_name,
     REPLICA_SERVICE.full_name,
 )
+_GRPC_LOG = logging.getLogger("grpc._cython.cygrpc")
 _NO_ADDRESS = "must name at least one address, not ''"
 _OF_CLIENTS: Labels = ("client",)
 _MESSAGE_KEY = "server.message_bytes_max"
@@ -169,6 +171,7 @@ class ApiServer:
             ConfigError: An address cannot be bound, or a TLS file cannot be used.
         """
         assert self._server is None, "a server starts once"
+        _GRPC_LOG.addFilter(_is_no_departure)
         server = grpc.aio.server(options=self._options())
         server.add_generic_rpc_handlers(
             (
@@ -247,3 +250,8 @@ class ApiServer:
             ("grpc.server.max_pending_requests_hard_limit", self._listening.streams_max),
             *_KEEPALIVE_OPTIONS,
         ]
+
+
+def _is_no_departure(record: logging.LogRecord) -> bool:
+    """Leave out what gRPC logs as an error with a traceback: that a client left in mid-answer."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], grpc.aio.InternalError)

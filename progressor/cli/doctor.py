@@ -71,14 +71,21 @@ def examine(config: Config, *, deep: bool, timeout: dt.timedelta) -> tuple[Findi
     """
     database = config.database
     dsn = database.dsn or running_conninfo(database.data_directory)
-    with examining(dsn, database=database, replica=config.replica, timeout=timeout) as examination:
+    with examining(
+        dsn,
+        database=database,
+        replica=config.replica,
+        timeout=timeout,
+        namespaces=config.namespaces,
+    ) as examination:
         return tuple(run(examination, (*surroundings.CHECKS, *laws.checks(deep=deep))))
 
 
 def _people(config: Config, found: Sequence[Finding], *, deep: bool) -> Iterable[RenderableType]:
     yield Text(config.database.description, style="dim")
     for group, findings in itertools.groupby(found, key=lambda finding: finding.group):
-        yield Text(f"\n{group}", style="bold")
+        yield ""
+        yield Text(group, style="bold")
         for finding in findings:
             yield from _lines(finding)
     yield Text()

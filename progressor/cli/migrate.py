@@ -10,7 +10,6 @@ from progressor.cli.options import DEFAULT_SETTINGS, Json, Settings
 from progressor.cli.output import Output
 from progressor.settings.addresses import redact_dsn
 from progressor.storage import migrations
-from progressor.storage.writer import connection_string
 
 
 def migrate(
@@ -28,7 +27,6 @@ def migrate(
         raise errors.ConfigError(
             "database.dsn", "must be given: an embedded PostgreSQL is migrated by its engine"
         )
-    own = connection_string(database, dsn, application="progressor migrate")
-    applied = [str(migration) for migration in migrations.migrate(own)]
-    words = "\n".join(f"applied {name}" for name in applied) or "nothing to apply"
-    Output(as_json=json).show({"database": redact_dsn(dsn), "applied": applied}, Text(words))
+    applied = migrations.migrate_configured(database, dsn)
+    words = [Text(f"applied {name}") for name in applied] or [Text("nothing to apply")]
+    Output(as_json=json).show({"database": redact_dsn(dsn), "applied": applied}, *words)

@@ -10,6 +10,17 @@ _HOST = r"\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+"
 _HOST_AND_PORT = re.compile(rf"(?:{_HOST}):(\d{{1,5}})", re.ASCII)
 _HTTP_BIND = re.compile(rf"({_HOST}):(\d{{1,5}})(\+?)", re.ASCII)
 _UNIX = re.compile(r"unix:\S+")
+_COLLECTOR = re.compile(r"(?:https?://)?([^\s/]+?)/?")
+
+_DSN_CHOICES = {
+    "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+    "target_session_attrs": (
+        "any", "read-write", "read-only", "primary", "standby", "prefer-standby",
+    ),
+}  # fmt: skip
+"""Options that libpq checks only when it connects, and then reports like a server that is away."""
+
+_QUOTED = re.compile(r'".*"', re.DOTALL)
 
 # Greedy up to the last @: a password with an unescaped @ or / must not show either.
 _URL_PASSWORD = re.compile(r"(://[^:/@?]*:).*(?=@)", re.DOTALL)
@@ -59,10 +70,48 @@ def check_address(key: str, address: str, *, port_min: int) -> None:
         return
     match = _HOST_AND_PORT.fullmatch(address)
     if match is None or not port_min <= int(match[1]) <= _PORT_MAX:
+        has_no_port = re.fullmatch(_HOST, address) and not address.isdecimal()
+        wrong = "has no port: it must be" if has_no_port else "is not"
         raise errors.ConfigError(
-            key,
-            f"{address!r} is neither host:port, with a port {port_min} .. 65535, nor unix:/path",
+            key, f"{address!r} {wrong} host:port, with a port {port_min} .. 65535, or unix:/path"
         )
+
+
+def check_collector(key: str, endpoint: str) -> None:
+    """Check that `endpoint` is ``host:port``, with ``http://`` or ``https://`` before it or not.
+
+    Raises:
+        ConfigError: It is not, or its port is not in ``1 .. 65535``.
+    """
+    match = _COLLECTOR.fullmatch(endpoint)
+    port = _HOST_AND_PORT.fullmatch(match[1]) if match is not None else None
+    if port is None or not 1 <= int(port[1]) <= _PORT_MAX:
+        raise errors.ConfigError(key, f"{endpoint!r} is not a URL as http://localhost:4317")
+
+
+def check_dsn(key: str, dsn: str) -> None:
+    """Check that libpq can read `dsn`; nothing is connected.
+
+    Raises:
+        ConfigError: It cannot. What is quoted from it is masked: it may be a part of a password.
+    """
+    # Only here: a command that asks an engine does without the driver.
+    from psycopg import ProgrammingError, conninfo  # noqa: PLC0415
+
+    try:
+        given = conninfo.conninfo_to_dict(dsn)
+    except ProgrammingError as error:
+        why = _QUOTED.sub('"***"', str(error).replace('"="', "=").strip())
+        raise errors.ConfigError(key, f"is not a PostgreSQL connection string: {why}") from None
+    for port in str(given.get("port") or "").split(","):
+        if port and not (port.isascii() and port.isdecimal() and 1 <= int(port[:6]) <= _PORT_MAX):
+            raise errors.ConfigError(
+                key,
+                f"has a port that is not in 1 .. {_PORT_MAX}; percent-encode : and / in a password",
+            )
+    for option, choices in _DSN_CHOICES.items():
+        if given.get(option, choices[0]) not in choices:
+            raise errors.ConfigError(key, f"{option} must be one of {', '.join(choices)}")
 
 
 def redact_dsn(dsn: str) -> str:

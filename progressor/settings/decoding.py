@@ -8,6 +8,7 @@ key that ends in ``_seconds``. An empty text stands for the default.
 import dataclasses
 import datetime as dt
 import difflib
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,6 +29,7 @@ else:
 T = TypeVar("T")
 
 _NO_BOUNDS = msgspec.Meta()
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +147,21 @@ def _value(key: Key, given: Given, name: str) -> object:
         wire_type = typing.Annotated[wire_type, key.bounds]
     try:
         decoded = msgspec.convert(value, wire_type, strict=not given.is_text)
+        _check_text(decoded)
         if key.type is dt.timedelta:
             return dt.timedelta(seconds=typing.cast("float", decoded))
         return Path(decoded).expanduser() if key.type is Path else decoded
-    except (msgspec.ValidationError, RuntimeError, OverflowError) as error:
+    except (ValueError, RuntimeError, OverflowError) as error:
         shown = "the value given" if key.secret else repr(value)
         raise errors.ConfigError(name, f"{shown} cannot be: {_why(error)}{given.where}") from error
+
+
+def _check_text(decoded: object) -> None:
+    """Refuse a control character: it would reach logs, terminals and PostgreSQL."""
+    for text in decoded if isinstance(decoded, tuple) else (decoded,):
+        if isinstance(text, str) and _CONTROL.search(text):
+            message = "contains a control character"
+            raise ValueError(message)
 
 
 def _why(error: Exception) -> str:

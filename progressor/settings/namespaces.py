@@ -19,7 +19,7 @@ from progressor.domain.namespace import PAYLOAD_BYTES_CEILING, HistoryMode, Name
 from progressor.domain.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.task import TaskType
 from progressor.settings.addresses import check_address
-from progressor.settings.decoding import Given, decode, given_table, setting
+from progressor.settings.decoding import Given, decode, given_table, keys_of, setting
 
 _NAME = re.compile(r"[a-z0-9._-]{1,64}")
 _TARGETS_MAX = 32
@@ -140,6 +140,19 @@ def decode_namespace(name: str, given: Mapping[str, Given]) -> Namespace:
         payload_bytes_max=table.payload_bytes_max,
         waiting_callers_max=table.waiting_callers_max,
         target_patience=table.target_patience,
+    )
+
+
+def differing_keys(one: Namespace, other: Namespace) -> tuple[str, ...]:
+    """Return the keys of a configuration that would not be the same for two namespaces."""
+    fields = {"history": ("history_mode", "history_last")}
+    return tuple(
+        key.name
+        for key in keys_of(NamespaceTable)
+        if any(
+            getattr(one, field) != getattr(other, field)
+            for field in fields.get(key.field, (key.field,))
+        )
     )
 
 

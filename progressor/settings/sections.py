@@ -12,9 +12,17 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from progressor import errors
-from progressor.settings.addresses import HttpBind, check_address, http_bind, redact_dsn
+from progressor.settings.addresses import (
+    HttpBind,
+    check_address,
+    check_collector,
+    check_dsn,
+    http_bind,
+    redact_dsn,
+)
 from progressor.settings.decoding import found_setting, setting
 
+DSN_KEY = "database.dsn"
 METRICS_KEY = "telemetry.metrics_bind"
 METRICS_OFF = "off"
 
@@ -66,6 +74,16 @@ class Database:
     scan_connections_max: Connections = setting(3, "connections for scanners and retention")
     connect_timeout: Seconds = setting(dt.timedelta(seconds=5), "to open a connection")
     statement_timeout: Seconds = setting(dt.timedelta(seconds=10), "for one statement")
+
+    def __post_init__(self) -> None:
+        """Check that the connection string can be read."""
+        if self.dsn:
+            check_dsn(DSN_KEY, self.dsn)
+
+    @property
+    def key(self) -> str:
+        """The key that says which PostgreSQL it is."""
+        return DSN_KEY if self.dsn else "database.data_directory"
 
     @property
     def description(self) -> str:
@@ -225,8 +243,10 @@ class Telemetry:
     )
 
     def __post_init__(self) -> None:
-        """Check where metrics are served."""
+        """Check where metrics are served and pushed."""
         self.metrics_at()
+        if self.otlp_endpoint:
+            check_collector("telemetry.otlp_endpoint", self.otlp_endpoint)
 
     def metrics_at(self, number: int = 1) -> HttpBind | None:
         """Return where the metrics of so many-th process of an engine are served; None: nowhere.

@@ -47,6 +47,7 @@ _GUARD_SECONDS = 90  # longer than the guard's own patience with PostgreSQL
 _POLL_SECONDS = 0.01
 _SOCKET_BYTES_MAX = 107  # sockaddr_un.sun_path without its final zero
 _LOG_TAIL_BYTES = 4096
+_LOG_TAIL_LINES = 4
 _NOBODY = 65534
 _READY_LINE = 7  # of postmaster.pid; what pg_ctl waits for
 
@@ -240,7 +241,7 @@ class EmbeddedPostgres:
         finally:
             self._end(guard)
         if guard.returncode:
-            raise self._error(f"could not be made by initdb:\n{self._log_tail(offset)}")
+            raise self._error(f"could not be made by initdb: {self._log_tail(offset)}")
         # initdb has synced what it wrote; the name must be as durable as the files.
         fresh.rename(self._cluster)
         _sync_directory(self._directory)
@@ -272,7 +273,7 @@ class EmbeddedPostgres:
         self._guard, server = self._spawn(command, stop_signal="SIGINT", scratch=scratch)
         while not self._is_ready(server):
             if self._guard.poll() is not None or time.monotonic() > deadline:
-                raise self._error(f"did not start:\n{self._log_tail(offset)}")
+                raise self._error(f"did not start: {self._log_tail(offset)}")
             time.sleep(_POLL_SECONDS)
         self._socket_directory = sockets
 
@@ -382,9 +383,12 @@ class EmbeddedPostgres:
         return self._log.stat().st_size if self._log.exists() else 0
 
     def _log_tail(self, offset: int) -> str:
+        """Return the last lines of the log as one, and where the others are."""
         with self._log.open("rb") as log:
             log.seek(max(offset, self._log_size() - _LOG_TAIL_BYTES))
-            return log.read(_LOG_TAIL_BYTES).decode("utf-8", "replace").strip()
+            lines = log.read(_LOG_TAIL_BYTES).decode("utf-8", "replace").split("\n")
+        said = [" ".join(line.split()) for line in lines if line.strip()]
+        return f"{'; '.join(said[-_LOG_TAIL_LINES:])} (see {self._log})"
 
 
 def _try_lock(descriptor: int) -> bool:

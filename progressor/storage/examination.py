@@ -20,6 +20,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import DictRow, dict_row
 
 from progressor import errors
+from progressor.domain.namespace import Namespace
 from progressor.settings.sections import Database, Replica
 from progressor.storage import findings
 from progressor.storage.findings import Finding, Verdict
@@ -41,8 +42,10 @@ class Examination:
         database: Database,
         replica: Replica,
         timeout: dt.timedelta,
+        namespaces: tuple[Namespace, ...] = (),
     ) -> None:
         """Take a connection in autocommit; `timeout` is for one question."""
+        self.namespaces = namespaces
         self._connection = connection
         self.database = database
         self.replica = replica
@@ -124,7 +127,12 @@ def checks(group: str, **examine: Callable[[Examination], Verdict]) -> tuple[Che
 
 @contextlib.contextmanager
 def examining(
-    dsn: str, *, database: Database, replica: Replica, timeout: dt.timedelta
+    dsn: str,
+    *,
+    database: Database,
+    replica: Replica,
+    timeout: dt.timedelta,
+    namespaces: tuple[Namespace, ...] = (),
 ) -> Iterator[Examination]:
     """Connect, as a replica would, for as long as the context lasts. Blocks.
 
@@ -141,7 +149,9 @@ def examining(
             except psycopg.OperationalError:
                 connection = _connect(make_conninfo(conninfo, target_session_attrs="any"))
             stack.enter_context(connection)
-        yield Examination(connection, database=database, replica=replica, timeout=timeout)
+        yield Examination(
+            connection, database=database, replica=replica, timeout=timeout, namespaces=namespaces
+        )
 
 
 def run(examination: Examination, checks: Iterable[Check]) -> Iterator[Finding]:

@@ -12,9 +12,11 @@ import re
 import psycopg
 
 from progressor import errors
+from progressor.settings.sections import Database
 from progressor.storage import statements
 from progressor.storage.functions import Functions
 from progressor.storage.pools import translated
+from progressor.storage.writer import connection_string
 
 _LOCK = 7_306_913
 _OLDEST_SERVER = 150_000
@@ -67,6 +69,26 @@ def migrate(dsn: str) -> list[str]:
         with connection.transaction(), connection.cursor() as cursor:
             functions.deploy(cursor)
     return applied
+
+
+def migrate_configured(database: Database, dsn: str) -> list[str]:
+    """Do as `migrate` does with the database of a configuration. Blocks.
+
+    Args:
+        database: Its settings.
+        dsn: How to connect; the embedded one's where `database` has none.
+
+    Raises:
+        ConfigError: PostgreSQL refuses the login or the schema's statements, is too old, or its
+            schema is not one that this release can work with: only an operator can change that.
+        StorageUnavailableError: PostgreSQL cannot be reached.
+    """
+    try:
+        return migrate(connection_string(database, dsn, application="progressor migrate"))
+    except errors.MigrationError as error:
+        raise errors.ConfigError(database.key, str(error)) from error
+    except errors.StorageSchemaError as error:
+        raise errors.ConfigError(database.key, f"PostgreSQL refused: {error.why}") from error
 
 
 def _prepare(connection: psycopg.Connection) -> None:

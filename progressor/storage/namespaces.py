@@ -150,16 +150,7 @@ class Namespaces:
             return await cursor.fetchone()
 
     def _remember(self, row: rows.Row) -> Namespace:
-        namespace = msgspec.convert(
-            {
-                **row[2],
-                "name": row[0],
-                "revision": row[1],
-                "created_at": row[3],
-                "updated_at": row[4],
-            },
-            Namespace,
-        )
+        namespace = namespace_of(row)
         known = self._known.get(namespace.name)
         if known is not None and _age(known) > _age(namespace):
             # Read before the change that we know of, and answered after it.
@@ -170,6 +161,20 @@ class Namespaces:
     def _forget(self, name: str) -> None:
         if self._known.pop(name, None) is not None:
             self._on_gone(name)
+
+
+def namespace_of(row: rows.Row) -> Namespace:
+    """Return a row of the table as the namespace that it describes."""
+    return msgspec.convert(
+        {
+            **row[2],
+            "name": row[0],
+            "revision": row[1],
+            "created_at": row[3],
+            "updated_at": row[4],
+        },
+        Namespace,
+    )
 
 
 def _age(namespace: Namespace) -> tuple[dt.datetime, int]:

@@ -17,6 +17,11 @@ SELECT name, revision, config, created_at, updated_at
 FROM progressor.namespaces
 WHERE name = %(name)s
 
+-- name: get_namespaces
+SELECT name, revision, config, created_at, updated_at
+FROM progressor.namespaces
+WHERE name = ANY (%(names)s)
+
 -- name: list_namespaces
 SELECT name, revision, config, created_at, updated_at
 FROM progressor.namespaces

@@ -14,6 +14,7 @@ CONFLICT_ATTEMPTS_MAX times at once; *later* is after a pause, see ``storage/__i
 | 08 40 53 55 57 58 | away, full | Unavailable | told | later | later |
 | 25P03 25P04 | session ended | Unavailable | told | later | later |
 | none | lost, timed out | Unavailable | told | later | later |
+| none | login refused | Schema | told | later | later |
 | none | all too busy | Overloaded | told | later | later |
 | 25006 | demoted | ReadOnly | told | later, elsewhere | later, elsewhere |
 | 0A 28 3D 3F 42 | no function | Schema | told | later | later |
@@ -27,7 +28,8 @@ as many items at once, so that what was too much for PostgreSQL gets through. A 
 split until the culprit stands alone. Of a *locked* one the others are written, and those that
 somebody holds wait beside the line until they are let go (`lane`).
 
-Classes 0A .. 42 are an operator's doing: functions or tables dropped, rights revoked. No request is
+Classes 0A .. 42 are an operator's doing: functions or tables dropped, rights revoked, a password
+changed. An engine that starts ends with such an error (`migrations`). Later no request is
 at fault, and to refuse them one by one would break every process that has a step in hand.
 `progressor migrate`, or the start of any replica, brings the functions back.
 """
@@ -90,6 +92,15 @@ _SCHEMA_CLASSES = frozenset({"0A", "28", "3D", "3F", "42"})
 _TOO_LARGE = "54"
 _INTERNAL = "XX000"
 
+# libpq gives a refused connection no SQLSTATE. A server whose messages are in another language is
+# taken for one that is away.
+_REFUSED_CONNECTION = re.compile(
+    r"password authentication failed|no password supplied|no pg_hba\.conf entry"
+    r"|(?:role|database) \".*\" does not exist|permission denied for database"
+    r"|role \".*\" is not permitted to log in"
+    r"|server does not support SSL|certificate verify failed|root certificate file"
+)
+
 _FUNCTION_LINE = re.compile(r"^PL/pgSQL function .* line \d+", re.MULTILINE)
 _PLACES_MAX = 3
 
@@ -123,7 +134,7 @@ def _ours(error: psycopg.Error) -> errors.StorageError:
     for theirs, ours in _BY_CLASS:
         if isinstance(error, theirs):
             return ours(why)
-    if state[:2] in _SCHEMA_CLASSES:
+    if state[:2] in _SCHEMA_CLASSES or (not state and _REFUSED_CONNECTION.search(why)):
         return errors.StorageSchemaError(why)
     if isinstance(error, _TRANSIENT) and state[:2] != _TOO_LARGE:
         return errors.StorageUnavailableError(why)

@@ -202,13 +202,15 @@ def broken_verdict(examination: Examination) -> Verdict:
     rows = examination.rows(_SQL["read_broken"], counted_max=COUNTED_MAX)
     if not rows:
         return findings.ok("no process is in error")
+    job_count = sum(row["job_count"] for row in rows)
+    jobs = "; of jobs and their nodes `progressor job retry -n NAMESPACE JOB`" if job_count else ""
     return findings.warning(
         f"{_counted(sum(row['count'] for row in rows), 'process')} in error",
         advice=(
-            "`progressor list -n NAMESPACE --status error` names them, `progressor trace` tells "
-            "why; then `progressor repair` or `simple-repair`."
+            "`progressor list --status error` names them, `progressor trace -n NAMESPACE ID` tells "
+            f"why; then `progressor repair` or `simple-repair`{jobs}."
         ),
-        offenders=[f"{row['namespace']}: {_counted(row['count'], 'process')}" for row in rows],
+        offenders=[_broken(row) for row in rows],
     )
 
 
@@ -287,6 +289,12 @@ def _late(row: DictRow, serving: int) -> str:
         f"{row['namespace']}: {_counted(row['due_count'], 'task')} due, the oldest for "
         f"{span_of(row['overdue_for'])}, {row['leased_count']:,} of {room:,} workers taken"
     )
+
+
+def _broken(row: DictRow) -> str:
+    words = f"{row['namespace']}: {_counted(row['count'], 'process')}"
+    jobs = row["job_count"]
+    return f"{words}, of which {jobs:,} are jobs or nodes of jobs" if jobs else words
 
 
 def _counted(count: int, what: str) -> str:

@@ -86,14 +86,15 @@ ORDER BY l.lost_for DESC
 LIMIT %(limit)s
 
 -- name: read_broken
--- Per namespace: how many processes are in error. By processes_in_error; counting stops at
--- counted_max.
-SELECT n.name AS namespace, broken.count
+-- Per namespace: how many processes are in error, and how many of these are jobs that the engine
+-- leads, or nodes of jobs. By processes_in_error; counting stops at counted_max.
+SELECT n.name AS namespace, broken.count, broken.job_count
 FROM progressor.namespaces n
 CROSS JOIN LATERAL (
-    SELECT count(*) AS count
+    SELECT count(*) AS count,
+        count(*) FILTER (WHERE b.leader_id IS NOT NULL OR b.led_by = 'engine') AS job_count
     FROM (
-        SELECT
+        SELECT p.leader_id, p.led_by
         FROM progressor.processes p
         WHERE p.namespace = n.name COLLATE "C" AND p.detail IS NOT NULL
         LIMIT %(counted_max)s

@@ -198,6 +198,28 @@ class TestWork:
         assert found.words == "12 processes in error"
         assert found.offenders == ("orders: 12 processes",)
 
+    def test_broken_jobs_and_nodes_are_for_job_retry(self, orders: str) -> None:
+        execute(
+            orders,
+            BROKEN.format(count=6),
+            "UPDATE progressor.processes SET led_by = 'engine' WHERE process_id LIKE '%1'",
+            "UPDATE progressor.processes SET leader_slot = 1, leader_namespace = 'orders',"
+            " leader_id = 'job', node = 1 WHERE process_id LIKE '%2' OR process_id LIKE '%3'",
+        )
+
+        found = find(orders, "broken_processes")
+
+        assert found.offenders == ("orders: 6 processes, of which 3 are jobs or nodes of jobs",)
+        assert "`progressor job retry -n NAMESPACE JOB`" in found.advice
+
+    def test_broken_processes_without_jobs_are_for_repair(self, orders: str) -> None:
+        execute(orders, BROKEN.format(count=1))
+
+        advice = find(orders, "broken_processes").advice
+
+        assert "`progressor repair`" in advice
+        assert "job retry" not in advice
+
     def test_counting_ends_somewhere(self, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(surroundings_work, "COUNTED_MAX", 5)
         execute(orders, BROKEN.format(count=12))

@@ -1,17 +1,21 @@
 """`progressor doctor`: what it prints and how it ends, over healthy, ill and absent databases."""
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from progressor import app, config
 from progressor.cli.main import main
 from progressor.storage import laws, surroundings
 from tests.support.doctor import clocks_told, execute
+from tests.support.points import PATIENCE_SECONDS
 from tests.support.postgres import Cluster
-from tests.support.replica import open_stage, running_process, running_replica
+from tests.support.replica import SETTINGS, open_stage, running_process, running_replica
 from tests.support.scripted_engine import Ended
 from tests.support.storage import create_namespace
 
@@ -53,6 +57,44 @@ async def test_a_database_with_a_replica_at_work_is_well(own_database: str, cli:
     assert {name: it["state"] for name, it in findings(ended).items() if it["state"] != "ok"} == {}
     assert findings(ended)["heartbeats"]["words"] == "1 replica serving, 0 draining, 0 silent"
     assert findings(ended)["clocks"]["words"].startswith("1 clock within ")
+
+
+@contextlib.asynccontextmanager
+async def configured_engine(dsn: str, file: Path) -> AsyncIterator[None]:
+    flags = {**SETTINGS, "database.dsn": dsn}
+    loaded = config.load(file=file, environment={}, flags=flags)
+    async with app.engine(loaded) as engine, asyncio.timeout(PATIENCE_SECONDS):
+        await engine.serving.wait()
+        yield
+
+
+async def test_a_namespace_that_is_not_as_configured_is_told_at_the_start_and_by_the_doctor(
+    own_database: str, tmp_path: Path, cli: Cli, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "progressor.toml"
+    orders = '[namespaces.orders]\nprocessor_targets = ["h:1"]\nretry_policy.jitter = 0.1\n'
+    file.write_text(orders)
+    async with configured_engine(own_database, file):
+        as_created = findings(cli("--dsn", own_database, "--config", str(file), "--json"))
+    before = [it for it in caplog.records if it.msg.startswith("namespace differs")]
+
+    file.write_text(f"{orders}step_timeout_seconds = 5\nhistory = 9\n")
+    async with configured_engine(own_database, file):
+        [told] = [it for it in caplog.records if it.msg.startswith("namespace differs")]
+        file.write_text(f"{file.read_text()}[namespaces.carts]\nprocessor_targets = ['h:1']\n")
+        as_changed = findings(cli("--dsn", own_database, "--config", str(file), "--json"))
+
+    assert before == []
+    assert as_created["namespaces"]["state"] == "ok"
+    assert (told.__dict__["namespace"], told.__dict__["keys"]) == (
+        "orders",
+        ("step_timeout_seconds", "history"),
+    )
+    assert as_changed["namespaces"]["state"] == "warning"
+    assert as_changed["namespaces"]["offenders"] == [
+        "orders: step_timeout_seconds, history",
+        "carts: not there",
+    ]
 
 
 async def test_a_replica_that_was_killed_is_told(

@@ -1,0 +1,38 @@
+"""The namespaces of the configuration: are they in the database as they are configured?"""
+
+from progressor.settings.namespaces import differing_keys
+from progressor.storage import findings, statements
+from progressor.storage.examination import Examination, checks
+from progressor.storage.findings import Verdict, count_of
+from progressor.storage.namespaces import namespace_of
+
+_SQL = statements.load("namespaces")
+
+
+def namespaces_verdict(examination: Examination) -> Verdict:
+    """Tell which namespaces of the configuration are another way in the database."""
+    configured = examination.namespaces
+    if not configured:
+        return findings.ok("the configuration has no namespaces")
+    rows = examination.rows(_SQL["get_namespaces"], names=[it.name for it in configured])
+    stored = {row["name"]: namespace_of(tuple(row.values())) for row in rows}
+    named = []
+    for namespace in configured:
+        if namespace.name not in stored:
+            named.append(f"{namespace.name}: not there")
+        elif keys := differing_keys(namespace, stored[namespace.name]):
+            named.append(f"{namespace.name}: {', '.join(keys)}")
+    if not named:
+        return findings.ok(f"{count_of(len(configured), 'namespace')} as configured")
+    return findings.warning(
+        f"{len(named)} of {count_of(len(configured), 'configured namespace')} differ from the "
+        "database",
+        advice=(
+            "The database is in force: a start creates what is not there and changes nothing else. "
+            "Apply the change with `progressor namespace update`, or correct the configuration."
+        ),
+        offenders=named,
+    )
+
+
+CHECKS = checks("configuration", namespaces=namespaces_verdict)
