@@ -144,9 +144,10 @@ def trace_from_wire(message: process_service_pb2.TraceRequest) -> Tracing:
 
 
 def list_from_wire(message: process_service_pb2.ListRequest) -> ProcessQuery:
-    """Return a List."""
+    """Return a List; without a namespace it is of all."""
     violations = Violations()
-    check_namespace_name(message.namespace, "namespace", violations)
+    if message.namespace:
+        check_namespace_name(message.namespace, "namespace", violations)
     statuses = _statuses_of(message.statuses, violations)
     created_from, created_to, metadata = None, None, None
     if message.HasField("created_from"):
@@ -159,7 +160,9 @@ def list_from_wire(message: process_service_pb2.ListRequest) -> ProcessQuery:
         violations.add("created_to", "is before created_from")
     causes = _causes_of(message.causes, violations)
     page_size = page_size_from_wire(message.page_size, violations)
-    before = page_tokens.process_of_token(message.page_token, violations)
+    before = page_tokens.process_of_token(
+        message.page_token, violations, namespace=message.namespace
+    )
     violations.raise_any()
     return ProcessQuery(
         namespace=message.namespace,

@@ -184,7 +184,11 @@ class Interceptor:
             async def write_all(request: Message, told: CallContext) -> Message:
                 async with contextlib.aclosing(watch(request, told)) as responses:
                     async for message in responses:
-                        await context.write(message)
+                        try:
+                            await context.write(message)
+                        except grpc.aio.InternalError as error:
+                            # The client has left, and gRPC has not yet cancelled the call.
+                            raise asyncio.CancelledError from error
                 return _NO_ANSWER
 
             task = asyncio.current_task()

@@ -14,7 +14,8 @@ from progressor.api.validation import (
     check_namespace_name,
 )
 from progressor.domain.job import Job
-from progressor.domain.process import Process, ProcessKey
+from progressor.domain.process import Process
+from progressor.domain.view import Place, place_of
 from progressor.wire import ID_BYTES_MAX
 
 _FIELD = "page_token"
@@ -39,22 +40,48 @@ def task_of_token(token: str, violations: Violations) -> int:
 
 def token_of_process(process: Process) -> str:
     """Return the token of the page behind a process."""
-    return _token_of(_PROCESS, process.created_at, process.key)
+    created_at, namespace, process_id = place_of(process)
+    return _encode(_PROCESS, f"{_microseconds(created_at)}/{namespace}/{process_id}")
 
 
-def process_of_token(token: str, violations: Violations) -> tuple[dt.datetime, str] | None:
-    """Return when the last process seen was created, and its id; None for the first page."""
-    return _place_of(_PROCESS, token, violations)
+def process_of_token(token: str, violations: Violations, *, namespace: str) -> Place | None:
+    """Return the place of the last process seen; None for the first page.
+
+    Args:
+        token: From the page before.
+        violations: Takes what is wrong with it.
+        namespace: Whose list it is; "": the list of all of them.
+    """
+    if not token:
+        return None
+    time, _, rest = (_decode(_PROCESS, token) or "").partition("/")
+    created_at, (name, slash, process_id) = _instant(time), rest.partition("/")
+    inner = Violations()
+    check_namespace_name(name, _FIELD, inner)
+    check_id(process_id, _FIELD, inner)
+    if not slash or created_at is None or inner or namespace not in {"", name}:
+        violations.add(_FIELD, _GARBLED)
+        return None
+    return created_at, name, process_id
 
 
 def token_of_job(job: Job) -> str:
     """Return the token of the page behind a job."""
-    return _token_of(_JOB, job.created_at, job.key)
+    return _encode(_JOB, f"{_microseconds(job.created_at)}/{job.key.process_id}")
 
 
 def job_of_token(token: str, violations: Violations) -> tuple[dt.datetime, str] | None:
     """Return when the last job seen was created, and its id; None for the first page."""
-    return _place_of(_JOB, token, violations)
+    if not token:
+        return None
+    time, slash, process_id = (_decode(_JOB, token) or "").partition("/")
+    created_at = _instant(time)
+    inner = Violations()
+    check_id(process_id, _FIELD, inner)
+    if not slash or created_at is None or inner:
+        violations.add(_FIELD, _GARBLED)
+        return None
+    return created_at, process_id
 
 
 def token_of_namespace(name: str) -> str:
@@ -103,24 +130,6 @@ def gate_of_token(token: str, violations: Violations) -> str:
     return gate
 
 
-def _token_of(kind: str, created_at: dt.datetime, key: ProcessKey) -> str:
-    microseconds = (created_at - _EPOCH) // _MICROSECOND
-    return _encode(kind, f"{microseconds}/{key.process_id}")
-
-
-def _place_of(kind: str, token: str, violations: Violations) -> tuple[dt.datetime, str] | None:
-    if not token:
-        return None
-    microseconds, slash, process_id = (_decode(kind, token) or "").partition("/")
-    created_at = _instant(microseconds)
-    inner = Violations()
-    check_id(process_id, _FIELD, inner)
-    if not slash or created_at is None or inner:
-        violations.add(_FIELD, _GARBLED)
-        return None
-    return created_at, process_id
-
-
 def token_of_schedule(schedule_id: str) -> str:
     """Return the token of the page behind a schedule."""
     return _encode(_SCHEDULE, schedule_id)
@@ -137,6 +146,10 @@ def schedule_of_token(token: str, violations: Violations) -> str:
         violations.add(_FIELD, _GARBLED)
         return ""
     return schedule_id
+
+
+def _microseconds(instant: dt.datetime) -> int:
+    return (instant - _EPOCH) // _MICROSECOND
 
 
 def _id_of(kind: str, token: str, violations: Violations) -> int:

@@ -188,10 +188,11 @@ class ProcessServicer:
     async def list(
         self, message: messages.ListRequest, context: CallContext
     ) -> messages.ListResponse:
-        """Return a page of the processes of a namespace."""
+        """Return a page of the processes of a namespace, or of all."""
         seconds_left(context)
         query = codec.list_from_wire(message)
-        await self._namespaces.lookup(query.namespace)
+        if query.namespace:
+            await self._namespaces.lookup(query.namespace)
         return answers.list_to_wire(await self._processes.page(query))
 
     async def await_task(

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
-from rich.console import Console
-
 from progressor import app, errors
 from progressor.cli.hosting import host, run_loop
 from progressor.cli.inputs import bad_input, option
 from progressor.cli.options import DEFAULT_SETTINGS, Settings
+from progressor.cli.output import SafeConsole
 from progressor.cli.showcase import EXAMPLES, show
 from progressor.config import Config
 
@@ -39,7 +38,7 @@ def dev(
         raise errors.ConfigError("server.tls_certificate", "progressor dev serves without TLS")
     if config.server.workers != 1:
         raise errors.ConfigError("server.workers", "progressor dev is one process")
-    console = Console(highlight=False)
+    console = SafeConsole(highlight=False)
     work = functools.partial(show, console=console, once=once, example=EXAMPLES[example])
     with _data(config, ephemeral=ephemeral) as used:
         if not used.database.dsn:

@@ -8,6 +8,7 @@ import base64
 import dataclasses
 import datetime as dt
 import enum
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,8 +17,33 @@ import msgspec
 
 
 def render(document: object) -> str:
-    """Return a value of ours as one JSON document, indented, as text."""
-    return msgspec.json.format(msgspec.json.encode(plain(document)), indent=2).decode()
+    """Return a value of ours as one JSON document, indented, that controls no terminal."""
+    return _formatted(document, indent=2)
+
+
+def render_line(document: object) -> str:
+    """Return a value of ours as one JSON document in one line; as `render`."""
+    return _formatted(document, indent=-1)
+
+
+def escaped(document: str) -> str:
+    """Return the same JSON document with an escape for each character that is not printable.
+
+    JSON itself demands that of C0 controls alone. Line ends between its parts stay.
+    """
+    if document.isprintable():
+        return document
+    lines = document.split("\n")
+    return "\n".join(it if it.isprintable() else "".join(map(_escape, it)) for it in lines)
+
+
+def _escape(character: str) -> str:
+    return character if character.isprintable() else json.dumps(character)[1:-1]
+
+
+def _formatted(document: object, *, indent: int) -> str:
+    encoded = msgspec.json.encode(plain(document))
+    return escaped(msgspec.json.format(encoded, indent=indent).decode())
 
 
 def plain(value: object) -> object:
@@ -58,7 +84,7 @@ def is_json(payload: bytes) -> bool:
     try:
         msgspec.json.decode(payload, type=msgspec.Raw)
         payload.decode()
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True
 

@@ -12,6 +12,7 @@ from progressor.example.scenario import register
 from progressor.sdk.client import Client
 from progressor.sdk.failures import EngineUnavailableError
 from progressor.sdk.server import BIND_DEFAULT
+from progressor.settings.addresses import check_address
 from progressor.telemetry.logs import set_up_logs
 
 _PAUSE_SECONDS = 1.0
@@ -38,6 +39,10 @@ def example_processor(
     ] = None,
 ) -> None:
     """Serve the example's processor, that of namespace orders, until SIGTERM or SIGINT."""
+    check_address("--bind", bind, port_min=0)
+    for name, address in {"--engine": engine, "--target": target}.items():
+        if address is not None:
+            check_address(name, address, port_min=1)
     set_up_logs(level="info", log_format="auto")
     run_loop(_serve(bind, engine, target))
 

@@ -9,16 +9,17 @@ EPILOGUE = """\
 Exit codes:
   0  done
   1  failed for a reason of its own (the message tells)
-  2  the command line, the configuration or the request is wrong
+  2  the command line, configuration, database or request cannot be used
   3  no such namespace, process, event, task, gate, job or schedule
-  4  not in this state: exists already, failed, finished, removed, another request's key
-  5  unavailable: engine or PostgreSQL away, overloaded, shutting down; try again
+  4  not in this state: exists already, failed, finished, removed, key reused
+  5  unavailable: engine or PostgreSQL away, overloaded, draining; try again
   6  the deadline passed; the task, if it was accepted, goes on
   7  the processor rejected the request
   8  the job that was waited for failed
   9  the job that was waited for was cancelled
 
-Every command prints one JSON document with --json; errors go to stderr in either form."""
+Every command prints one JSON document with --json; errors go to stderr.
+The namespace is that of -n, else PROGRESSOR_NAMESPACE, else "default"."""
 
 
 class ExitCode(enum.IntEnum):
@@ -41,6 +42,7 @@ class ExitCode(enum.IntEnum):
 # The first class that fits; so subclasses stand before theirs.
 _BY_CLASS: tuple[tuple[type[errors.ProgressorError], ExitCode], ...] = (
     (errors.ConfigError, ExitCode.USAGE),
+    (errors.EmbeddedPostgresError, ExitCode.USAGE),
     (errors.InvalidRequestError, ExitCode.USAGE),
     (errors.NotFoundError, ExitCode.NOT_FOUND),
     (errors.StateError, ExitCode.STATE),

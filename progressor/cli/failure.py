@@ -3,12 +3,15 @@
 import sys
 from collections.abc import Iterator, Mapping
 
-from rich.console import Console
 from rich.text import Text
 
 from progressor import errors
 from progressor.cli.documents import render
 from progressor.cli.exit_codes import ExitCode, exit_code_for
+from progressor.cli.output import SafeConsole, one_line
+
+_LOCAL = frozenset({"USAGE", "CONFIGURATION", "EMBEDDED_POSTGRES"})
+"""Reasons of errors that no engine sends: for people the sentence says it all."""
 
 
 def report(error: errors.ProgressorError, *, as_json: bool) -> ExitCode:
@@ -26,11 +29,13 @@ def report_words(
         error = {"message": message, "reason": reason, "exit_code": code, "fields": fields}
         sys.stderr.write(render({"error": error}) + "\n")
         return
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = SafeConsole(stderr=True, highlight=False, soft_wrap=True)
+    message = one_line(message)
     console.print(Text.assemble(("error: ", "bold red"), message))
-    console.print(Text(f"  reason: {reason}", style="dim"))
+    if reason not in _LOCAL:
+        console.print(Text(f"  reason: {reason}", style="dim"))
     for name, value in fields.items():
-        text = _in_a_line(value)
+        text = one_line(_in_a_line(value))
         if text and text not in message:
             console.print(Text(f"  {name}: {text}", style="dim"))
 

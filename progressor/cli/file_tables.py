@@ -57,6 +57,8 @@ class FileTable:
             description, _, inner = str(error).partition(" - at `$")
             words = f"{description[:1].lower()}{description[1:]}"
             raise self.wrong(words, key, inner.removesuffix("`")) from error
+        except RecursionError as error:
+            raise self.wrong("is nested too deeply", key) from error
 
     def read(self, key: str, parse: Callable[[Any], Value]) -> Value | None:
         """Return what `parse` makes of the value of a key; None where it is not there.

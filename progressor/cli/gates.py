@@ -2,12 +2,13 @@
 
 from typing import Annotated
 
+from cyclopts.types import Int32, Int64
 from rich.console import RenderableType
 from rich.text import Text
 
 from progressor.cli.engines import client_of
 from progressor.cli.inputs import option
-from progressor.cli.options import DEFAULT_ENGINE, Engine
+from progressor.cli.options import DEFAULT_TARGET, Target
 from progressor.cli.output import Output, facts, instant_text, one_line, table
 from progressor.sdk.gates import Gate, GateHolder, GateView, GateWaiter
 
@@ -18,10 +19,10 @@ _HELD = ("held by", "task", "held since", "until the end of", "")
 _NEXT = ("", "next", "task", "priority", "waits since", "for all of")
 
 
-async def list_gates(namespace: str, /, *, engine: Engine = DEFAULT_ENGINE) -> None:
+async def list_gates(*, target: Target = DEFAULT_TARGET) -> None:
     """Print the gates of a namespace in the order of their keys."""
-    async with client_of(engine) as client:
-        found = [it async for it in client.list_gates(page_size=1000, namespace=namespace)]
+    async with client_of(target) as client:
+        found = [it async for it in client.list_gates(page_size=1000)]
     rows = [
         [
             one_line(it.gate),
@@ -33,45 +34,42 @@ async def list_gates(namespace: str, /, *, engine: Engine = DEFAULT_ENGINE) -> N
         for it in found
     ]
     people = table(("gate", "held", "waiting", "revision", "updated"), rows)
-    Output(as_json=engine.json).show({"gates": found}, people)
+    Output(as_json=target.json).show({"gates": found}, people)
 
 
-async def get(namespace: str, gate: str, /, *, engine: Engine = DEFAULT_ENGINE) -> None:
+async def get(gate: str, /, *, target: Target = DEFAULT_TARGET) -> None:
     """Print a gate, who holds it and since when, and who waits for it, in order.
 
     At most 100 of each. A task that wants several gates stands in the line of the one that is full.
     """
-    async with client_of(engine) as client:
-        view = await client.get_gate(gate, namespace=namespace)
-    Output(as_json=engine.json).show(view, *_people(view))
+    async with client_of(target) as client:
+        view = await client.get_gate(gate)
+    Output(as_json=target.json).show(view, *_people(view))
 
 
 async def set_capacity(
-    namespace: str,
     gate: str,
     /,
     *,
-    capacity: Annotated[int, option("How many may hold it; 0: it lets nobody through.")],
-    revision: Annotated[int, option("Only if it is still at this revision.")] = 0,
-    engine: Engine = DEFAULT_ENGINE,
+    capacity: Annotated[Int32, option("How many may hold it; 0: it lets nobody through.")],
+    revision: Annotated[Int64, option("Only if it is still at this revision.")] = 0,
+    target: Target = DEFAULT_TARGET,
 ) -> None:
     """Set the capacity of a gate, which is made where it is not there.
 
     With more, who waits is promoted. With less than is held, available tasks give way, the youngest
     first; what runs keeps its place.
     """
-    async with client_of(engine) as client:
-        found = await client.set_gate(
-            gate, capacity, expected_revision=revision, namespace=namespace
-        )
-    Output(as_json=engine.json).show(found, _gate(found))
+    async with client_of(target) as client:
+        found = await client.set_gate(gate, capacity, expected_revision=revision)
+    Output(as_json=target.json).show(found, _gate(found))
 
 
-async def delete(namespace: str, gate: str, /, *, engine: Engine = DEFAULT_ENGINE) -> None:
+async def delete(gate: str, /, *, target: Target = DEFAULT_TARGET) -> None:
     """Delete a gate that nobody holds and no task names."""
-    async with client_of(engine) as client:
-        await client.delete_gate(gate, namespace=namespace)
-    Output(as_json=engine.json).show({"deleted": gate}, Text(f"gate {gate} is deleted"))
+    async with client_of(target) as client:
+        await client.delete_gate(gate)
+    Output(as_json=target.json).show({"deleted": gate}, Text(f"gate {gate} is deleted"))
 
 
 def _people(view: GateView) -> list[RenderableType]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime as dt
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,13 +9,16 @@ from typing import Annotated, Literal
 
 import msgspec
 from cyclopts import Group, Parameter, Token, convert
+from cyclopts.types import Int32, Int64
 
 from progressor import errors
 from progressor.sdk.constraints import PRIORITY_DEFAULT, Constraints
 from progressor.sdk.values import Direction, HistoryRange
+from progressor.sdk.wire import object_to_wire
 
 _REQUEST = Group("Request", sort_key=5)
 _DIGITS_MAX = 9  # What the wire holds; the engine's own bound is far below.
+_TOO_DEEP = "is nested too deeply"
 
 
 def option(meaning: str) -> Parameter:
@@ -80,7 +82,7 @@ class RequestInput(PayloadInput):
     """Makes the request safe to repeat: same key and request, one execution and one answer."""
     context: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """A pair KEY=VALUE handed through to the processor; may be repeated."""
-    history_last: int | None = None
+    history_last: Int32 | None = None
     """How many of the last events go to the processor; otherwise the namespace's choice."""
 
     def caller_context(self) -> dict[str, str]:
@@ -103,7 +105,7 @@ class ConstraintsInput:
     """KEY=VERSION: wait while a task of this key with a smaller version has not ended."""
     run_at: str | None = None
     """Not before this instant, as in 2026-01-31T12:00:00Z."""
-    priority: int | None = None
+    priority: Int32 | None = None
     """Who goes first through a gate: 1, the highest, to 5; otherwise 3."""
     hold: Literal["task", "process"] | None = None
     """Until when the gates are held: until the task, or the process, has ended; otherwise task."""
@@ -130,9 +132,9 @@ class ConstraintsInput:
 class HistoryInput:
     """Which part of a history to read."""
 
-    after: int = 0
+    after: Int64 = 0
     """Leave out everything up to and including this event id."""
-    limit: int | None = None
+    limit: Int32 | None = None
     """At most so many events."""
     backward: Annotated[bool, Parameter(negative="")] = False
     """Newest first."""
@@ -149,25 +151,42 @@ def json_bytes(option: str, text: str) -> bytes:
     Raises:
         InvalidRequestError: It is not JSON; the message shows where.
     """
+    encoded = text.encode()
     try:
-        json.loads(text)
-    except ValueError as error:
+        msgspec.json.decode(encoded, type=msgspec.Raw)
+    except msgspec.DecodeError as error:
         raise bad_input(option, f"is not JSON: {error}") from error
-    return text.encode()
+    except RecursionError as error:
+        raise bad_input(option, _TOO_DEEP) from error
+    return encoded
 
 
 def json_object(option: str, text: str | None) -> dict[str, object] | None:
     """Return a JSON object; None where none is given.
 
     Raises:
-        InvalidRequestError: It is not JSON, or not an object.
+        InvalidRequestError: It is not JSON, not an object, or no metadata.
     """
     if text is None:
         return None
     try:
-        return msgspec.json.decode(text, type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        return checked_metadata(msgspec.json.decode(text, type=dict[str, object]))
+    except msgspec.DecodeError as error:
         raise bad_input(option, f"is not a JSON object: {error}") from error
+    except ValueError as error:
+        raise bad_input(option, str(error)) from error
+    except RecursionError as error:
+        raise bad_input(option, _TOO_DEEP) from error
+
+
+def checked_metadata(metadata: dict[str, object]) -> dict[str, object]:
+    """Return metadata that the SDK can send as they are.
+
+    Raises:
+        ValueError: It cannot; the place is named.
+    """
+    object_to_wire(metadata)
+    return metadata
 
 
 def instant(option: str, text: str | None) -> dt.datetime | None:
@@ -179,10 +198,22 @@ def instant(option: str, text: str | None) -> dt.datetime | None:
     if text is None:
         return None
     try:
-        found = dt.datetime.fromisoformat(text)
+        return instant_of(text)
     except ValueError as error:
         raise bad_input(option, f"{text!r} is not an instant as 2026-01-31T12:00:00Z") from error
-    return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
+
+
+def instant_of(text: str) -> dt.datetime:
+    """Return an ISO 8601 instant in UTC, which it is where it names no zone.
+
+    Raises:
+        ValueError: It is not an instant, or before or after all years.
+    """
+    found = dt.datetime.fromisoformat(text)
+    try:
+        return found.astimezone(dt.UTC) if found.tzinfo else found.replace(tzinfo=dt.UTC)
+    except OverflowError as error:
+        raise ValueError(str(error)) from error
 
 
 def file_bytes(option: str, path: str) -> bytes:

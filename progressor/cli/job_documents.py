@@ -11,19 +11,21 @@ import dataclasses
 import datetime as dt
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
+import msgspec
 from cyclopts import CycloptsError, convert
 
 from progressor import errors
 from progressor.cli.file_tables import FileTable, read_table
-from progressor.cli.inputs import ConstraintsInput
+from progressor.cli.inputs import ConstraintsInput, checked_metadata, instant_of
 from progressor.sdk.constraints import Constraints
 from progressor.sdk.graph import Graph, NodeOptions
 from progressor.sdk.namespaces import RetryPolicy, ZombiePolicy
 
 Deadline: TypeAlias = dt.datetime | dt.timedelta
 
+_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _NODE = re.compile(r"\bnodes\[(\d+)\]")
 
 
@@ -71,7 +73,7 @@ def read_job(path: str) -> JobDocument:
         job_id=top.take("job_id", str, ""),
         deadline=top.read("deadline", deadline_of),
         context=top.take("context", dict[str, str], {}),
-        metadata=top.take("metadata", dict[str, Any], {}) or None,
+        metadata=_metadata(top),
         places={name: nodes.name_of(name) for name in specs},
     )
     top.check_empty()
@@ -108,6 +110,14 @@ def _place(field: str, places: Sequence[str]) -> str:
     return f"{places[int(found[1])]}{rest}"
 
 
+def _metadata(top: FileTable) -> dict[str, Any] | None:
+    found = top.take("metadata", dict[str, Any], {})
+    try:
+        return checked_metadata(found) or None
+    except ValueError as error:
+        raise top.wrong(str(error), "metadata") from error
+
+
 def deadline_of(value: object) -> Deadline:
     """Return an instant, or a duration from now on, of its text; or of a number of seconds.
 
@@ -117,13 +127,12 @@ def deadline_of(value: object) -> Deadline:
     found: Deadline | None = _duration_or_none(value)
     if found is None:
         try:
-            found = dt.datetime.fromisoformat(str(value))
+            found = instant_of(str(value))
         except ValueError:
             message = (
                 f"{value!r} is neither a duration as 2h nor an instant as 2026-01-31T12:00:00Z"
             )
             raise ValueError(message) from None
-        found = found if found.tzinfo else found.replace(tzinfo=dt.UTC)
     return found
 
 
@@ -169,7 +178,7 @@ def _constraints(table: FileTable) -> Constraints:
         gate=table.take("gates", tuple[str, ...], ()),
         order=table.optional("order", str),
         run_at=table.optional("run_at", str),
-        priority=table.optional("priority", int),
+        priority=table.optional("priority", _Int32),
         hold=table.optional("hold", Literal["task", "process"]),
     )
     table.check_empty()
@@ -188,7 +197,7 @@ def _retry(table: FileTable) -> RetryPolicy:
         "elapsed_max": table.read("elapsed_max", duration_of),
         "coefficient": table.optional("coefficient", float),
         "jitter": table.optional("jitter", float),
-        "attempts_max": table.optional("attempts_max", int),
+        "attempts_max": table.optional("attempts_max", _Int32),
         "non_retryable_reasons": table.optional("non_retryable_reasons", tuple[str, ...]),
     }
     table.check_empty()

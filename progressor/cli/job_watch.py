@@ -8,11 +8,10 @@ import datetime as dt
 import sys
 from collections.abc import AsyncIterator, Mapping
 
-import msgspec
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 
-from progressor.cli.documents import plain
+from progressor.cli.documents import render_line
 from progressor.cli.durations import duration_text
 from progressor.cli.exit_codes import ExitCode
 from progressor.cli.hosting import until_signal
@@ -25,7 +24,7 @@ from progressor.cli.job_view import (
     took_text,
     why_text,
 )
-from progressor.cli.output import instant_text, one_line
+from progressor.cli.output import SafeConsole, instant_text, one_line, print_line
 from progressor.sdk.client import Client
 from progressor.sdk.failures import EngineUnavailableError
 from progressor.sdk.jobs import Job, JobState, JobView, Node
@@ -94,25 +93,25 @@ def code_of(job: Job) -> ExitCode:
 
 
 async def _print_documents(client: Client, first: JobView, progress: Progress) -> None:
-    _write(_document(first))
+    print_line(render_line(first))
     async for view in _changes(client, progress):
         progress.take(view)
-        _write(_document(view))
+        print_line(render_line(view))
 
 
 async def _print_lines(client: Client, progress: Progress) -> None:
-    _write(_job_line(progress.job))
+    print_line(_job_line(progress.job))
     async for view in _changes(client, progress):
         before = progress.job.state
         for node in progress.take(view):
-            _write(_node_line(node))
+            print_line(_node_line(node))
         if progress.job.state is not before:
-            _write(_job_line(progress.job))
+            print_line(_job_line(progress.job))
 
 
 async def _draw(client: Client, progress: Progress) -> None:
     """Draw over what was drawn before; what is there at the end stays."""
-    console = Console(highlight=False)
+    console = SafeConsole(highlight=False)
     with Live(progress, console=console, auto_refresh=False) as live:
         live.refresh()
         async for view in _changes(client, progress):
@@ -154,13 +153,4 @@ def _node_line(node: Node) -> str:
 
 
 def _line(at: dt.datetime | None, words: str) -> str:
-    return f"{instant_text(at)}  {words}\n"
-
-
-def _document(view: JobView) -> str:
-    return msgspec.json.encode(plain(view)).decode() + "\n"
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    return f"{instant_text(at)}  {words}"

@@ -17,7 +17,7 @@ from progressor.cli.job_mermaid import mermaid as flowchart
 from progressor.cli.job_view import graph_lines, job_facts, jobs_table, nodes_table, vertices_of
 from progressor.cli.job_watch import await_job, watch_job
 from progressor.cli.options import DEFAULT_TARGET, Target
-from progressor.cli.output import PIPE_COLUMNS, Output, facts
+from progressor.cli.output import PIPE_COLUMNS, Output, facts, print_line
 from progressor.sdk.jobs import Job, JobState, JobSubmitted, JobView
 
 _PAGE_MAX = 1000
@@ -106,7 +106,8 @@ async def get(
     async with client_of(target) as client:
         view = await client.jobs.get(job_id, payloads=target.json)
     if mermaid:
-        sys.stdout.write(flowchart(vertices_of(view.nodes)))
+        for line in flowchart(vertices_of(view.nodes)).splitlines():
+            print_line(line)
         return
     Output(as_json=target.json).show(view, *_people(view))
 

@@ -1,5 +1,6 @@
 """Which commands there are, and how all of them end: the entry point of ``progressor``."""
 
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Without the program's name; None: those of this process.
     """
     tokens = list(sys.argv[1:] if arguments is None else arguments)
-    as_json = "--json" in tokens
     try:
         _check_text(tokens)
         result = build_app()(
@@ -31,15 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     except CycloptsError as error:
         code = ExitCode.USAGE
-        report_words(str(error), "USAGE", {}, code=code, as_json=as_json)
+        report_words(str(error), "USAGE", {}, code=code, as_json=_asks_json(tokens))
         return code
     except errors.ProgressorError as error:
-        return report(error, as_json=as_json)
+        return report(error, as_json=_asks_json(tokens))
     except ExceptionGroup as group:
         known = only_ours(group)
         if known is None:
             raise
-        return report(known, as_json=as_json)
+        return report(known, as_json=_asks_json(tokens))
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
@@ -60,25 +60,18 @@ def build_app() -> App:
         default_parameter=Parameter(show_default=_shown_default),
     )
     for group, commands in _COMMANDS.items():
-        for name, place, summary in commands:
-            app.command(f"{_ROOM}.{place}", name=name, group=group, help=summary)
-    namespace = App("namespace", help="Create, change and read namespaces.", group="Namespaces")
-    for name, place, summary in _NAMESPACE_COMMANDS:
-        namespace.command(f"{_ROOM}.{place}", name=name, help=summary)
-    app.command(namespace)
-    gate = App("gate", help="Read and set gates, which tasks wait for.", group="Namespaces")
-    for name, place, summary in _GATE_COMMANDS:
-        gate.command(f"{_ROOM}.{place}", name=name, help=summary)
-    app.command(gate)
-    job = App("job", help="Submit, watch and mend jobs, graphs of processes.", group="Jobs")
-    for name, place, summary in _JOB_COMMANDS:
-        job.command(f"{_ROOM}.{place}", name=name, help=summary)
-    app.command(job)
-    schedule = App("schedule", help="Make and follow schedules, which fire on time.", group="Jobs")
-    for name, place, summary in _SCHEDULE_COMMANDS:
-        schedule.command(f"{_ROOM}.{place}", name=name, help=summary)
-    app.command(schedule)
+        _add(app, commands, group=group)
+    for name, (group, summary, commands) in _FAMILIES.items():
+        family = App(name, help=summary, group=group, help_epilogue="")
+        _add(family, commands)
+        app.command(family)
     return app
+
+
+def _add(app: App, commands: Sequence[tuple[str, str, str]], **options: str) -> None:
+    # What is at the end of the top's help stands there alone.
+    for name, place, summary in commands:
+        app.command(f"{_ROOM}.{place}", name=name, help=summary, help_epilogue="", **options)
 
 
 _COMMANDS = {
@@ -106,7 +99,7 @@ _COMMANDS = {
         ("get", "reads:get", "Print a process."),
         ("why", "why:why", "Say what a process waits for."),
         ("trace", "reads:trace", "Print the tasks of a process as a timeline."),
-        ("list", "reads:list_processes", "Print the processes of a namespace."),
+        ("list", "reads:list_processes", "Print the processes of a namespace, or of all."),
         ("put", "writes:put", "Import a process."),
         ("remove", "writes:remove", "Delete a process."),
     ),
@@ -146,9 +139,30 @@ _SCHEDULE_COMMANDS = (
 )
 
 
-def _shown_default(value: object) -> str:
+_FAMILIES = {
+    "namespace": ("Namespaces", "Create, change and read namespaces.", _NAMESPACE_COMMANDS),
+    "gate": ("Namespaces", "Read and set gates, which tasks wait for.", _GATE_COMMANDS),
+    "job": ("Jobs", "Submit, watch and retry jobs, graphs of processes.", _JOB_COMMANDS),
+    "schedule": ("Jobs", "Make and follow schedules, which fire on time.", _SCHEDULE_COMMANDS),
+}
+"""Commands of two words: their group and summary, and the second words."""
+
+
+def _shown_default(value: object) -> str | None:
     """Return the default for the help; that something is off or empty needs no word."""
-    return "" if value in (None, False, "", ()) else str(value)
+    return None if value in (None, False, "", ()) else str(value)
+
+
+def _asks_json(tokens: Sequence[str]) -> bool:
+    """Return whether --json is asked for, not a value or an argument that reads the same."""
+    try:
+        _, bound, _ = build_app().parse_args(tokens, exit_on_error=False, print_error=False)
+    except (CycloptsError, errors.ProgressorError):
+        return "--json" in itertools.takewhile(lambda it: it != "--", tokens)
+    return any(
+        getattr(value, "json", False) is True or (name == "json" and value is True)
+        for name, value in bound.arguments.items()
+    )
 
 
 def _check_text(tokens: Sequence[str]) -> None:

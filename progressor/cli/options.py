@@ -7,8 +7,10 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
+from progressor import errors
 from progressor.cli.inputs import bad_input, pairs
 from progressor.config import Config, load
+from progressor.settings.addresses import check_address
 
 _ENGINE = Group("Engine", sort_key=10)
 _TIMEOUT_MAX = 7 * 86_400.0
@@ -32,7 +34,11 @@ class Engine:
     json: Json = False
 
     def __post_init__(self) -> None:
-        """Check the timeout."""
+        """Check the address and the timeout."""
+        try:
+            check_address("--address", self.address, port_min=1)
+        except errors.ConfigError as error:
+            raise bad_input(error.key, error.description) from error
         if not 0 < self.timeout <= _TIMEOUT_MAX:
             raise bad_input("--timeout", f"{self.timeout} is not in 0 .. {_TIMEOUT_MAX:,.0f}")
 
@@ -51,7 +57,17 @@ class Target(Engine):
     """The namespace of the process."""
 
 
+@Parameter(name="*", group=_ENGINE)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Scope(Engine):
+    """How to reach the processes of one namespace, or of all."""
+
+    namespace: Annotated[str | None, Parameter(alias="-n", env_var="PROGRESSOR_NAMESPACE")] = None
+    """The namespace of the processes; otherwise all of them."""
+
+
 DEFAULT_ENGINE = Engine()
+DEFAULT_SCOPE = Scope()
 DEFAULT_TARGET = Target()
 
 

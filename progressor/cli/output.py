@@ -1,14 +1,20 @@
-"""Where commands print: a document for programs, or tables and sentences for people."""
+"""Where commands print: a document for programs, or tables and sentences for people.
+
+Nothing else writes to a terminal: consoles are `SafeConsole`, lines go through `print_line`, and
+documents through `render` and `render_line`. So no text of others reaches it as it is.
+"""
 
 import datetime as dt
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from progressor.cli.documents import is_json, render
+from progressor.cli.documents import escaped, is_json, render
+from progressor.telemetry.printable import printable
 
 _PAYLOAD_SHOWN = 2000
 PIPE_COLUMNS = 240
@@ -21,6 +27,18 @@ _NEVER_WRAPPED = frozenset(
 )  # fmt: skip
 
 
+class SafeConsole(Console):
+    """A console on which text is one line and controls nothing, wherever it comes from."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render as usual, but text in its printable form; also what is inside of tables."""
+        if isinstance(renderable, str | Text):
+            renderable = _printable_text(renderable)
+        return super().render(renderable, options)
+
+
 class Output:
     """One command's standard output, in the form that was asked for."""
 
@@ -29,7 +47,7 @@ class Output:
         self._as_json = as_json
         # A pipe has no width; what reads it wants whole lines.
         width = None if sys.stdout.isatty() else PIPE_COLUMNS
-        self._console = console or Console(highlight=False, width=width)
+        self._console = console or SafeConsole(highlight=False, width=width)
 
     def show(self, document: object, *people: RenderableType) -> None:
         """Print `document` as JSON, or what is meant for `people` in its place."""
@@ -43,13 +61,24 @@ class Output:
             self._console.print(renderable, soft_wrap=is_piped and isinstance(renderable, Text))
 
 
+def print_line(text: str) -> None:
+    """Print one line to standard output at once.
+
+    Raises:
+        BrokenPipeError: Whoever read it has read enough.
+    """
+    sys.stdout.write(printable(text) + "\n")
+    sys.stdout.flush()
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> Table:
     """Return rows under headings; text is taken as it is, without markup."""
     found = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         found.add_column(column, overflow="fold", no_wrap=column in _NEVER_WRAPPED)
     for row in rows:
-        found.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        # Before the table is laid out by their lengths.
+        found.add_row(*map(_printable_text, row))
     return found
 
 
@@ -60,12 +89,22 @@ def facts(pairs: Mapping[str, str | Text]) -> Table:
     found.add_column(overflow="fold")
     for name, value in pairs.items():
         if value:
-            found.add_row(name, value if isinstance(value, Text) else Text(value))
+            found.add_row(name, _printable_text(value))
     return found
 
 
+def _printable_text(text: str | Text) -> Text:
+    if isinstance(text, str):
+        return Text(printable(text))
+    if text.plain.isprintable():
+        return text
+    changed = text.copy()
+    changed.plain = printable(text.plain)
+    return changed
+
+
 def payload_text(payload: object) -> str:
-    """Return a payload for people: text as it is, bytes by their number, cut where it is long."""
+    """Return a payload for people: JSON and text, bytes by their number, cut where it is long."""
     if not payload:
         return ""
     assert isinstance(payload, bytes), "the command line reads payloads as bytes"
@@ -73,15 +112,14 @@ def payload_text(payload: object) -> str:
         text = payload.decode()
     except UnicodeDecodeError:
         return f"<{len(payload):,} bytes>"
-    if not is_json(payload) and not text.isprintable():
-        text = repr(text)
+    if not text.isprintable():
+        text = escaped(text) if is_json(payload) else repr(text)
     return text if len(text) <= _PAYLOAD_SHOWN else f"{text[:_PAYLOAD_SHOWN]} … ({len(text):,})"
 
 
 def one_line(words: str) -> str:
-    """Return somebody else's words in one line that cannot command a terminal."""
-    harmless = "".join(it if it.isprintable() else " " for it in words)
-    return " ".join(harmless.split())
+    """Return words of others in one printable line, without white space that says nothing."""
+    return " ".join(printable(words).split())
 
 
 def instant_text(instant: dt.datetime | None) -> str:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from progressor.cli.engines import client_of
 from progressor.cli.inputs import HistoryInput, bad_input, instant, json_object, option
-from progressor.cli.options import DEFAULT_TARGET, Target
+from progressor.cli.options import DEFAULT_SCOPE, DEFAULT_TARGET, Scope, Target
 from progressor.cli.output import (
     Output,
     facts,
@@ -117,12 +117,12 @@ async def list_processes(  # noqa: PLR0913  # the wire's own filters, all named
     ] = None,
     created_to: Annotated[str | None, option("Only those created before it.")] = None,
     limit: Annotated[int, option("At most so many.")] = 100,
-    target: Target = DEFAULT_TARGET,
+    scope: Scope = DEFAULT_SCOPE,
 ) -> None:
-    """Print the processes of a namespace, newest first."""
+    """Print the processes of a namespace, or of all, newest first."""
     _check_limit(limit)
     processes: list[Process] = []
-    async with client_of(target) as client:
+    async with client_of(scope) as client:
         found = client.list(
             statuses=[ProcessStatus(it) for it in status],
             causes=[WaitCause(it) for it in cause],
@@ -130,6 +130,8 @@ async def list_processes(  # noqa: PLR0913  # the wire's own filters, all named
             created_from=instant("--created-from", created_from),
             created_to=instant("--created-to", created_to),
             page_size=min(_PAGE_MAX, limit + 1),
+            namespace=scope.namespace or "",
+            all_namespaces=scope.namespace is None,
         )
         async for process in found:
             processes.append(process)
@@ -137,7 +139,8 @@ async def list_processes(  # noqa: PLR0913  # the wire's own filters, all named
                 break
     listed = Listed(processes=tuple(processes[:limit]), more=len(processes) > limit)
     notes = [Text(f"… more behind the first {limit:,}", style="dim")] if listed.more else []
-    Output(as_json=target.json).show(listed, _processes(listed.processes), *notes)
+    people = _processes(listed.processes, with_namespace=scope.namespace is None)
+    Output(as_json=scope.json).show(listed, people, *notes)
 
 
 def _check_limit(limit: int) -> None:
@@ -215,9 +218,10 @@ def _events(events: tuple[Event, ...]) -> RenderableType:
     return table(("event", "at", "task", "payload"), rows)
 
 
-def _processes(processes: tuple[Process, ...]) -> RenderableType:
+def _processes(processes: tuple[Process, ...], *, with_namespace: bool) -> RenderableType:
     rows: list[list[str | Text]] = [
         [
+            *([it.namespace] if with_namespace else []),
             it.process_id,
             status_text(it.status),
             instant_text(it.created_at),
@@ -227,4 +231,5 @@ def _processes(processes: tuple[Process, ...]) -> RenderableType:
         ]
         for it in processes
     ]
-    return table(("process", "status", "created", "status since", "events", "why"), rows)
+    columns = ("process", "status", "created", "status since", "events", "why")
+    return table(("namespace", *columns) if with_namespace else columns, rows)

@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from cyclopts.types import Int64
 from rich.text import Text
 
 from progressor.cli.engines import client_of
@@ -12,7 +13,7 @@ from progressor.cli.inputs import (
     json_object,
     option,
 )
-from progressor.cli.options import DEFAULT_ENGINE, DEFAULT_TARGET, Engine, Target
+from progressor.cli.options import DEFAULT_TARGET, Target
 from progressor.cli.output import Output, facts, payload_text
 from progressor.sdk.values import Accepted, Answer, TaskAnswer
 
@@ -126,39 +127,39 @@ async def await_task(
     process_id: str,
     /,
     *,
-    task: Annotated[int | None, option("The id of the task.")] = None,
+    task: Annotated[Int64 | None, option("The id of the task.")] = None,
     idempotency_key: Annotated[str | None, option("The request's key, in place of an id.")] = None,
     target: Target = DEFAULT_TARGET,
 ) -> None:
     """Wait for a task and end as the request that made it would have ended."""
-    if (task is None) == (idempotency_key is None):
-        raise bad_input("--task", "either --task or --idempotency-key must be given")
+    _check_task(task, idempotency_key)
     async with client_of(target) as client:
         answer = await client.await_task(process_id, task_id=task, idempotency_key=idempotency_key)
     _show(answer, target)
 
 
 async def cancel(
-    namespace: str,
     process_id: str,
     /,
     *,
-    task: Annotated[int | None, option("The id of the task.")] = None,
-    key: Annotated[str | None, option("The request's idempotency key, in place of an id.")] = None,
-    engine: Engine = DEFAULT_ENGINE,
+    task: Annotated[Int64 | None, option("The id of the task.")] = None,
+    idempotency_key: Annotated[str | None, option("The request's key, in place of an id.")] = None,
+    target: Target = DEFAULT_TARGET,
 ) -> None:
     """Cancel a task that waits or is available; who waits for its answer is told.
 
-    With an init task its process goes, which has never been.
+    Cancelling an init task also deletes the process, which was never started.
     """
-    if (task is None) == (key is None):
-        raise bad_input("--task", "either --task or --key must be given")
-    async with client_of(engine) as client:
-        task_id = await client.cancel(
-            process_id, task_id=task, idempotency_key=key, namespace=namespace
-        )
+    _check_task(task, idempotency_key)
+    async with client_of(target) as client:
+        task_id = await client.cancel(process_id, task_id=task, idempotency_key=idempotency_key)
     words = f"task {task_id} of {process_id} is cancelled"
-    Output(as_json=engine.json).show({"task_id": task_id}, Text(words))
+    Output(as_json=target.json).show({"task_id": task_id}, Text(words))
+
+
+def _check_task(task: int | None, idempotency_key: str | None) -> None:
+    if (task is None) == (idempotency_key is None):
+        raise bad_input("--task", "either --task or --idempotency-key must be given")
 
 
 def _show(result: Answer | Accepted | TaskAnswer, target: Target) -> None:

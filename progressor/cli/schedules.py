@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Annotated
 
+from cyclopts.types import Int64
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -29,7 +30,7 @@ _NO_TARGET = TargetInput()
 _UNCONSTRAINED = ConstraintsInput()
 
 Note = Annotated[str, option("For people: why.")]
-Revision = Annotated[int, option("Only if it is still at this revision.")]
+Revision = Annotated[Int64, option("Only if it is still at this revision.")]
 OverlapOption = Annotated[
     Overlap | None, option("What it does while an earlier firing's work has not ended.")
 ]

@@ -66,7 +66,7 @@ EXAMPLES: Mapping[str, Example] = MappingProxyType(
             namespace=rollout.namespace,
             begin=RolloutScenario,
             commands=(
-                f"gate list {rollout.NAMESPACE}",
+                f"gate list -n {rollout.NAMESPACE}",
                 f"trace -n {rollout.NAMESPACE} {{id}}",
             ),
         ),
@@ -113,7 +113,8 @@ async def show(engine: Engine, *, console: Console, once: bool, example: Example
     async with _serving(run.processor) as target:
         config = example.namespace(target)
         async with Client(address, namespace=config.name, timeout=_PATIENCE_SECONDS) as client:
-            console.print(Text(f"processor at {target}\n"))
+            console.print(Text(f"processor at {target}"))
+            console.print()
             try:
                 await register(client, config)
             except ProgressorError as error:
@@ -171,7 +172,8 @@ def _invite(
     engine: Engine, address: str, example: Example, process_id: str, *, console: Console
 ) -> None:
     where = "" if address == "127.0.0.1:7420" else f" --address {address}"
-    console.print(Text(f"\nserving at {', '.join(engine.addresses)} until Ctrl-C; try", "bold"))
+    console.print()
+    console.print(Text(f"serving at {', '.join(engine.addresses)} until Ctrl-C; try", "bold"))
     for command in example.commands:
         words = command.replace("{id}", process_id)
         # Not wrapped, so that it can be copied.

@@ -20,18 +20,17 @@ import tty
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Annotated, Any
 
-import msgspec
 from rich.console import Console
 from rich.live import Live
 
 from progressor import errors
-from progressor.cli.documents import plain
+from progressor.cli.documents import render_line
 from progressor.cli.engines import client_of
 from progressor.cli.exit_codes import ExitCode, exit_code_for
 from progressor.cli.hosting import until_signal
 from progressor.cli.inputs import bad_input, duration, option
 from progressor.cli.options import DEFAULT_ENGINE, Engine
-from progressor.cli.output import PIPE_COLUMNS, Output
+from progressor.cli.output import PIPE_COLUMNS, Output, SafeConsole
 from progressor.cli.overview import Meter, Overview
 from progressor.cli.screen import Away, Screen
 from progressor.sdk.activity import Activity
@@ -164,11 +163,11 @@ async def _print(watch: Watch, engine: Engine) -> None:
 
 def _line(look: Look) -> str:
     document = look.overview if look.away is None else {"away": look.away}
-    return msgspec.json.encode(plain(document)).decode() + "\n"
+    return render_line(document) + "\n"
 
 
 def _page(look: Look, address: str) -> str:
-    console = Console(file=io.StringIO(), width=PIPE_COLUMNS, highlight=False)
+    console = SafeConsole(file=io.StringIO(), width=PIPE_COLUMNS, highlight=False)
     console.print(Screen(overview=look.overview, address=address, away=look.away))
     console.print()
     assert isinstance(console.file, io.StringIO), "the file that it was given"
@@ -178,7 +177,7 @@ def _page(look: Look, address: str) -> str:
 async def _draw(watch: Watch, engine: Engine) -> None:
     """Draw over the screen until q; the terminal is as it was when this ends, however it does."""
     left = asyncio.Event()
-    console = Console(highlight=False)
+    console = SafeConsole(highlight=False)
     with (
         Live(console=console, screen=True, auto_refresh=False) as live,
         _keyboard(left.set),

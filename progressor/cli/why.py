@@ -6,7 +6,7 @@ import datetime as dt
 from rich.text import Text
 
 from progressor.cli.engines import client_of
-from progressor.cli.options import DEFAULT_ENGINE, Engine
+from progressor.cli.options import DEFAULT_TARGET, Target
 from progressor.cli.output import Output, instant_text, one_line
 from progressor.sdk.values import (
     NO_HISTORY,
@@ -29,21 +29,21 @@ class Why:
     waits: tuple[Wait, ...]
 
 
-async def why(namespace: str, process_id: str, /, *, engine: Engine = DEFAULT_ENGINE) -> None:
+async def why(process_id: str, /, *, target: Target = DEFAULT_TARGET) -> None:
     """Say what a process waits for: first what runs or comes next, then who waits behind it.
 
     Every task that has not ended is told with its cause; of a process without any, whether it
     waits for a repair or for nothing.
     """
-    async with client_of(engine) as client:
-        snapshot = await client.get(process_id, history=NO_HISTORY, namespace=namespace)
+    async with client_of(target) as client:
+        snapshot = await client.get(process_id, history=NO_HISTORY)
     told = Why(
-        namespace=namespace,
+        namespace=target.namespace,
         process_id=process_id,
         sentences=_sentences(snapshot),
         waits=snapshot.waits,
     )
-    Output(as_json=engine.json).show(told, *map(Text, map(one_line, told.sentences)))
+    Output(as_json=target.json).show(told, *map(Text, map(one_line, told.sentences)))
 
 
 def cause_text(wait: Wait) -> str:

@@ -89,13 +89,22 @@ class TaskTrace:
     spent: TimeSpent | None = None
 
 
+Place = tuple[dt.datetime, str, str]
+"""Where a process stands in a list: when it was created, its namespace, its id; all descending."""
+
+
+def place_of(process: Process) -> Place:
+    """Return where a process stands in a list."""
+    return process.created_at, process.key.namespace, process.key.process_id
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessQuery:
     """Which processes List is asked for; newest first.
 
-    ``page_size`` 1 .. 1,001: a page, and one more to see whether it is the last. ``before`` is the
-    (created_at, process_id) of the last one seen. ``causes``: only those whose first unfinished
-    task has any of these; none: all.
+    ``namespace`` "" is all of them. ``page_size`` 1 .. 1,001: a page, and one more to see whether
+    it is the last. ``before`` is the place of the last one seen. ``causes``: only those whose first
+    unfinished task has any of these; none: all.
     """
 
     namespace: str
@@ -104,7 +113,7 @@ class ProcessQuery:
     created_to: dt.datetime | None = None
     metadata: Mapping[str, object] | None = None
     page_size: int = 100
-    before: tuple[dt.datetime, str] | None = None
+    before: Place | None = None
     causes: tuple[type[Cause], ...] = ()
 
 

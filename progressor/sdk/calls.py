@@ -352,8 +352,9 @@ class Calls(NamespaceCalls, GateCalls, ReplicaCalls):
         page_size: int = 100,
         timeout: Seconds | None = None,
         namespace: str = "",
+        all_namespaces: bool = False,
     ) -> Listing[Process]:
-        """Go through the processes of a namespace, newest first, page after page.
+        """Go through the processes of a namespace, or of all, newest first, page after page.
 
         Without `statuses` of any status; with `causes` those whose first task waits for any of
         them; with `metadata` those whose metadata contains all of it; created at or after
@@ -364,7 +365,7 @@ class Calls(NamespaceCalls, GateCalls, ReplicaCalls):
             return Exchange(
                 rpc="List",
                 request=pb.ListRequest(
-                    namespace=namespace or self.namespace,
+                    namespace="" if all_namespaces else namespace or self.namespace,
                     statuses=[types.ProcessStatus.ValueType(it.number) for it in statuses],
                     causes=[types.WaitCause.ValueType(it.number) for it in causes],
                     created_from=optional_instant_to_wire(created_from),

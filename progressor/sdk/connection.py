@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from progressor.sdk.addresses import check_address
 from progressor.sdk.exchange import Attempts, Exchange, Result, Service, Subscription, Watching
 from progressor.sdk.failures import error_for, read_status
 from progressor.sdk.propagation import trace_metadata
@@ -62,6 +63,14 @@ class Endpoint:
     credentials: grpc.ChannelCredentials | None
     jitter: Callable[[], float]
     session: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the target.
+
+        Raises:
+            ValueError: It has no port, or one that does not exist.
+        """
+        check_address(self.target)
 
     def attempts(self, exchange: Exchange[Any]) -> Attempts:
         """Return the attempts that `exchange` has, its clock running."""

@@ -5,7 +5,7 @@ from google.protobuf.struct_pb2 import Struct
 from progressor.sdk.codecs import Codec, Payload
 from progressor.sdk.constraints import constraints_to_wire
 from progressor.sdk.values import HistoryRange, NewEvent, NewTimer
-from progressor.sdk.wire import duration_to_wire, instant_to_wire, object_to_wire
+from progressor.sdk.wire import duration_to_wire, fill_object, instant_to_wire, object_to_wire
 from progressor.v1 import types_pb2 as types
 
 
@@ -26,7 +26,7 @@ def event_to_wire(event: NewEvent, codec: Codec) -> types.NewEvent:
         payload=codec.encode(event.payload), format_version=event.format_version
     )
     if event.metadata is not None:
-        message.metadata.update(event.metadata)
+        fill_object(message.metadata, event.metadata)
     if event.occurred_at is not None:
         message.occurred_at.CopyFrom(instant_to_wire(event.occurred_at))
     return message

@@ -15,6 +15,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from progressor.sdk.addresses import check_address
 from progressor.sdk.connection import MESSAGE_BYTES_MAX
 from progressor.sdk.streaming import Ask, Context, Hands, Streams
 from progressor.sdk.verdicts import failure
@@ -121,8 +122,10 @@ async def running(
 
     Raises:
         RuntimeError: `bind` is taken, or no address.
-        ValueError: Two processors have the same name, or there is none.
+        ValueError: Two processors have the same name, or there is none; or `bind` has no port, or
+            one that does not exist.
     """
+    check_address(bind)
     # Steps are counted by `hands`: what gRPC counts has room for the streams that bring them.
     rpcs_max = limits.steps_max + _STREAMS_MAX
     server = grpc.aio.server(

@@ -15,9 +15,16 @@ from progressor.sdk.requests import timer_to_wire
 from progressor.sdk.results import read_event
 from progressor.sdk.values import Event, HistoryRange, NewTimer, ProcessStatus, TaskType
 from progressor.sdk.verdicts import Reject
-from progressor.sdk.wire import Seconds, instant_from_wire, object_from_wire
+from progressor.sdk.wire import (
+    Seconds,
+    fill_object,
+    instant_from_wire,
+    object_from_wire,
+    object_to_wire,
+)
 from progressor.v1 import nodes_pb2
 from progressor.v1 import processor_service_pb2 as pb
+from progressor.v1 import types_pb2 as types
 
 State = TypeVar("State")
 
@@ -170,9 +177,7 @@ class Step(Generic[State]):
 
     @metadata.setter
     def metadata(self, metadata: Mapping[str, Payload]) -> None:
-        self._response.metadata.Clear()
-        self._response.metadata.SetInParent()
-        self._response.metadata.update(metadata)
+        self._response.metadata.CopyFrom(object_to_wire(metadata))
 
     @property
     def history(self) -> tuple[Event, ...]:
@@ -219,11 +224,10 @@ class Step(Generic[State]):
         metadata: Mapping[str, Payload] | None = None,
     ) -> None:
         """Append `event` to the history, behind those emitted before."""
-        message = self._response.events.add(
-            payload=self._codec.encode(event), format_version=format_version
-        )
+        message = types.NewEvent(payload=self._codec.encode(event), format_version=format_version)
         if metadata is not None:
-            message.metadata.update(metadata)
+            fill_object(message.metadata, metadata)
+        self._response.events.append(message)
 
     def set_timer(  # noqa: PLR0913  # the wire's own options, keyword-only
         self,

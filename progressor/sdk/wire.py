@@ -2,7 +2,8 @@
 
 import datetime as dt
 import enum
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Self, TypeAlias
 
 from google.protobuf.duration_pb2 import Duration
@@ -10,6 +11,10 @@ from google.protobuf.struct_pb2 import ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from progressor.sdk.codecs import Payload
+
+_EXACT_MAX = 2**53
+_DEPTH_MAX = 30
+"""Of an engine, for metadata."""
 
 Seconds: TypeAlias = float | dt.timedelta
 """A duration as users write it: seconds, or a timedelta."""
@@ -77,16 +82,57 @@ def instant_from_wire(timestamp: Timestamp) -> dt.datetime:
 
 
 def object_to_wire(value: Mapping[str, Payload]) -> Struct:
-    """Return a JSON object as a protobuf Struct."""
+    """Return a JSON object as a protobuf Struct.
+
+    Raises:
+        ValueError: It cannot be one: a whole number beyond 2**53, which would be rounded; no finite
+            number; or nested deeper than an engine takes. The message names the place.
+    """
     struct = Struct()
-    struct.update(value)
+    fill_object(struct, value)
     return struct
+
+
+def fill_object(struct: Struct, value: Mapping[str, Payload]) -> None:
+    """Write a JSON object into an empty protobuf Struct.
+
+    Raises:
+        ValueError: As `object_to_wire`.
+    """
+    _check(value, "", depth=1)
+    struct.update(value)
+
+
+def _check(value: Payload, place: str, *, depth: int) -> None:
+    """Refuse what would be another value on the other side, or none."""
+    if isinstance(value, Mapping | list | tuple) and depth > _DEPTH_MAX:
+        message = f"is nested deeper than {_DEPTH_MAX}"
+        raise ValueError(message)
+    children: Iterable[tuple[str, Payload]] = ()
+    match value:
+        case bool():
+            pass
+        case int() if abs(value) > _EXACT_MAX:
+            message = f"{place}: a whole number beyond 2**53 would be rounded; make it a text"
+            raise ValueError(message)
+        case float() if not math.isfinite(value):
+            message = f"{place}: {value} is not a number of JSON"
+            raise ValueError(message)
+        case Mapping():
+            children = ((f"{place}.{key}" if place else str(key), it) for key, it in value.items())
+        case list() | tuple():
+            children = ((f"{place}[{number}]", it) for number, it in enumerate(value))
+        case _:
+            pass
+    for inner, child in children:
+        _check(child, inner, depth=depth + 1)
 
 
 def object_from_wire(struct: Struct) -> dict[str, Payload]:
     """Return a protobuf Struct as a JSON object, whole numbers as int.
 
-    Struct knows only doubles: integers beyond 2**53 have lost their last digits on the way.
+    Struct knows only doubles: a client that does not check, as this one does, may have rounded
+    integers beyond 2**53.
     """
     return {name: _value_from_wire(value) for name, value in struct.fields.items()}
 

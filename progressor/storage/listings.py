@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 
 from progressor.clock import Clock
 from progressor.domain.process import Process, ProcessKey, ProcessStatus
-from progressor.domain.view import Listed, ProcessPage, ProcessQuery
+from progressor.domain.view import Listed, ProcessPage, ProcessQuery, place_of
 from progressor.domain.wait import UnfinishedTask, Wait
 from progressor.storage import arrays, rows, statements, views
 from progressor.storage.functions import Functions
@@ -60,7 +60,7 @@ class Listings:
             # One more than is looked at tells whether there are others.
             found = await self._list(dataclasses.replace(query, page_size=size + 1))
             looked_at = found[:size]
-            waits = await self._waits_of(query.namespace, looked_at)
+            waits = await self._waits_of(looked_at)
             for number, (process, _) in enumerate(looked_at, start=1):
                 wait = waits.get(process.key)
                 if not query.causes or (wait and isinstance(wait.cause, query.causes)):
@@ -75,13 +75,13 @@ class Listings:
             last, left = looked_at[-1][0], left - size
             if not left:
                 return ProcessPage(listed=tuple(listed), next_before=last)
-            query = dataclasses.replace(query, before=(last.created_at, last.key.process_id))
+            query = dataclasses.replace(query, before=place_of(last))
             size = min(CHUNK_MAX, left)
 
     async def first_waits(
-        self, namespace: str, keys: Sequence[ProcessKey], gated: Collection[ProcessKey] | None
+        self, keys: Sequence[ProcessKey], gated: Collection[ProcessKey] | None
     ) -> Mapping[ProcessKey, Wait]:
-        """Read what the task waits for that runs, or else comes first, of processes of a namespace.
+        """Read what the task waits for that runs, or else comes first, of each of some processes.
 
         Those without an unfinished task are left out. ``gated``: which of them have tasks with
         constraints; None: any may. As of an instant after now.
@@ -106,20 +106,18 @@ class Listings:
             )
             found = {keys[row[0] - 1]: views.task(row[1]) for row in await cursor.fetchall()}
         # Each stands for itself: in a line they would be behind each other.
-        find = await self._whys(namespace)
-        return {key: find([task])[0] for key, task in found.items()}
+        finders = {name: await self._whys(name) for name in {key.namespace for key in found}}
+        return {key: finders[key.namespace]([task])[0] for key, task in found.items()}
 
-    async def _waits_of(
-        self, namespace: str, found: Sequence[tuple[Process, bool]]
-    ) -> Mapping[ProcessKey, Wait]:
+    async def _waits_of(self, found: Sequence[tuple[Process, bool]]) -> Mapping[ProcessKey, Wait]:
         # A finished one has no tasks that wait.
         keys = [it.key for it, _ in found if it.status is not ProcessStatus.FINISHED]
         gated = {it.key for it, is_gated in found if is_gated}
-        return await self.first_waits(namespace, keys, gated)
+        return await self.first_waits(keys, gated)
 
     async def _list(self, query: ProcessQuery) -> list[tuple[Process, bool]]:
         """Read processes, and of each whether it may have tasks with constraints."""
-        before_at, before_id = query.before or (None, None)
+        before_at, before_namespace, before_id = query.before or (None, None, None)
         parameters = {
             "namespace": query.namespace,
             "statuses": f"{{{','.join(query.statuses)}}}" if query.statuses else None,
@@ -128,6 +126,7 @@ class Listings:
             "created_to": query.created_to,
             "metadata": Jsonb(query.metadata) if query.metadata else None,
             "before_at": before_at,
+            "before_namespace": before_namespace,
             "before_id": before_id,
             "limit": query.page_size,
         }
@@ -135,11 +134,11 @@ class Listings:
             connection_of(self._pool) as connection,
             asyncio.timeout(self._statement_timeout),
         ):
-            cursor = await connection.execute(_SQL["list_processes"], parameters, binary=True)
+            statement = _SQL["list_processes" if query.namespace else "list_all_processes"]
+            cursor = await connection.execute(statement, parameters, binary=True)
             found = await cursor.fetchall()
         return [
-            (rows.process(ProcessKey(row[0], query.namespace, row[1]), row[2:12]), row[12])
-            for row in found
+            (rows.process(ProcessKey(row[1], row[0], row[2]), row[3:13]), row[13]) for row in found
         ]
 
     async def list(self, query: ProcessQuery) -> tuple[Process, ...]:

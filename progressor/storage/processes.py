@@ -180,12 +180,11 @@ class Processes:
 
     async def first_waits(
         self,
-        namespace: str,
         keys: Sequence[ProcessKey],
         gated: Collection[ProcessKey] | None = None,
     ) -> Mapping[ProcessKey, Wait]:
         """Read what the first unfinished tasks wait for; see Listings.first_waits."""
-        return await self._listings.first_waits(namespace, keys, gated)
+        return await self._listings.first_waits(keys, gated)
 
     async def _view(self, key: ProcessKey, row: rows.Row) -> ProcessView:
         return views.view(key, row, await self._waits(key.namespace, views.tasks(row)))

@@ -6,6 +6,7 @@ again and again is counted (``repetition``); the level can be changed at any tim
 """
 
 import contextlib
+import io
 import logging
 import sys
 import threading
@@ -18,6 +19,7 @@ from opentelemetry import trace
 from progressor.clock import SystemClock
 from progressor.telemetry import log_level
 from progressor.telemetry.log_level import Cancellable, Later, Level
+from progressor.telemetry.printable import printable
 from progressor.telemetry.repetition import Repetition
 
 
@@ -47,7 +49,12 @@ def set_up_logs(
     if replica:
         shared.append(_naming(replica))
     finish: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+        [
+            _make_printable,
+            structlog.dev.ConsoleRenderer(
+                colors=stream.isatty(), exception_formatter=_write_traceback
+            ),
+        ]
         if for_people
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
@@ -141,6 +148,22 @@ def _add_trace(record: logging.LogRecord) -> None:
     if context.is_valid:
         record.trace_id = trace.format_trace_id(context.trace_id)
         record.span_id = trace.format_span_id(context.span_id)
+
+
+def _make_printable(
+    _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    return {key: printable(it) if isinstance(it, str) else it for key, it in event.items()}
+
+
+def _write_traceback(stream: TextIO, exception: structlog.typing.ExcInfo) -> None:
+    """Write a traceback, whose message may be anybody's, without the values of variables.
+
+    Its lines are indented, so that none of them looks like a line of the log.
+    """
+    whole = io.StringIO()
+    structlog.dev.plain_traceback(whole, exception)
+    stream.writelines(f"\n  {printable(line)}" for line in whole.getvalue().strip().split("\n"))
 
 
 def _naming(replica: str) -> structlog.typing.Processor:

@@ -996,6 +996,7 @@ class ListRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     CAUSES_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
+    """Empty: all namespaces."""
     page_size: _builtins.int
     """Processes per page, 1 .. 1,000. 0: 100."""
     page_token: _builtins.str

@@ -184,7 +184,7 @@ class ProcessServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def List(self, request, context):
-        """Pages through the processes of a namespace, newest first.
+        """Pages through the processes of a namespace, or of all, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

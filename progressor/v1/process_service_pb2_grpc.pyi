@@ -87,7 +87,7 @@ class ProcessServiceStub:
     response, error, and the events that each recorded.
     """
     List: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.ListRequest, _process_service_pb2.ListResponse]
-    """Pages through the processes of a namespace, newest first."""
+    """Pages through the processes of a namespace, or of all, newest first."""
     AwaitTask: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.AwaitTaskRequest, _process_service_pb2.AwaitTaskResponse]
     """Waits for a task and ends as the request that made it would have ended."""
     Session: _grpc.StreamStreamMultiCallable[_process_service_pb2.SessionRequest, _process_service_pb2.SessionResponse]
@@ -135,7 +135,7 @@ class ProcessServiceAsyncStub(ProcessServiceStub):
     response, error, and the events that each recorded.
     """
     List: _aio.UnaryUnaryMultiCallable[_process_service_pb2.ListRequest, _process_service_pb2.ListResponse]  # type: ignore[assignment]
-    """Pages through the processes of a namespace, newest first."""
+    """Pages through the processes of a namespace, or of all, newest first."""
     AwaitTask: _aio.UnaryUnaryMultiCallable[_process_service_pb2.AwaitTaskRequest, _process_service_pb2.AwaitTaskResponse]  # type: ignore[assignment]
     """Waits for a task and ends as the request that made it would have ended."""
     Session: _aio.StreamStreamMultiCallable[_process_service_pb2.SessionRequest, _process_service_pb2.SessionResponse]  # type: ignore[assignment]
@@ -246,7 +246,7 @@ class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _process_service_pb2.ListRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_process_service_pb2.ListResponse, _abc.Awaitable[_process_service_pb2.ListResponse]]:
-        """Pages through the processes of a namespace, newest first."""
+        """Pages through the processes of a namespace, or of all, newest first."""
 
     @_abc_1.abstractmethod
     def AwaitTask(

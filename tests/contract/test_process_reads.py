@@ -11,14 +11,17 @@ from progressor.domain.admission import Import
 from progressor.domain.event import Direction, HistoryRange, NewEvent
 from progressor.domain.intent import Complete
 from progressor.domain.process import ProcessKey, ProcessStatus
-from progressor.domain.task import TaskStatus
-from progressor.domain.view import ProcessQuery
+from progressor.domain.task import TaskStatus, TaskType
+from progressor.domain.view import ProcessQuery, place_of
+from progressor.domain.wait import TimerNotDue
 from tests.support.clock import ManualClock
 from tests.support.storage import (
     BROKEN,
+    NAMESPACE,
     NO_TIME,
     Desk,
     a_request,
+    create_namespace,
     fresh_key,
     success,
 )
@@ -175,13 +178,50 @@ class TestList:
         query = ProcessQuery(namespace="orders", page_size=2)
         while page := await desk.processes.list(query):
             seen += page
-            last = page[-1]
-            query = dataclasses.replace(query, before=(last.created_at, last.key.process_id))
+            query = dataclasses.replace(query, before=place_of(page[-1]))
 
         assert {process.key for process in seen} == set(keys)
         assert len(seen) == 7
         order = [(process.created_at, process.key.process_id) for process in seen]
         assert order == sorted(order, reverse=True)
+
+    async def test_of_all_namespaces_pages_from_the_newest_without_gap_or_repetition(
+        self, database: str, desk: Desk, clock: ManualClock
+    ) -> None:
+        names = ("orders", "anywhere", "elsewhere", "empty")
+        for name in names:
+            create_namespace(database, dataclasses.replace(NAMESPACE, name=name))
+        keys = [fresh_key(names[number % 3]) for number in range(11)]
+        for number, key in enumerate(keys):
+            # Several of one instant, in several namespaces.
+            clock.advance(SECOND if number % 4 == 0 else NO_TIME)
+            await desk.processes.put(Import(key=key, status=ProcessStatus.RUNNING))
+        seen: list[Any] = []
+        query = ProcessQuery(namespace="", page_size=2)
+        while page := await desk.processes.list(query):
+            seen += page
+            query = dataclasses.replace(query, before=place_of(page[-1]))
+
+        assert len(seen) == len(keys)
+        assert {it.key for it in seen} == {*keys}
+        assert [*map(place_of, seen)] == sorted(map(place_of, seen), reverse=True)
+
+    async def test_of_all_namespaces_tells_what_each_process_waits_for(
+        self, database: str, desk: Desk
+    ) -> None:
+        create_namespace(database, dataclasses.replace(NAMESPACE, name="elsewhere"))
+        keys = [fresh_key(), fresh_key("elsewhere")]
+        for key in keys:
+            await desk.admit(a_request(key, TaskType.INIT), run=False)
+
+        page = await desk.processes.page(ProcessQuery(namespace=""))
+        none = await desk.processes.page(ProcessQuery(namespace="", causes=(TimerNotDue,)))
+
+        waits = {it.process.key: it.first_wait for it in page.listed}
+        assert waits.keys() == {*keys}
+        for key, wait in waits.items():
+            assert wait == (await desk.processes.get(key)).waits[0]
+        assert none.listed == ()
 
     async def test_filters_by_status_time_and_metadata(
         self, desk: Desk, clock: ManualClock

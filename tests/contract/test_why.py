@@ -331,9 +331,7 @@ class TestTheFirstWaits:
         await desk.started(ended, success(Complete()))
         nowhere = fresh_key()
 
-        found = await desk.processes.first_waits(
-            "orders", [idle, free, nowhere, timed, busy, ended]
-        )
+        found = await desk.processes.first_waits([idle, free, nowhere, timed, busy, ended])
 
         assert found.keys() == {busy, timed, free}
         assert found[busy].task_id == running.task_id
@@ -345,7 +343,7 @@ class TestTheFirstWaits:
             assert wait == (await desk.processes.get(key)).waits[0]
 
     async def test_of_no_processes_are_none(self, desk: Desk) -> None:
-        assert await desk.processes.first_waits("orders", []) == {}
+        assert await desk.processes.first_waits([]) == {}
 
 
 async def test_every_wait_has_words(desk: Desk, clock: ManualClock) -> None:

@@ -11,7 +11,7 @@ from progressor.domain.constraint import Constraints, GateHold, Order, Version
 from progressor.domain.intent import SetTimer
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import RunningTask, TaskStatus, TaskType
-from progressor.domain.view import ProcessQuery
+from progressor.domain.view import ProcessQuery, place_of
 from progressor.domain.wait import (
     BehindTask,
     BehindVersion,
@@ -68,7 +68,7 @@ async def wait_of(desk: Desk, key: ProcessKey, task_id: int | None = None) -> Wa
     """Return what a task waits for, the only one unless said; List says the same of the first."""
     await desk.beat()
     waits = (await desk.processes.get(key)).waits
-    firsts = await desk.processes.first_waits(key.namespace, [key])
+    firsts = await desk.processes.first_waits([key])
     assert firsts == {key: waits[0]}
     [found] = [it for it in waits if task_id in {None, it.task_id}]
     return found
@@ -421,8 +421,7 @@ class TestAList:
             pages.append([it.process.key for it in page.listed])
             if page.next_before is None:
                 break
-            last = page.next_before
-            query = dataclasses.replace(query, before=(last.created_at, last.key.process_id))
+            query = dataclasses.replace(query, before=place_of(page.next_before))
 
         assert sorted(it.process_id for page in pages for it in page) == sorted(
             it.process_id for it in wanted

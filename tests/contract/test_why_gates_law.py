@@ -117,7 +117,7 @@ class Walk:
         await self.desk.beat()
         for key in self.keys:
             waits = (await self.desk.processes.get(key)).waits
-            firsts = await self.desk.processes.first_waits("orders", [key])
+            firsts = await self.desk.processes.first_waits([key])
             assert list(firsts.values()) == list(waits[:1])
             told += len(waits)
             for wait in waits:

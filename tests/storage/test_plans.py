@@ -203,7 +203,7 @@ async def read_processes(desk: Desk) -> object:
 async def read_first_waits(desk: Desk) -> object:
     numbers = [*WAITING_NUMBERS[::2], *RUNNING_NUMBERS[::2]]
     keys = [seeded_key(number) for number in numbers]
-    return await desk.processes.first_waits("orders", keys, gated=())
+    return await desk.processes.first_waits(keys, gated=())
 
 
 async def read_history(desk: Desk) -> object:
@@ -224,9 +224,25 @@ async def list_processes(desk: Desk) -> object:
 
 async def list_later_processes(desk: Desk) -> object:
     [last] = await desk.processes.list(ProcessQuery(namespace="orders", page_size=1))
-    before = (last.created_at - 10_000 * dt.timedelta(seconds=1), "p")
+    before = (last.created_at - 10_000 * dt.timedelta(seconds=1), "orders", "p")
     return await desk.processes.list(
         ProcessQuery(namespace="orders", page_size=BATCH, before=before)
+    )
+
+
+async def list_all_processes(desk: Desk) -> object:
+    return await desk.processes.list(ProcessQuery(namespace="", page_size=BATCH))
+
+
+async def list_later_of_all_processes(desk: Desk) -> object:
+    [last] = await desk.processes.list(ProcessQuery(namespace="", page_size=1))
+    before = (last.created_at - 10_000 * dt.timedelta(seconds=1), "orders", "p")
+    return await desk.processes.list(ProcessQuery(namespace="", page_size=BATCH, before=before))
+
+
+async def list_broken_of_all_processes(desk: Desk) -> object:
+    return await desk.processes.list(
+        ProcessQuery(namespace="", page_size=BATCH, statuses=(ProcessStatus.ERROR,))
     )
 
 
@@ -298,6 +314,7 @@ WORKS: dict[Work, int] = {
     find_upcoming: BATCH, read_processes: BATCH, read_first_waits: BATCH, read_history: 1,
     trace_process: 5,
     list_processes: BATCH, list_later_processes: BATCH, list_broken_processes: 1,
+    list_all_processes: BATCH, list_later_of_all_processes: BATCH, list_broken_of_all_processes: 1,
     put_process: 2, remove_process: 5, simple_repair: 1, await_task: 2, fetch_results: BATCH,
     count_waiting: BATCH, delete_finished: 1, delete_namespace: 2,
 }  # fmt: skip

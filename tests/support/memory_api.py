@@ -151,7 +151,7 @@ class MemoryProcesses:
         """Return some of five processes, each with what it was given to wait for."""
         found = [process(str(i), ProcessStatus.RUNNING) for i in range(5)]
         if query.before is not None:
-            found = [p for p in found if p.key.process_id > query.before[1]]
+            found = [p for p in found if p.key.process_id > query.before[2]]
         page = found[: query.page_size]
         return ProcessPage(
             listed=tuple(

@@ -368,7 +368,7 @@ class ModelledStorage:
         waits = {key: self.do(processes.get(key)).waits for key in keys}
         told = [wait for found in waits.values() for wait in found]
 
-        firsts = self.do(processes.first_waits(NAMESPACE.name, keys))
+        firsts = self.do(processes.first_waits(keys))
 
         assert sorted(wait.task_id for wait in told) == [
             row[0] for row in self.machinery.tasks() if row[3] in {"waiting", "running", "blocked"}

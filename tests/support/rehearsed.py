@@ -6,22 +6,23 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from progressor.sdk import Fail, Graph, Processor, ProcessStatus, Step
+from tests.support.points import Points
 
 Seen = TypeVar("Seen")
 
 _CATCHES_UP_SECONDS = 10.0
-_PAUSE_SECONDS = 0.01
 
 
-async def comes_to(expected: Seen, look: Callable[[], Awaitable[Seen]]) -> Seen:
-    """Look until what is expected is seen, for 10 s; return what was seen last."""
-    found = await look()
+async def comes_to(expected: Seen, look: Callable[[], Awaitable[Seen]], points: Points) -> Seen:
+    """Look at an engine each time that it passes a point, for 10 s; return what was seen last."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_CATCHES_UP_SECONDS):
-            while found != expected:
-                await asyncio.sleep(_PAUSE_SECONDS)
-                found = await look()
-    return found
+            while True:
+                news = points.news
+                if await look() == expected:
+                    return expected
+                await news.wait()
+    return await look()
 
 
 def chain(*names: str) -> Graph:

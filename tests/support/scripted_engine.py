@@ -26,6 +26,20 @@ from progressor.v1 import (
     schedule_service_pb2,
 )
 
+SERVICES: tuple[ServiceDescriptor, ...] = tuple(
+    service
+    for file in (
+        process_service_pb2,
+        namespace_service_pb2,
+        gate_service_pb2,
+        replica_service_pb2,
+        job_service_pb2,
+        schedule_service_pb2,
+    )
+    for service in file.DESCRIPTOR.services_by_name.values()
+)
+"""All that an engine offers."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
@@ -76,17 +90,8 @@ class ScriptedEngine:
         self.requests: list[Any] = []
         self.health = health.HealthServicer()
         self._server = grpc.server(ThreadPoolExecutor(4))
-        files = (
-            process_service_pb2,
-            namespace_service_pb2,
-            gate_service_pb2,
-            replica_service_pb2,
-            job_service_pb2,
-            schedule_service_pb2,
-        )
-        for file in files:
-            for service in file.DESCRIPTOR.services_by_name.values():
-                self._server.add_generic_rpc_handlers((self._handlers(service),))
+        for service in SERVICES:
+            self._server.add_generic_rpc_handlers((self._handlers(service),))
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 

@@ -191,7 +191,7 @@ def _waits() -> list[types_pb2.Wait]:
 def test_why_prints_the_chain_in_sentences(engine: ScriptedEngine, cli: Cli) -> None:
     engine.answers["Get"] = process_service_pb2.GetResponse(process=_process(), waits=_waits())
 
-    ended = cli("why", "orders", "order-1")
+    ended = cli("why", "-n", "orders", "order-1")
 
     asked = engine.requests[0]
     assert (asked.namespace, asked.process_id) == ("orders", "order-1")
@@ -209,7 +209,7 @@ def test_why_prints_the_fields_beside_the_sentences_in_json(
         process=_process(), waits=_waits(), explanation="It is broken."
     )
 
-    document = cli("why", "orders", "order-1", "--json").document
+    document = cli("why", "-n", "orders", "order-1", "--json").document
 
     assert document["sentences"][:2] == ["It is broken.", "Task 3 (call) runs [in replica 7]."]
     assert (document["namespace"], document["process_id"]) == ("orders", "order-1")
@@ -280,6 +280,23 @@ def test_list_filters_and_says_where_it_was_cut(engine: ScriptedEngine, cli: Cli
     ]
     assert request.created_from == _at(0)
     assert "order-2" in cli("list").out
+
+
+def test_list_without_a_namespace_is_of_all_and_names_each(
+    engine: ScriptedEngine, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.answers["List"] = process_service_pb2.ListResponse(
+        processes=[_process(namespace="carts"), _process(namespace="orders")]
+    )
+
+    of_all = cli("list")
+    of_one = cli("list", "-n", "orders")
+    monkeypatch.setenv("PROGRESSOR_NAMESPACE", "carts")
+    cli("list")
+
+    assert [it.namespace for it in engine.requests] == ["", "orders", "carts"]
+    assert [line.split()[0] for line in of_all.out.splitlines()] == ["namespace", "carts", "orders"]
+    assert of_one.out.split()[0] == "process"
 
 
 def test_put_imports_state_history_and_timer(engine: ScriptedEngine, cli: Cli) -> None:

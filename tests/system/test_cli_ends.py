@@ -91,6 +91,12 @@ def test_a_reading_command_does_not_wait_for_an_engine_that_is_away(
         ("call", "p", "--timeout", "0"),
         ("call", "p", "--tls-authority", "/nowhere/at/all"),
         ("start", "p", "--metadata", "[]"),
+        ("start", "p", "--metadata", '{"a": 9007199254740993}'),
+        ("start", "p", "--metadata", '{"a":' * 2000 + "1" + "}" * 2000),
+        ("start", "p", "--metadata", '{"a":' * 600 + "1" + "}" * 600),
+        ("call", "p", "--args", "[" * 50_000 + "]" * 50_000),
+        ("put", "p", "--timer-at", "0001-01-01T00:00:00+05:00"),
+        ("list", "--created-to", "9999-12-31T23:59:59-05:00"),
         ("trace", "p", "--limit", "0"),
         ("list", "--created-from", "yesterday"),
         ("list", "--status", "gone"),
@@ -152,6 +158,68 @@ def test_a_wrong_setting_names_its_key(capfd: pytest.CaptureFixture[str]) -> Non
     error = json.loads(capfd.readouterr().err)["error"]
     assert error["reason"] == "CONFIGURATION"
     assert error["fields"]["key"] == "server.bind"
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("localhost", "'localhost' has no port"),
+        ("[::1]", "'[::1]' has no port"),
+        ("127.0.0.1:99999999", "1 .. 65535"),
+        ("127.0.0.1:0", "1 .. 65535"),
+        ("", "host:port"),
+    ],
+)
+def test_an_address_without_a_port_that_exists_is_refused(
+    address: str, said: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_option = main(["get", "p", "--address", address])
+    monkeypatch.setenv("PROGRESSOR_ADDRESS", address)
+    by_variable = main(["health"])
+
+    first, second = capfd.readouterr().err.splitlines()[::2]
+    assert (by_option, by_variable) == (2, 2)
+    assert first == second
+    assert first.startswith("error: --address: ")
+    assert said in first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "as_json"),
+    [
+        (("start", "--", "--json"), False),
+        (("start", "--json", "--", "p"), True),
+        (("start", "p", "--text", "--json"), False),
+        (("start", "p", "--text=--json", "--json"), True),
+        (("config", "--bind", "nowhere", "--json"), True),
+        (("config", "--set", "server.bind=--json"), False),
+        (("bogus", "--json"), True),
+        (("bogus", "--", "--json"), False),
+        (("start", "p", "--timeout", "0", "--json"), True),
+    ],
+)
+def test_an_error_is_a_document_only_where_that_is_asked_for(
+    arguments: tuple[str, ...],
+    as_json: bool,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PROGRESSOR_ADDRESS", "127.0.0.1:1")
+
+    assert main(arguments) != 0
+
+    assert capfd.readouterr().err.startswith("{") == as_json
+
+
+@pytest.mark.parametrize("command", [["list"], ["job"], ["job", "watch"], ["serve"]])
+def test_help_of_a_command_leaves_the_exit_codes_to_the_top(
+    command: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--help"]) == 0
+
+    out = capfd.readouterr().out
+    assert "Exit codes" not in out
+    assert "[default: ]" not in " ".join(out.split())
 
 
 def test_help_tells_every_command_and_the_exit_codes(capfd: pytest.CaptureFixture[str]) -> None:

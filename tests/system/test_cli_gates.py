@@ -106,7 +106,7 @@ def test_a_gate_that_is_given_twice_is_refused(engine: ScriptedEngine, cli: Cli)
 def test_cancel_names_a_task_by_its_id(engine: ScriptedEngine, cli: Cli) -> None:
     engine.answers["Cancel"] = pb.CancelResponse(task_id=7)
 
-    ended = cli("cancel", "orders", "p", "--task", "7")
+    ended = cli("cancel", "-n", "orders", "p", "--task", "7")
 
     assert ended.out == "task 7 of p is cancelled\n"
     assert engine.requests == [pb.CancelRequest(namespace="orders", process_id="p", task_id=7)]
@@ -115,17 +115,17 @@ def test_cancel_names_a_task_by_its_id(engine: ScriptedEngine, cli: Cli) -> None
 def test_cancel_names_a_task_by_its_key(engine: ScriptedEngine, cli: Cli) -> None:
     engine.answers["Cancel"] = pb.CancelResponse(task_id=7)
 
-    ended = cli("cancel", "orders", "p", "--key", "k", "--json")
+    ended = cli("cancel", "-n", "orders", "p", "--idempotency-key", "k", "--json")
 
     assert ended.document == {"task_id": 7}
     assert engine.requests[0].idempotency_key == "k"
 
 
-@pytest.mark.parametrize("options", [(), ("--task", "1", "--key", "k")])
+@pytest.mark.parametrize("options", [(), ("--task", "1", "--idempotency-key", "k")])
 def test_cancel_takes_either_an_id_or_a_key(
     options: tuple[str, ...], engine: ScriptedEngine, cli: Cli
 ) -> None:
-    assert cli("cancel", "orders", "p", *options).code == 2
+    assert cli("cancel", "-n", "orders", "p", *options).code == 2
     assert engine.requests == []
 
 
@@ -136,7 +136,7 @@ def test_a_task_that_runs_cannot_be_cancelled(engine: ScriptedEngine, cli: Cli) 
         metadata={"process_id": "p", "task_id": "7"},
     )
 
-    ended = cli("cancel", "orders", "p", "--task", "7")
+    ended = cli("cancel", "-n", "orders", "p", "--task", "7")
 
     assert ended.code == 4
     assert "task 7 of process 'p' is running" in ended.err
@@ -147,8 +147,8 @@ def test_gates_are_listed(engine: ScriptedEngine, cli: Cli) -> None:
         gates=[a_gate(), a_gate("db-2", waiting=1000)]
     )
 
-    people = cli("gate", "list", "orders").out
-    document = cli("gate", "list", "orders", "--json").document
+    people = cli("gate", "list", "-n", "orders").out
+    document = cli("gate", "list", "-n", "orders", "--json").document
 
     assert engine.requests[0].namespace == "orders"
     assert "1 of 1" in people
@@ -159,7 +159,7 @@ def test_gates_are_listed(engine: ScriptedEngine, cli: Cli) -> None:
 def test_a_gate_shows_who_holds_it_and_who_comes_next(engine: ScriptedEngine, cli: Cli) -> None:
     engine.answers["GetGate"] = a_view()
 
-    ended = cli("gate", "get", "orders", "db-1")
+    ended = cli("gate", "get", "-n", "orders", "db-1")
 
     assert engine.requests == [gates.GetGateRequest(namespace="orders", gate="db-1")]
     lines = [line.split() for line in ended.out.splitlines()]
@@ -173,7 +173,7 @@ def test_a_gate_shows_who_holds_it_and_who_comes_next(engine: ScriptedEngine, cl
 def test_a_gate_is_a_document_too(engine: ScriptedEngine, cli: Cli) -> None:
     engine.answers["GetGate"] = a_view()
 
-    document = cli("gate", "get", "orders", "db-1", "--json").document
+    document = cli("gate", "get", "-n", "orders", "db-1", "--json").document
 
     assert document["gate"]["capacity"] == 1
     assert document["holders"][0]["hold"] == "task"
@@ -183,7 +183,7 @@ def test_a_gate_is_a_document_too(engine: ScriptedEngine, cli: Cli) -> None:
 def test_a_capacity_is_set_at_a_revision(engine: ScriptedEngine, cli: Cli) -> None:
     engine.answers["SetGate"] = gates.SetGateResponse(gate=a_gate())
 
-    ended = cli("gate", "set", "orders", "db-1", "--capacity", "0", "--revision", "3")
+    ended = cli("gate", "set", "-n", "orders", "db-1", "--capacity", "0", "--revision", "3")
 
     assert ended.code == 0
     assert engine.requests == [
@@ -193,12 +193,12 @@ def test_a_capacity_is_set_at_a_revision(engine: ScriptedEngine, cli: Cli) -> No
 
 
 def test_a_capacity_must_be_given(engine: ScriptedEngine, cli: Cli) -> None:
-    assert cli("gate", "set", "orders", "db-1").code == 2
+    assert cli("gate", "set", "-n", "orders", "db-1").code == 2
     assert engine.requests == []
 
 
 def test_a_gate_is_deleted(engine: ScriptedEngine, cli: Cli) -> None:
-    assert cli("gate", "delete", "orders", "db-1").out == "gate db-1 is deleted\n"
+    assert cli("gate", "delete", "-n", "orders", "db-1").out == "gate db-1 is deleted\n"
     assert engine.requests == [gates.DeleteGateRequest(namespace="orders", gate="db-1")]
 
 
@@ -209,7 +209,7 @@ def test_a_gate_that_is_not_there_is_not_found(engine: ScriptedEngine, cli: Cli)
         metadata={"namespace": "orders", "gate": "db-1"},
     )
 
-    ended = cli("gate", "get", "orders", "db-1")
+    ended = cli("gate", "get", "-n", "orders", "db-1")
 
     assert ended.code == 3
     assert "gate 'db-1' does not exist in namespace 'orders'" in ended.err

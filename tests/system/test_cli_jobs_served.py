@@ -36,9 +36,8 @@ Run = Callable[..., Awaitable[Ended]]
 def run(stage: Stage, capfd: pytest.CaptureFixture[str]) -> Run:
     """Return what runs a command about the stage's namespace beside the engine."""
 
-    async def run_beside(*arguments: str, in_namespace: bool = True) -> Ended:
-        where = ["--address", stage.replica.address]
-        where += ["--namespace", stage.namespace] if in_namespace else []
+    async def run_beside(*arguments: str) -> Ended:
+        where = ["--address", stage.replica.address, "--namespace", stage.namespace]
         capfd.readouterr()
         code = await asyncio.to_thread(main, [*arguments, *where])
         captured = capfd.readouterr()
@@ -132,7 +131,7 @@ async def test_get_and_why_tell_of_a_job(stage: Stage, run: Run, file: str) -> N
 
     await run("job", "submit", file, "--id", "job")
     await stage.asked("job/b")
-    why = await run("why", stage.namespace, "job", in_namespace=False)
+    why = await run("why", "job")
     leader = await run("get", "job")
     follower = await run("get", "job/b", "--json")
     hang.released.set()

@@ -160,6 +160,20 @@ class TestList:
 
         assert listed == ["c", "b", "a"]
 
+    async def test_is_of_all_namespaces_where_that_is_asked_for(
+        self, stage: Stage, replica: Replica
+    ) -> None:
+        async with open_stage(replica) as other:
+            await stage.running("a")
+            await other.running("b")
+
+            listed = [it async for it in stage.client.list(page_size=1, all_namespaces=True)]
+
+        assert [(it.namespace, it.process_id) for it in listed[:2]] == [
+            (other.namespace, "b"),
+            (stage.namespace, "a"),
+        ]
+
     async def test_pages_lose_and_repeat_nothing(self, stage: Stage) -> None:
         names = {f"p{number}" for number in range(25)}
         async with asyncio.TaskGroup() as group:

@@ -160,7 +160,7 @@ def test_a_token_of_processes_is_none_of_jobs() -> None:
     violations = Violations()
     token = page_tokens.token_of_job(make_job())
 
-    assert page_tokens.process_of_token(token, violations) is None
+    assert page_tokens.process_of_token(token, violations, namespace="") is None
     assert violations
 
 

@@ -1,5 +1,6 @@
 """A method that answers with a stream, around which the same stands as around any other."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 
 import grpc
@@ -71,6 +72,28 @@ async def test_what_was_written_before_an_error_stays_written() -> None:
 
     assert context.written == [ONE]
     assert context.code is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_client_that_leaves_while_it_is_written_to_has_cancelled_its_watch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Left(Context):
+        async def write(self, _message: Message) -> None:
+            message = "the batch failed"
+            raise grpc.aio.InternalError(message)
+
+    async def watch(
+        _request: Message, _context: CallContext
+    ) -> AsyncGenerator[pb.WatchJobResponse, None]:
+        yield ONE
+
+    metrics = Metrics()
+    serve = Interceptor(clock=SystemClock(), metrics=metrics).wrapped_watch(WATCH_JOB, watch)
+    with pytest.raises(asyncio.CancelledError):
+        await serve(REQUEST, Left())
+
+    assert counted(metrics.requests) == {("", "WatchJob", "cancelled", ""): 1}
+    assert caplog.records == []
 
 
 async def test_a_watch_that_cannot_be_read_or_comes_too_late_is_never_begun() -> None:

@@ -130,6 +130,30 @@ def test_a_long_chain_that_stands_backwards_is_no_trouble(read: Read) -> None:
         ('{"nodes": {"a": {"constraints": {"run_at": "x"}}}}', "nodes.a.constraints.run_at: "),
         ('{"nodes": {"a": {}}, "deadline": "soon"}', "deadline: 'soon' is neither a duration"),
         ('{"nodes": {"a": {}}, "context": {"a": 1}}', "job.json: context[...]: expected `str`"),
+        (
+            '{"nodes": {"a": {"constraints": {"priority": 9999999999}}}}',
+            "nodes.a.constraints.priority: expected `int` <= 2147483647",
+        ),
+        (
+            '{"nodes": {"a": {"retry": {"attempts_max": 9999999999}}}}',
+            "nodes.a.retry.attempts_max: expected `int` <= 2147483647",
+        ),
+        (
+            '{"nodes": {"a": {"constraints": {"run_at": "0001-01-01T00:00:00+05:00"}}}}',
+            "nodes.a.constraints.run_at: '0001-01-01T00:00:00+05:00' is not an instant",
+        ),
+        (
+            '{"nodes": {"a": {}}, "deadline": "9999-12-31T23:59:59-05:00"}',
+            "deadline: '9999-12-31T23:59:59-05:00' is neither a duration",
+        ),
+        (
+            '{"nodes": {"a": {}}, "metadata": {"a": [9007199254740993]}}',
+            "metadata: a[0]: a whole number beyond 2**53 would be rounded",
+        ),
+        (
+            f'{{"nodes": {{"a": {{}}}}, "metadata": {{"a": {"[" * 600}{"]" * 600}}}}}',
+            "metadata: is nested deeper than 30",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(text: str, said: str, read: Read) -> None:

@@ -1,5 +1,6 @@
 """How values, errors and log records look."""
 
+import base64
 import dataclasses
 import datetime as dt
 import io
@@ -7,6 +8,7 @@ import json
 
 import pytest
 from rich.console import Console
+from rich.live import Live
 from rich.text import Text
 
 from progressor import errors
@@ -14,7 +16,7 @@ from progressor.cli.documents import render
 from progressor.cli.exit_codes import EPILOGUE, ExitCode, exit_code_for
 from progressor.cli.failure import report
 from progressor.cli.inputs import json_object, pairs
-from progressor.cli.output import Output, one_line, payload_text
+from progressor.cli.output import Output, SafeConsole, one_line, payload_text, table
 from progressor.cli.showcase import reachable
 from progressor.cli.timeline import timeline
 from progressor.sdk.constraints import TimeSpent
@@ -59,6 +61,8 @@ def test_a_document_has_each_kind_of_field_in_its_form() -> None:
         (b"plain", "plain"),
         (b"\xff", "<1 bytes>"),
         (b"\x1b[2J", r"'\x1b[2J'"),
+        ('"\x9b"'.encode(), r'"\u009b"'),
+        (b"[" * 5000, "[" * 2000 + " … (5,000)"),
         (b"x" * 3000, "x" * 2000 + " … (3,000)"),
     ],
 )
@@ -70,14 +74,31 @@ def test_somebody_elses_words_are_one_line_that_commands_no_terminal() -> None:
     assert one_line("two\nlines \x1b[2J\x07and\tmore") == "two lines [2J and more"
 
 
+def test_what_is_drawn_again_and_again_commands_no_terminal() -> None:
+    stream = io.StringIO()
+    console = SafeConsole(file=stream, width=80, force_terminal=True)
+
+    with Live(table(("id",), [[Text("a\x1b]0;title\x07b\nc")]]), console=console) as live:
+        live.refresh()
+
+    assert "a ]0;title" in stream.getvalue()
+    assert "\x1b]0" not in stream.getvalue()
+
+
 @pytest.mark.parametrize(("is_terminal", "line_count"), [(False, 1), (True, 3)])
 def test_a_sentence_stays_whole_in_a_pipe(is_terminal: bool, line_count: int) -> None:
     stream = io.StringIO()
-    console = Console(file=stream, width=40, force_terminal=is_terminal)
+    console = SafeConsole(file=stream, width=40, force_terminal=is_terminal)
 
     Output(as_json=False, console=console).show({}, Text("word " * 20))
 
     assert len(stream.getvalue().splitlines()) == line_count
+
+
+def test_a_payload_that_is_nested_too_deeply_to_be_read_stands_as_base64() -> None:
+    payload = b"[" * 50_000 + b"]" * 50_000
+
+    assert base64.b64decode(json.loads(render({"args": payload}))["args_base64"]) == payload
 
 
 def test_every_class_of_error_has_an_exit_code() -> None:
@@ -93,7 +114,7 @@ def test_every_class_of_error_has_an_exit_code() -> None:
         errors.ShuttingDownError(minute): ExitCode.UNAVAILABLE,
         errors.ReplicaStoppedError(minute): ExitCode.UNAVAILABLE,
         errors.StorageUnavailableError("away"): ExitCode.UNAVAILABLE,
-        errors.EmbeddedPostgresError("no binaries"): ExitCode.FAILED,
+        errors.EmbeddedPostgresError("no binaries"): ExitCode.USAGE,
         errors.InvalidAnswerError("events", "too many"): ExitCode.FAILED,
     }
 

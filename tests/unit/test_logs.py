@@ -4,7 +4,7 @@ import io
 import json
 import logging
 import threading
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from opentelemetry import trace
@@ -52,6 +52,22 @@ class _Form(logging.Formatter):
 @pytest.fixture
 def log() -> Log:
     return Log()
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_no_record_controls_the_terminal_or_forges_a_line(
+    log_format: Literal["console", "json"], root_logger: logging.Logger
+) -> None:
+    stream, worst = io.StringIO(), "a\x1b[2J\nFORGED\x9b31m"
+    set_up_logs(level="info", log_format=log_format, stream=stream)
+
+    root_logger.info("said %s", worst, extra={"why": worst, "all": [worst]})
+    root_logger.error("failed", exc_info=ValueError(worst))
+
+    said = stream.getvalue()
+    assert "ValueError" in said
+    assert not {it for it in said if not it.isprintable() and it != "\n"}
+    assert not [line for line in said.splitlines() if line.startswith("FORGED")]
 
 
 def test_a_log_record_is_one_json_object_with_its_fields(root_logger: logging.Logger) -> None:

@@ -186,6 +186,23 @@ async def test_metadata_is_overwritten_by_assignment(threads: Executor) -> None:
     }
 
 
+async def test_metadata_that_would_be_rounded_are_refused_in_the_step(threads: Executor) -> None:
+    rounded = {"size": 2**60}
+
+    async def tag(step: Step[Any]) -> str:
+        with pytest.raises(ValueError, match="size: a whole number beyond"):
+            step.metadata = rounded
+        with pytest.raises(ValueError, match="size: a whole number beyond"):
+            step.emit(1, metadata=rounded)
+        return "both"
+
+    response = await decided(tag, asked(), threads)
+
+    assert response.response == b'"both"'
+    assert not response.HasField("metadata")
+    assert not response.events
+
+
 async def test_metadata_can_be_emptied(threads: Executor) -> None:
     def empty(step: Step[Any]) -> None:
         step.metadata = {}

@@ -19,7 +19,13 @@ from progressor.sdk import (
     WaitCause,
 )
 from progressor.sdk.requests import timer_to_wire
-from progressor.sdk.wire import WireEnum, duration_from_wire, duration_to_wire
+from progressor.sdk.wire import (
+    WireEnum,
+    duration_from_wire,
+    duration_to_wire,
+    object_from_wire,
+    object_to_wire,
+)
 from progressor.v1 import types_pb2 as types
 
 
@@ -27,6 +33,14 @@ from progressor.v1 import types_pb2 as types
 class Order:
     item: str
     made_at: dt.datetime
+
+
+def nested(depth: int) -> dict[str, object]:
+    """Return a JSON object of so many objects, one in the other."""
+    found: dict[str, object] = {}
+    for _ in range(depth - 1):
+        found = {"a": found}
+    return found
 
 
 @pytest.mark.parametrize("ours", [ProcessStatus, TaskType, TaskStatus, WaitCause, Direction])
@@ -73,6 +87,28 @@ def test_durations_keep_their_microseconds(duration: float | dt.timedelta) -> No
     expected = duration if isinstance(duration, dt.timedelta) else dt.timedelta(seconds=duration)
 
     assert duration_from_wire(duration_to_wire(duration)) == expected
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ({"a": [{"b": 2**53 + 1}]}, r"a\[0\]\.b: a whole number beyond 2\*\*53"),
+        ({"a": -(2**64)}, "a: a whole number beyond"),
+        ({"a": float("nan")}, "a: nan is not a number of JSON"),
+        (nested(31), "is nested deeper than 30"),
+        (nested(2000), "is nested deeper than 30"),
+    ],
+)
+def test_metadata_that_would_change_on_the_way_is_refused(
+    metadata: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        object_to_wire(metadata)
+
+
+@pytest.mark.parametrize("metadata", [{"a": 2**53, "b": [-(2**53), 1.5, None]}, nested(30)])
+def test_other_metadata_come_back_as_they_were(metadata: dict[str, object]) -> None:
+    assert object_from_wire(object_to_wire(metadata)) == metadata
 
 
 def test_a_timer_without_an_instant_is_due_now() -> None:

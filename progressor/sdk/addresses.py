@@ -1,0 +1,24 @@
+"""Addresses of engines and processors, checked where gRPC is lenient."""
+
+import re
+
+_PORT_MAX = 65_535
+_HOST_AND_PORT = re.compile(r"(?:\[[^\[\]]*\]|[^:/\[\]]*):(\d+)", re.ASCII)
+_BARE_HOST = re.compile(r"\[[^\[\]]*\]|[^:/\[\]]*")
+
+
+def check_address(address: str) -> None:
+    """Check the port of ``host:port``; other forms, as unix:/path and dns:///name:1, are gRPC's.
+
+    gRPC takes a port modulo 65,536, and without one it takes 443.
+
+    Raises:
+        ValueError: There is no port, or no such port.
+    """
+    match = _HOST_AND_PORT.fullmatch(address)
+    if match is not None and int(match[1][:6]) > _PORT_MAX:
+        message = f"{address!r}: the port must be at most {_PORT_MAX}"
+        raise ValueError(message)
+    if _BARE_HOST.fullmatch(address):
+        message = f"{address!r} has no port: it must be host:port or unix:/path"
+        raise ValueError(message)
