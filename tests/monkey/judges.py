@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -47,9 +47,11 @@ _SLACK_SECONDS = 1.5  # It is not: all of this runs on two cores.
 _POLL_SECONDS = 0.1
 _DONE_SECONDS_MAX = 60.0
 
+# A node with constraints that has just become ready is in no other table until its job is tended.
 _LEFT = """
     SELECT (SELECT count(*) FROM progressor.running), (SELECT count(*) FROM progressor.schedule),
-        (SELECT count(*) FROM progressor.gated)"""
+        (SELECT count(*) FROM progressor.gated),
+        (SELECT count(*) FROM progressor.jobs WHERE state = 'running')"""
 _LEFT_GATED = """
     SELECT process_id, task_id, state::text, gates, order_key, order_version
     FROM progressor.gated ORDER BY task_id LIMIT 10"""
@@ -64,6 +66,26 @@ _STUCK = """
         format('%%s in hand since %%s', r.task_type, now() - r.leased_at)
     FROM progressor.running r
     WHERE r.leased_at < now() - make_interval(secs => %(overrun)s)"""
+
+
+class Left(NamedTuple):
+    """How much has not ended: rows of each table. False where nothing is left."""
+
+    running: int
+    waiting: int
+    gated: int
+    jobs: int
+
+    def __bool__(self) -> bool:
+        """Return whether anything is left."""
+        return any(self)
+
+    def __str__(self) -> str:
+        """Return it as a finding names it."""
+        return (
+            f"{self.running} tasks running, {self.waiting} waiting, {self.gated} with"
+            f" constraints, {self.jobs} jobs running"
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +105,7 @@ class Judgement:
 
 
 async def all_done(conninfo: str) -> tuple[float, list[str]]:
-    """Wait until nothing is due nor in hand; return how long it took, and what got stuck."""
+    """Wait until no task and no job is left; return how long it took, and what got stuck."""
     begun_at = time.monotonic()
     bounds = {
         "late": LATE_SECONDS + _SLACK_SECONDS,
@@ -92,17 +114,22 @@ async def all_done(conninfo: str) -> tuple[float, list[str]]:
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
         while True:  # ends by the clock at the latest
             waited = time.monotonic() - begun_at
-            running, waiting, gated = (await (await connection.execute(_LEFT)).fetchall())[0]
-            if not running and not waiting and not gated:
+            left = await count_left(connection)
+            if not left:
                 return waited, []
             stuck = await (await connection.execute(_STUCK, bounds)).fetchall()
             if stuck:
                 return waited, [f"{row[0]}: task {row[1]} is stuck: {row[2]}" for row in stuck]
             if waited > _DONE_SECONDS_MAX:
-                left = await (await connection.execute(_LEFT_GATED)).fetchall()
-                counts = f"{running} tasks run, {waiting} wait, {gated} have constraints"
-                return waited, [f"after {waited:.0f} s {counts}: {left}"]
+                gated = await (await connection.execute(_LEFT_GATED)).fetchall()
+                return waited, [f"after {waited:.0f} s: {left}: {gated}"]
             await asyncio.sleep(_POLL_SECONDS)
+
+
+async def count_left(connection: psycopg.AsyncConnection[Any]) -> Left:
+    """Return what has not ended, at one instant."""
+    [row] = await (await connection.execute(_LEFT)).fetchall()
+    return Left(*row)
 
 
 def judge(
