@@ -1,5 +1,7 @@
 -- Leases to this replica those of the given tasks that wait and are due. Their processes are locked
 -- by the caller; the snapshot of this statement is newer than the locks.
+-- Rows that break a law do not fail the claim of the others: where several tasks of a process are due,
+-- the first in line is leased and the others stay; a task that has ended already is taken out of the line.
 -- Locks: of those processes alone: schedule, tasks, running.
 -- Returns: one row per task leased, with all that a step needs; of a task with constraints also what it
 -- has spent until now, see spent_us.
@@ -39,21 +41,33 @@ BEGIN
         FROM unnest(p_slot, p_namespace, p_process_id, p_task_id, p_expires_after)
             AS i (slot, namespace, process_id, task_id, expires_after)
     ),
+    due AS (
+        SELECT DISTINCT ON (i.slot, i.namespace, i.process_id) s.row_id, i.expires_after
+        FROM item i
+        CROSS JOIN LATERAL (
+            SELECT s.ctid AS row_id, s.task_type, s.attempt
+            FROM schedule s
+            WHERE (s.slot, s.namespace, s.process_id, s.task_id)
+                = (i.slot, i.namespace, i.process_id, i.task_id)
+                -- Not "= 'waiting'": planned while the table is small, that would take schedule_due
+                -- and walk past all that is overdue, for each item, for as long as the session lives.
+                AND s.status <> 'blocked'
+                AND s.due_at <= p_now
+                AND NOT EXISTS (
+                    SELECT FROM running r
+                    WHERE (r.slot, r.namespace, r.process_id) = (i.slot, i.namespace, i.process_id)
+                )
+            OFFSET 0
+        ) s
+        ORDER BY i.slot, i.namespace, i.process_id, s.task_type IN ('timeout', 'remove'),
+            s.attempt = 0, i.task_id
+    ),
     taken AS (
         DELETE FROM schedule s
-        USING item i
-        WHERE (s.slot, s.namespace, s.process_id, s.task_id)
-            = (i.slot, i.namespace, i.process_id, i.task_id)
-            -- Not "= 'waiting'": planned while the table is small, that would take schedule_due and
-            -- walk past all that is overdue, for each item, for as long as the session lives.
-            AND s.status <> 'blocked'
-            AND s.due_at <= p_now
-            AND NOT EXISTS (
-                SELECT FROM running r
-                WHERE (r.slot, r.namespace, r.process_id) = (i.slot, i.namespace, i.process_id)
-            )
+        USING due d
+        WHERE s.ctid = d.row_id
         RETURNING s.slot, s.namespace, s.process_id, s.task_id, s.task_type, s.attempt + 1 AS attempt,
-            s.due_at, s.replica_id AS set_by, i.expires_after, nextval('lease_tokens') AS token
+            s.due_at, s.replica_id AS set_by, d.expires_after, nextval('lease_tokens') AS token
     ),
     begun AS (
         UPDATE tasks t
@@ -66,6 +80,7 @@ BEGIN
         FROM taken k
         WHERE (t.slot, t.namespace, t.process_id, t.task_id)
             = (k.slot, k.namespace, k.process_id, k.task_id)
+            AND t.finished_at IS NULL
         RETURNING k.slot, k.namespace, k.process_id, k.task_id, k.task_type, k.attempt, k.token,
             k.due_at, k.set_by, k.expires_after, t.args, t.caller_context, t.trace_context,
             t.history_after, t.history_limit, t.history_backward, t.step_timeout, t.scheduled_at,

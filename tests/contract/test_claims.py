@@ -2,14 +2,17 @@
 
 import asyncio
 import datetime as dt
+from typing import Any
 
 import psycopg
 import pytest
 
 from progressor.domain.intent import Lost, Released
-from progressor.domain.task import Claim, TaskType
+from progressor.domain.process import ProcessKey
+from progressor.domain.task import Claim, TaskStatus, TaskType
 from progressor.storage.claims import Room, Wanted
 from tests.support.clock import ManualClock
+from tests.support.laws import broken_laws
 from tests.support.storage import (
     EXPIRES_AFTER,
     GRACE,
@@ -205,6 +208,76 @@ class TestByTheirTime:
 
         assert [each.task.task_id for each in await desk.claim_due()] == [head.task_id]
         assert await desk.claim_due() == []
+
+
+class TestOfADamagedLine:
+    """Rows that only damage leaves behind, which the doctor reports, cost nobody else a claim."""
+
+    async def two_due(
+        self, desk: Desk, eye: psycopg.Connection[Any]
+    ) -> tuple[ProcessKey, list[int]]:
+        """Return a process with two calls that are due, the first in line first."""
+        key = fresh_key()
+        init = await desk.start(key)
+        calls = [(await desk.admit(a_request(key))).task_id for _ in range(2)]
+        await desk.settled(init, continues=False)
+        eye.execute(
+            "UPDATE progressor.schedule SET due_at = coalesce(due_at, %s) WHERE process_id = %s",
+            [desk.clock.now() - SECOND, key.process_id],
+        )
+        return key, [call for call in calls if call is not None]
+
+    async def test_of_two_due_tasks_of_a_process_the_first_in_line_is_claimed(
+        self, desk: Desk, eye: psycopg.Connection[Any]
+    ) -> None:
+        _, calls = await self.two_due(desk, eye)
+        _, timer = await desk.timed(NO_TIME)
+
+        claimed = await desk.claim_due()
+
+        assert {each.task.task_id for each in claimed} == {calls[0], timer}
+
+    async def test_the_doctor_reports_the_other_until_it_has_had_its_turn(
+        self, desk: Desk, eye: psycopg.Connection[Any]
+    ) -> None:
+        _, calls = await self.two_due(desk, eye)
+        [first] = await desk.claim_due()
+        reported = broken_laws(eye, now=desk.clock.now())
+        await desk.settled(first.task, continues=False)
+
+        [second] = await desk.claim_due()
+
+        assert list(reported) == ["what_waits_has_one_way_on"]
+        assert second.task.task_id == calls[1]
+        assert broken_laws(eye, now=desk.clock.now()) == {}
+
+    async def test_of_two_wanted_tasks_of_a_process_one_is_claimed(
+        self, desk: Desk, eye: psycopg.Connection[Any]
+    ) -> None:
+        key, calls = await self.two_due(desk, eye)
+        other_key, timer = await desk.timed(NO_TIME)
+        wanted = [
+            Wanted(key=each, task_id=task_id, expires_after=EXPIRES_AFTER)
+            for each, task_id in [(key, calls[1]), (key, calls[0]), (other_key, timer)]
+        ]
+
+        claimed = await desk.claims.claim_tasks(desk.pool, wanted)
+
+        assert {each.task.task_id for each in claimed} == {calls[0], timer}
+
+    async def test_a_due_task_that_has_ended_is_not_begun_again(
+        self, desk: Desk, eye: psycopg.Connection[Any]
+    ) -> None:
+        ended, task_id = await desk.timed(NO_TIME)
+        _, timer = await desk.timed(NO_TIME)
+        eye.execute(
+            "UPDATE progressor.tasks SET status = 'finished', finished_at = %s"
+            " WHERE process_id = %s AND task_id = %s",
+            [desk.clock.now(), ended.process_id, task_id],
+        )
+
+        assert [each.task.task_id for each in await desk.claim_due()] == [timer]
+        assert await desk.task_status(ended, task_id) is TaskStatus.FINISHED
 
 
 class TestUpcoming:
