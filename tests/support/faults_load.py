@@ -27,8 +27,8 @@ ATTEMPT_SECONDS = 5.0
 RESUMED_SECONDS = 5.0
 """Within which calls are answered again, once what they need is back."""
 
-NOISE_SECONDS = 3.0
-"""By how much a machine that others work on may be late."""
+NOISE_SECONDS = 15.0
+"""By how much a machine that others work on may be late: a bound against a hang, not a measure."""
 
 BRIEF: Mapping[str, str] = {
     "database.connect_timeout_seconds": "1",
