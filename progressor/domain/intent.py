@@ -11,7 +11,7 @@ from progressor.domain.job import StartNodes
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KeepTimer:
-    """No action: the timer that a call pushed aside goes on."""
+    """Leave the timer as it is: one that a call pushed aside goes on."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +56,25 @@ class Complete:
     result: bytes = b""
 
 
-Action = KeepTimer | SetTimer | UnsetTimer | RemoveProcess | Complete | StartNodes
+TimerChange = KeepTimer | SetTimer | UnsetTimer
+
+Action = RemoveProcess | Complete | StartNodes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What a step decided. ``aux_state`` and ``metadata`` None leave the stored ones."""
+    """What a step decided. ``aux_state`` and ``metadata`` None leave the stored ones.
+
+    ``timer`` stands beside every action. A process that is finished or removed has no timer,
+    whatever ``timer`` says. ``action`` None: the process waits for its next task.
+    """
 
     events: tuple[NewEvent, ...] = ()
     aux_state: bytes | None = None
     metadata: Mapping[str, object] | None = None
     response: bytes = b""
-    action: Action = dataclasses.field(default_factory=KeepTimer)
+    timer: TimerChange = dataclasses.field(default_factory=KeepTimer)
+    action: Action | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

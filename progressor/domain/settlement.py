@@ -4,7 +4,7 @@
 outcome      of                                         settlement
 ===========  =========================================  ==========================================
 succeeded    any task; action remove                    Remove, with the response
-             any task; any other action                 Finish
+             any task; any other action, or none        Finish
 rejected     init                                       Remove, with the refusal
              call, notify, repair                       Fail: the process is as it was
 failed       any task, retryable, attempts left         Retry

@@ -21,6 +21,7 @@ from progressor.domain.intent import (
     Rejected,
     RemoveProcess,
     Succeeded,
+    TimerChange,
     UnsetTimer,
 )
 from progressor.domain.task import RunningTask, TaskType
@@ -107,6 +108,7 @@ def _intent(
         aux_state=aux_state,
         metadata=metadata,
         response=response.response,
+        timer=_timer(response, payload_bytes_max),
         action=_action(response, action, payload_bytes_max),
     )
 
@@ -130,16 +132,22 @@ def _events(
     )
 
 
-def _action(
-    response: processor_service_pb2.ProcessResponse, action: str | None, payload_bytes_max: int
-) -> Action:
-    match action:
-        case None:
-            return KeepTimer()
+def _timer(response: processor_service_pb2.ProcessResponse, payload_bytes_max: int) -> TimerChange:
+    match response.WhichOneof("timer"):
         case "set_timer":
             return wire.set_timer_from_wire(response.set_timer, "set_timer", payload_bytes_max)
         case "unset_timer":
             return UnsetTimer()
+        case _:
+            return KeepTimer()
+
+
+def _action(
+    response: processor_service_pb2.ProcessResponse, action: str | None, payload_bytes_max: int
+) -> Action | None:
+    match action:
+        case None:
+            return None
         case "remove":
             return RemoveProcess()
         case "complete":

@@ -36,8 +36,10 @@ _WITHOUT_CALLER = frozenset({TaskType.TIMEOUT, TaskType.JOIN})
 class Step(Generic[State]):
     """One task on one process. What is read is decoded then; what is decided is saved as one.
 
-    Of `set_timer`, `unset_timer`, `remove`, `complete` and `start_nodes` the last one stands; with
-    none of them the timer that a call pushed aside goes on. Nothing is saved if the handler raises.
+    `set_timer` and `unset_timer` stand beside everything else: of the two the last one stands, and
+    with neither of them the timer that a call pushed aside goes on. A step takes one of `remove`,
+    `complete` and `start_nodes`: of these, too, the last one stands. A process that is removed or
+    finished has no timer, whatever the step did about it. Nothing is saved if the handler raises.
     """
 
     __slots__ = (
@@ -281,7 +283,8 @@ class Step(Generic[State]):
         """Start the nodes of a graph, each a process; the join handler hears when all have ended.
 
         With it the process becomes the leader of a job, or adds to its job: then nodes may come
-        after nodes that the job has, named by their names. The timer goes on as with no action.
+        after nodes that the job has, named by their names. The timer goes on, unless this step
+        sets another or cancels it.
 
         Args:
             graph: The nodes; their args are encoded by the processor's codec.

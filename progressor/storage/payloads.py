@@ -30,9 +30,9 @@ class _Sums:
             self.events += len(event.payload)
         self.response += len(intent.response)
         self.aux_state += len(intent.aux_state or b"")
-        if isinstance(intent.action, SetTimer):
-            self.args += len(intent.action.args)
-        elif isinstance(intent.action, Complete):
+        if isinstance(intent.timer, SetTimer):
+            self.args += len(intent.timer.args)
+        if isinstance(intent.action, Complete):
             self.result += len(intent.action.result)
 
 

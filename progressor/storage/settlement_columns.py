@@ -7,15 +7,14 @@ from typing import Any, Protocol, assert_never
 
 from progressor.domain.event import HistoryRange
 from progressor.domain.intent import (
-    Action,
     Complete,
     Intent,
     KeepTimer,
     RemoveProcess,
     SetTimer,
+    TimerChange,
     UnsetTimer,
 )
-from progressor.domain.job import StartNodes
 from progressor.domain.process import ProcessKey
 from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement
 from progressor.domain.task import TaskError, TaskType
@@ -23,6 +22,7 @@ from progressor.storage import arrays, rows
 from progressor.storage.constraints import constraints_text
 
 _NO_INTENT = Intent()
+_KEEP = KeepTimer()
 
 
 class Item(Protocol):
@@ -129,10 +129,11 @@ def _error_columns(settlements: Sequence[Settlement]) -> list[arrays.Column | No
 
 
 def _timer_columns(batch: Sequence[Item], intents: Sequence[Intent]) -> list[arrays.Column | None]:
-    words = [_timer_word(intent.action) for intent in intents]
+    changes = [_timer_change(intent) for intent in intents]
+    words = [_timer_word(change) for change in changes]
     if not any(words):
         return [None] * 9
-    timers = [i.action if isinstance(i.action, SetTimer) else None for i in intents]
+    timers = [change if isinstance(change, SetTimer) else None for change in changes]
     no_range: HistoryRange | None = None
     ranges = [rows.history_columns(timer.history_range if timer else no_range) for timer in timers]
     traces = [
@@ -154,13 +155,13 @@ def _timer_columns(batch: Sequence[Item], intents: Sequence[Intent]) -> list[arr
 
 def timer_constraints(batch: Sequence[Item]) -> arrays.Column | None:
     """Return those of the timers that are set; None where none has any."""
-    actions = [
-        entry.settlement.intent.action if isinstance(entry.settlement, Finish) else None
+    changes = [
+        _timer_change(entry.settlement.intent) if isinstance(entry.settlement, Finish) else _KEEP
         for entry in batch
     ]
     return _sparse(
         arrays.JsonColumn,
-        [constraints_text(it.constraints) if isinstance(it, SetTimer) else None for it in actions],
+        [constraints_text(it.constraints) if isinstance(it, SetTimer) else None for it in changes],
     )
 
 
@@ -168,16 +169,21 @@ def _span(value: dt.timedelta | None) -> float | None:
     return None if value is None else value.total_seconds()
 
 
-def _timer_word(action: Action) -> str | None:
-    match action:
-        case KeepTimer() | Complete() | RemoveProcess() | StartNodes():
+def _timer_change(intent: Intent) -> TimerChange:
+    """Return what becomes of the timer; a process that has ended has none to set or to keep."""
+    return _KEEP if isinstance(intent.action, Complete | RemoveProcess) else intent.timer
+
+
+def _timer_word(change: TimerChange) -> str | None:
+    match change:
+        case KeepTimer():
             return None
         case SetTimer():
-            return TaskType.REMOVE if action.remove else TaskType.TIMEOUT
+            return TaskType.REMOVE if change.remove else TaskType.TIMEOUT
         case UnsetTimer():
             return "unset"
         case _:
-            assert_never(action)
+            assert_never(change)
 
 
 def _event_columns(intents: Sequence[Intent]) -> list[arrays.Column | None]:

@@ -334,8 +334,8 @@ class ProcessResponse(_message.Message):
 
     @_builtins.property
     def start_nodes(self) -> _nodes_pb2.StartNodes:
-        """Starts processes that depend on each other, and of which this one is told when the last has
-        ended, by a join task. The timer goes on as with no action.
+        """Starts processes that depend on each other. When the last of them has ended, this process
+        gets a join task.
         """
 
     def __init__(
@@ -353,18 +353,22 @@ class ProcessResponse(_message.Message):
         failure: Global___Failure | None = ...,
         start_nodes: _nodes_pb2.StartNodes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "failure", b"failure", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "set_timer", b"set_timer", "start_nodes", b"start_nodes", "unset_timer", b"unset_timer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "failure", b"failure", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "set_timer", b"set_timer", "start_nodes", b"start_nodes", "timer", b"timer", "unset_timer", b"unset_timer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "events", b"events", "failure", b"failure", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "response", b"response", "set_timer", b"set_timer", "start_nodes", b"start_nodes", "unset_timer", b"unset_timer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state", "action", b"action", "aux_state", b"aux_state", "complete", b"complete", "events", b"events", "failure", b"failure", "metadata", b"metadata", "reject", b"reject", "remove", b"remove", "response", b"response", "set_timer", b"set_timer", "start_nodes", b"start_nodes", "timer", b"timer", "unset_timer", b"unset_timer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__aux_state: _TypeAlias = _typing.Literal["aux_state"]  # noqa: Y015
     _WhichOneofArgType__aux_state: _TypeAlias = _typing.Literal["_aux_state", b"_aux_state"]  # noqa: Y015
-    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["set_timer", "unset_timer", "remove", "complete", "reject", "failure", "start_nodes"]  # noqa: Y015
+    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["remove", "complete", "reject", "failure", "start_nodes"]  # noqa: Y015
     _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
+    _WhichOneofReturnType_timer: _TypeAlias = _typing.Literal["set_timer", "unset_timer"]  # noqa: Y015
+    _WhichOneofArgType_timer: _TypeAlias = _typing.Literal["timer", b"timer"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__aux_state) -> _WhichOneofReturnType__aux_state | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_action) -> _WhichOneofReturnType_action | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_timer) -> _WhichOneofReturnType_timer | None: ...
 
 Global___ProcessResponse: _TypeAlias = ProcessResponse  # noqa: Y015
 

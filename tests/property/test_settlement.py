@@ -28,13 +28,9 @@ from tests.support.builders import make_namespace, make_task
 from tests.support.clock import START
 
 DELAYS = st.timedeltas(dt.timedelta(), dt.timedelta(days=30))
-ACTIONS = st.one_of(
-    st.just(KeepTimer()),
-    st.just(UnsetTimer()),
-    st.just(RemoveProcess()),
-    st.builds(Complete, st.binary(max_size=5)),
-    st.builds(SetTimer, after=DELAYS),
-)
+TIMERS = st.one_of(st.just(KeepTimer()), st.just(UnsetTimer()), st.builds(SetTimer, after=DELAYS))
+ACTIONS = st.one_of(st.none(), st.just(RemoveProcess()), st.builds(Complete, st.binary(max_size=5)))
+INTENTS = st.builds(Intent, response=st.binary(max_size=5), timer=TIMERS, action=ACTIONS)
 FAILURES = st.builds(
     Failed,
     code=st.integers(1, 16),
@@ -45,7 +41,7 @@ FAILURES = st.builds(
 )
 REJECTS = st.builds(Rejected, code=st.integers(1, 16), message=st.text(max_size=5))
 OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
-    st.builds(Succeeded, st.builds(Intent, response=st.binary(max_size=5), action=ACTIONS)),
+    st.builds(Succeeded, INTENTS),
     REJECTS,
     FAILURES,
     st.just(Lost()),

@@ -43,7 +43,7 @@ _UNTENDED = """
     WHERE process_id = %(id)s"""
 
 DONE: Outcome = Succeeded(Intent(action=Complete(b"end")))
-GOES_ON: Outcome = Succeeded(Intent(action=SetTimer(after=dt.timedelta(hours=1))))
+GOES_ON: Outcome = Succeeded(Intent(timer=SetTimer(after=dt.timedelta(hours=1))))
 
 _NUMBERS = iter(range(1, 100))
 

@@ -6,7 +6,16 @@ from typing import Any
 from progressor.domain.activity import Activity, Queue, QueueCounts
 from progressor.domain.admission import Request
 from progressor.domain.event import Event, NewEvent
-from progressor.domain.intent import Action, Failed, Intent, KeepTimer, Succeeded
+from progressor.domain.intent import (
+    Action,
+    Failed,
+    Intent,
+    KeepTimer,
+    SetTimer,
+    Succeeded,
+    TimerChange,
+    UnsetTimer,
+)
 from progressor.domain.namespace import Namespace
 from progressor.domain.process import Process, ProcessKey, ProcessStatus, process_key
 from progressor.domain.replica import Facts, ReplicaFacts, ReplicaView
@@ -19,6 +28,7 @@ from progressor.storage.settlements import Due, Entry, Written
 from tests.support.clock import START
 
 Fields = dict[str, Any]
+Decision = Action | TimerChange | None
 
 NAMESPACE = "orders"
 INIT_TASK_ID = 1
@@ -103,11 +113,20 @@ def make_new_events(count: int) -> tuple[NewEvent, ...]:
     return tuple(NewEvent(payload=f"new {number}".encode()) for number in range(1, count + 1))
 
 
-def make_success(action: Action | None = None, **fields: Any) -> Succeeded:
-    """Return a success without events and without an action."""
-    chosen = KeepTimer() if action is None else action
-    defaults: Fields = {"response": b"done", "action": chosen}
-    return Succeeded(Intent(**defaults | fields))
+def decisions(*decided: Decision) -> Fields:
+    """Return the fields of an intent with an action, a change of the timer, or both."""
+    changes = (KeepTimer, SetTimer, UnsetTimer)
+    return {
+        ("timer" if isinstance(each, changes) else "action"): each
+        for each in decided
+        if each is not None
+    }
+
+
+def make_success(*decided: Decision, **fields: Any) -> Succeeded:
+    """Return a success without events; what is not decided stays as it is."""
+    defaults: Fields = {"response": b"done"}
+    return Succeeded(Intent(**defaults | decisions(*decided) | fields))
 
 
 def make_failure(**fields: Any) -> Failed:

@@ -415,4 +415,4 @@ class GatedStorage:
 
 
 def _sets_timer(outcome: Outcome) -> bool:
-    return isinstance(outcome, Succeeded) and isinstance(outcome.intent.action, SetTimer)
+    return isinstance(outcome, Succeeded) and isinstance(outcome.intent.timer, SetTimer)

@@ -495,6 +495,6 @@ def _turn(task: ModelTask) -> tuple[bool, int]:
 def _sets_gated_timer(settlement: Settlement) -> bool:
     return (
         isinstance(settlement, Finish)
-        and isinstance(settlement.intent.action, SetTimer)
-        and settlement.intent.action.constraints is not None
+        and isinstance(settlement.intent.timer, SetTimer)
+        and settlement.intent.timer.constraints is not None
     )

@@ -264,22 +264,22 @@ class Model:
             return
         if was_broken:
             self._cancel(process, "PROCESS_IS_RUNNING")
-        if isinstance(intent.action, SetTimer | UnsetTimer):
+        if isinstance(intent.timer, SetTimer | UnsetTimer):
             replaced = process.take_timer()
             if replaced is not None:
                 replaced.end(TaskStatus.CANCELLED)
-        if isinstance(intent.action, SetTimer):
-            assert intent.action.after is not None, "the model sets timers by durations"
+        if isinstance(intent.timer, SetTimer):
+            assert intent.timer.after is not None, "the model sets timers by durations"
             process.timer = process.add(
                 ModelTask(
                     task_id=None,
-                    task_type=TaskType.REMOVE if intent.action.remove else TaskType.TIMEOUT,
-                    due_at=now + intent.action.after,
-                    constraints=intent.action.constraints,
+                    task_type=TaskType.REMOVE if intent.timer.remove else TaskType.TIMEOUT,
+                    due_at=now + intent.timer.after,
+                    constraints=intent.timer.constraints,
                 )
             )
         elif (
-            isinstance(intent.action, KeepTimer)
+            isinstance(intent.timer, KeepTimer)
             and task.task_type is TaskType.REPAIR
             and broken_by is not None
             and broken_by.task_type in TIMER_TYPES

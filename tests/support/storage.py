@@ -15,10 +15,8 @@ from progressor.clock import Clock
 from progressor.domain.admission import Admission, Request
 from progressor.domain.event import NewEvent
 from progressor.domain.intent import (
-    Action,
     Failed,
     Intent,
-    KeepTimer,
     Outcome,
     SetTimer,
     Succeeded,
@@ -47,6 +45,7 @@ from progressor.storage.settlements import Entry as Settled
 from progressor.storage.settlements import Outcome as SettlementOutcome
 from progressor.storage.settlements import Settlements, Written
 from progressor.storage.watch import Watch
+from tests.support.builders import Decision, decisions
 from tests.support.clock import ManualClock
 
 NAMESPACE = Namespace(
@@ -89,14 +88,14 @@ def a_request(key: ProcessKey, task_type: TaskType = TaskType.CALL, **fields: An
 
 
 def success(
-    action: Action | None = None, *, events: int = 0, response: bytes = b"done", **fields: Any
+    *decided: Decision, events: int = 0, response: bytes = b"done", **fields: Any
 ) -> Succeeded:
-    """Return an answer with an action and a number of events."""
+    """Return an answer with an action, a timer or both, and a number of events."""
     return Succeeded(
         Intent(
             events=tuple(NewEvent(payload=b"event") for _ in range(events)),
             response=response,
-            action=KeepTimer() if action is None else action,
+            **decisions(*decided),
             **fields,
         )
     )

@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from progressor.domain.intent import (
-    Action,
     Complete,
     KeepTimer,
     Lost,
@@ -29,7 +28,14 @@ from progressor.domain.settlement import (
     settle,
 )
 from progressor.domain.task import RunningTask, TaskError, TaskType
-from tests.support.builders import make_failure, make_namespace, make_success, make_task, seconds
+from tests.support.builders import (
+    Decision,
+    make_failure,
+    make_namespace,
+    make_success,
+    make_task,
+    seconds,
+)
 from tests.support.clock import START
 
 POLICY = RetryPolicy(initial_interval=seconds(2), jitter=0.5, attempts_max=3)
@@ -51,10 +57,10 @@ def settlement_of(
 
 
 @pytest.mark.parametrize(
-    "action", [KeepTimer(), SetTimer(after=seconds(1)), UnsetTimer(), Complete(b"end")], ids=repr
+    "decided", [KeepTimer(), SetTimer(after=seconds(1)), UnsetTimer(), Complete(b"end")], ids=repr
 )
-def test_a_success_finishes_the_task_with_its_whole_intent(action: Action) -> None:
-    outcome = make_success(action)
+def test_a_success_finishes_the_task_with_its_whole_intent(decided: Decision) -> None:
+    outcome = make_success(decided)
 
     assert settlement_of(outcome) == Finish(outcome.intent)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime as dt
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
@@ -160,7 +161,8 @@ def test_an_answer_is_taken_whole() -> None:
             aux_state=b"state",
             metadata={"total": 1.5},
             response=b"done",
-            action=KeepTimer(),
+            timer=KeepTimer(),
+            action=None,
         )
     )
 
@@ -174,10 +176,8 @@ def test_an_empty_state_overwrites_and_an_absent_one_does_not() -> None:
 @pytest.mark.parametrize(
     ("response", "action"),
     [
-        (answer_of(unset_timer={}), UnsetTimer()),
         (answer_of(remove={}), RemoveProcess()),
         (answer_of(complete={"result": b"r"}), Complete(b"r")),
-        (answer_of(set_timer={}), SetTimer(after=dt.timedelta(0))),
     ],
 )
 def test_each_action_is_understood(
@@ -187,6 +187,27 @@ def test_each_action_is_understood(
 
     assert isinstance(answer, Succeeded)
     assert answer.intent.action == action
+
+
+TIMER_CHANGES: list[tuple[dict[str, Any], object]] = [
+    ({}, KeepTimer()),
+    ({"unset_timer": {}}, UnsetTimer()),
+    ({"set_timer": {}}, SetTimer(after=dt.timedelta(0))),
+]
+
+
+@pytest.mark.parametrize(("timer", "change"), TIMER_CHANGES)
+@pytest.mark.parametrize(
+    "action", [{}, {"remove": {}}, {"complete": {}}, {"start_nodes": {"nodes": [{"name": "a"}]}}]
+)
+def test_a_timer_stands_beside_every_action(
+    timer: dict[str, Any], change: object, action: dict[str, Any]
+) -> None:
+    answer = decode(answer_of(**timer, **action))
+
+    assert isinstance(answer, Succeeded)
+    assert answer.intent.timer == change
+    assert (answer.intent.action is None) == (action == {})
 
 
 def test_a_timer_comes_with_all_that_was_asked_for_it() -> None:
@@ -203,7 +224,7 @@ def test_a_timer_comes_with_all_that_was_asked_for_it() -> None:
     answer = decode(answer_of(set_timer=timer))
 
     assert isinstance(answer, Succeeded)
-    assert answer.intent.action == SetTimer(
+    assert answer.intent.timer == SetTimer(
         at=dt.datetime(2027, 1, 15, 8, 0, 0, 1, tzinfo=dt.UTC),
         remove=True,
         args=b"args",

@@ -30,8 +30,8 @@ def test_a_timer_is_set_with_its_constraints() -> None:
     answer = answered(constraints=constraints)
 
     assert isinstance(answer, Succeeded)
-    assert isinstance(answer.intent.action, SetTimer)
-    assert answer.intent.action.constraints == Constraints(
+    assert isinstance(answer.intent.timer, SetTimer)
+    assert answer.intent.timer.constraints == Constraints(
         order=Order("db-1", Version((2,))), gates={"db-1": 1}, hold=GateHold.PROCESS
     )
 
@@ -40,8 +40,8 @@ def test_a_timer_without_constraints_has_none() -> None:
     answer = answered()
 
     assert isinstance(answer, Succeeded)
-    assert isinstance(answer.intent.action, SetTimer)
-    assert answer.intent.action.constraints is None
+    assert isinstance(answer.intent.timer, SetTimer)
+    assert answer.intent.timer.constraints is None
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,23 @@ async def test_a_leader_adds_nodes_and_decides() -> None:
     assert (job.state, job.result) == (JobState.DONE, "decided")
 
 
+async def test_a_step_that_starts_nodes_changes_the_timer_as_well() -> None:
+    def begin(step: Step[Any]) -> None:
+        step.set_timer(after=3600, args="expire")
+        step.start_nodes(chain("a"))
+
+    def fulfil(step: Step[Any]) -> None:
+        step.unset_timer()
+        step.start_nodes(chain("b"))
+
+    job = await JobRehearsal.led_by(processor_of(init=begin, call=fulfil))
+    assert job.leader.timer is not None
+    await job.leader.call()
+
+    assert job.leader.timer is None
+    assert job.running == ("a", "b")
+
+
 async def test_what_is_added_after_a_failed_node_is_skipped_at_once() -> None:
     def more(step: Step[Any]) -> None:
         graph = Graph()

@@ -14,6 +14,7 @@ import pytest
 from progressor.sdk import (
     BYTES,
     Fail,
+    Graph,
     HistoryRange,
     Processor,
     ProcessStatus,
@@ -257,8 +258,13 @@ def _complete_without_result(step: Step[Any]) -> None:
     step.complete()
 
 
-def _last_one_stands(step: Step[Any]) -> None:
+def _last_timer_stands(step: Step[Any]) -> None:
     step.set_timer(after=1)
+    step.unset_timer()
+
+
+def _last_action_stands(step: Step[Any]) -> None:
+    step.remove()
     step.complete()
 
 
@@ -275,7 +281,8 @@ ACTIONS: list[tuple[Callable[[Step[Any]], None], pb.ProcessResponse]] = [
     (lambda step: step.remove(), pb.ProcessResponse(remove=pb.RemoveProcess())),
     (_complete, pb.ProcessResponse(complete=pb.Complete(result=b'{"n":1}'))),
     (_complete_without_result, pb.ProcessResponse(complete=pb.Complete())),
-    (_last_one_stands, pb.ProcessResponse(complete=pb.Complete())),
+    (_last_timer_stands, pb.ProcessResponse(unset_timer=pb.UnsetTimer())),
+    (_last_action_stands, pb.ProcessResponse(complete=pb.Complete())),
 ]
 
 
@@ -284,6 +291,46 @@ async def test_each_action_reaches_the_wire(
     handler: Callable[[Step[Any]], None], expected: pb.ProcessResponse, threads: Executor
 ) -> None:
     assert await decided(handler, asked(), threads) == expected
+
+
+def _set_timer(step: Step[Any]) -> None:
+    step.set_timer(after=1)
+
+
+def _start_nodes(step: Step[Any]) -> None:
+    graph = Graph()
+    graph.node("a")
+    step.start_nodes(graph)
+
+
+@pytest.mark.parametrize(
+    ("change", "timer"),
+    [(_set_timer, "set_timer"), (lambda step: step.unset_timer(), "unset_timer")],
+)
+@pytest.mark.parametrize(
+    ("act", "action"),
+    [
+        (_start_nodes, "start_nodes"),
+        (lambda step: step.complete(), "complete"),
+        (lambda step: step.remove(), "remove"),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+async def test_a_timer_stands_beside_every_action_in_either_order(  # the table
+    change: Callable[[Step[Any]], None],
+    timer: str,
+    act: Callable[[Step[Any]], None],
+    action: str,
+    turned: bool,  # from the table
+    threads: Executor,
+) -> None:
+    def handler(step: Step[Any]) -> None:
+        for decide in (act, change) if turned else (change, act):
+            decide(step)
+
+    answer = await decided(handler, asked(), threads)
+
+    assert (answer.WhichOneof("timer"), answer.WhichOneof("action")) == (timer, action)
 
 
 async def raising(error: Exception, threads: Executor) -> pb.ProcessResponse:

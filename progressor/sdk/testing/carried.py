@@ -160,17 +160,12 @@ class Carried:
             return await self._refuse(task, response.reject)
         self._save(process, task, response)
         match response.WhichOneof("action"):
-            case "set_timer":
-                self._set_timer(response.set_timer)
-            case "unset_timer":
-                self.timer = None
             case "remove":
                 self._forget()
             case "complete":
                 self.finish(response.complete.result)
             case _:
-                if task.type is TaskType.REPAIR and self.breaker is not None:
-                    self.timer = self.breaker.again(self.now)
+                self._change_timer(task, response)
         self.breaker = None
         ended = Ended(task=task, at=self.now, response=response.response)
         starts_nodes = response.HasField("start_nodes")
@@ -194,6 +189,16 @@ class Carried:
         if response.HasField("metadata"):
             process.metadata.CopyFrom(response.metadata)
         self.recover()
+
+    def _change_timer(self, task: Task, response: pb.ProcessResponse) -> None:
+        match response.WhichOneof("timer"):
+            case "set_timer":
+                self._set_timer(response.set_timer)
+            case "unset_timer":
+                self.timer = None
+            case _:
+                if task.type is TaskType.REPAIR and self.breaker is not None:
+                    self.timer = self.breaker.again(self.now)
 
     def _set_timer(self, message: types_pb2.SetTimer) -> None:
         due_at = (
