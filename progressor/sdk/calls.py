@@ -5,10 +5,13 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from typing_extensions import TypeForm
+
 from progressor.sdk.codecs import Codec, Payload
 from progressor.sdk.constraints import Constraints, constraints_to_wire
 from progressor.sdk.exchange import Exchange, Listing, Page
 from progressor.sdk.gate_calls import GateCalls
+from progressor.sdk.kinds import ANYTHING, Asked
 from progressor.sdk.namespace_calls import NamespaceCalls
 from progressor.sdk.replica_calls import ReplicaCalls
 from progressor.sdk.requests import event_to_wire, metadata_to_wire, range_to_wire, timer_to_wire
@@ -53,7 +56,8 @@ class Calls(NamespaceCalls, GateCalls, ReplicaCalls):
         context: Pairs handed through to the processor as they are.
         history: How much history the processor gets; None: the namespace's choice.
         constraints: What the task must pass before it may run; None: nothing.
-        response_type, state_type: What the codec decodes to, as in ``response_type=Receipt``.
+        response_type, state_type: What the codec decodes to, as in ``response_type=Receipt``. An
+            empty response is refused, as a ValueError, unless that admits None: ``Receipt | None``.
         timeout: Seconds or a timedelta; None: the client's. The task outlives it.
         namespace: "": the client's.
     """
@@ -72,10 +76,10 @@ class Calls(NamespaceCalls, GateCalls, ReplicaCalls):
         constraints: Constraints | None = None,
         metadata: Mapping[str, Payload] | None = None,
         accept_only: bool = False,
-        response_type: Payload = Any,
+        response_type: TypeForm[Asked] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Answer]:
+    ) -> Exchange[Answer[Asked]]:
         """Create a process, run its init task and return the processor's answer.
 
         With `accept_only` it returns as soon as the task is durable; `await_task` has the answer.
@@ -93,7 +97,9 @@ class Calls(NamespaceCalls, GateCalls, ReplicaCalls):
                 constraints=constraints_to_wire(constraints),
                 accept_only=accept_only,
             ),
-            parse=lambda message: read_answer(message, self.codec, response_type),
+            parse=lambda message: read_answer(
+                message, self.codec, response_type, accept_only=accept_only
+            ),
             repeatable=bool(idempotency_key),
             timeout=optional_timedelta(timeout),
         )
@@ -108,10 +114,10 @@ class Calls(NamespaceCalls, GateCalls, ReplicaCalls):
         history: HistoryRange | None = None,
         constraints: Constraints | None = None,
         accept_only: bool = False,
-        response_type: Payload = Any,
+        response_type: TypeForm[Asked] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Answer]:
+    ) -> Exchange[Answer[Asked]]:
         """Run a call on a process and return the processor's answer.
 
         Raises:
@@ -125,7 +131,9 @@ class Calls(NamespaceCalls, GateCalls, ReplicaCalls):
                 constraints=constraints_to_wire(constraints),
                 accept_only=accept_only,
             ),
-            parse=lambda message: read_answer(message, self.codec, response_type),
+            parse=lambda message: read_answer(
+                message, self.codec, response_type, accept_only=accept_only
+            ),
             repeatable=bool(idempotency_key),
             timeout=optional_timedelta(timeout),
         )
@@ -163,10 +171,10 @@ class Calls(NamespaceCalls, GateCalls, ReplicaCalls):
         context: Mapping[str, str] | None = None,
         history: HistoryRange | None = None,
         accept_only: bool = False,
-        response_type: Payload = Any,
+        response_type: TypeForm[Asked] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Answer]:
+    ) -> Exchange[Answer[Asked]]:
         """Ask the processor to bring a broken process back, and return its answer.
 
         Raises:
@@ -179,7 +187,9 @@ class Calls(NamespaceCalls, GateCalls, ReplicaCalls):
                 **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
                 accept_only=accept_only,
             ),
-            parse=lambda message: read_answer(message, self.codec, response_type),
+            parse=lambda message: read_answer(
+                message, self.codec, response_type, accept_only=accept_only
+            ),
             repeatable=bool(idempotency_key),
             timeout=optional_timedelta(timeout),
         )
@@ -200,16 +210,16 @@ class Calls(NamespaceCalls, GateCalls, ReplicaCalls):
             timeout=optional_timedelta(timeout),
         )
 
-    def get(  # the wire's own options, keyword-only
+    def get(
         self,
         process_id: str,
         *,
         history: HistoryRange | None = None,
         await_init: bool = False,
-        state_type: Payload = Any,
+        state_type: TypeForm[Asked] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[Snapshot]:
+    ) -> Exchange[Snapshot[Asked]]:
         """Return a process with its history, its timer and what its tasks wait for.
 
         `history` None is all of it. With `await_init` it waits until the process has left init.
@@ -390,10 +400,10 @@ class Calls(NamespaceCalls, GateCalls, ReplicaCalls):
         *,
         task_id: int | None = None,
         idempotency_key: str | None = None,
-        response_type: Payload = Any,
+        response_type: TypeForm[Asked] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[TaskAnswer]:
+    ) -> Exchange[TaskAnswer[Asked]]:
         """Wait for a task, named by id or by key; end as the request that made it would have.
 
         Raises:

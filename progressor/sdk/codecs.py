@@ -53,9 +53,9 @@ class BytesCodec:
         message = f"the bytes codec takes bytes, not {type(value).__name__}"
         raise TypeError(message)
 
-    def decode(self, data: bytes, kind: Payload = Any, /) -> Payload:  # noqa: ARG002  # bytes have one kind only
-        """Return `data`, None for ``b""``."""
-        return data or None
+    def decode(self, data: bytes, kind: Payload = Any, /) -> Payload:
+        """Return `data`; None for ``b""``, unless bytes are asked for."""
+        return data if kind is bytes else data or None
 
 
 JSON = JsonCodec()

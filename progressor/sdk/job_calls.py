@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
+from typing_extensions import TypeForm
 
 from progressor.sdk.codecs import Codec, Payload
 from progressor.sdk.exchange import Exchange, Listing, Page, Service, Subscription
@@ -20,6 +21,7 @@ from progressor.sdk.jobs import (
     read_job,
     read_view,
 )
+from progressor.sdk.kinds import ANYTHING, Asked
 from progressor.sdk.requests import metadata_to_wire
 from progressor.sdk.wire import Seconds, duration_to_wire, instant_to_wire, optional_timedelta
 from progressor.v1 import job_service_pb2 as pb
@@ -98,10 +100,10 @@ class JobCalls:
         job_id: str,
         *,
         payloads: bool = True,
-        result_type: Payload = Any,
+        result_type: TypeForm[Asked] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Exchange[JobView]:
+    ) -> Exchange[JobView[Asked]]:
         """Return a job with all its nodes: states, times and, with `payloads`, args and results.
 
         Raises:
@@ -216,7 +218,7 @@ class JobCalls:
         after_revision: int = 0,
         timeout: Seconds | None = None,
         namespace: str = "",
-    ) -> Subscription[JobView]:
+    ) -> Subscription[JobView[Any]]:
         """Go through a job's changes: first all of it, then the nodes that have changed.
 
         It goes on until the job has ended, and so have its nodes. They come without args and

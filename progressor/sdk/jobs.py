@@ -6,13 +6,15 @@ Instants are aware datetimes in UTC. Payloads (args, result) are decoded.
 import dataclasses
 import datetime as dt
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Generic
 
 from google.protobuf.timestamp_pb2 import Timestamp
+from typing_extensions import TypeForm
 
 from progressor import errors
 from progressor.sdk.codecs import Codec, Payload
 from progressor.sdk.constraints import Constraints, constraints_from_wire
+from progressor.sdk.kinds import ANYTHING, Asked, decoded
 from progressor.sdk.values import TaskError
 from progressor.sdk.waits import read_task_error
 from progressor.sdk.wire import WireEnum, instant_from_wire
@@ -108,7 +110,7 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Generic[Asked]):
     """A node as it stands; ``namespace`` and ``process_id`` are of its process, its follower.
 
     ``skipped_because_of`` names the node that failed, "" if none did. ``ready_at``: when what it
@@ -123,7 +125,7 @@ class Node:
     after: tuple[str, ...]
     skipped_because_of: str
     args: Payload
-    result: Payload
+    result: Asked | None
     error: TaskError | None
     target: str
     constraints: Constraints | None
@@ -136,17 +138,17 @@ class Node:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class JobView:
+class JobView(Generic[Asked]):
     """A job with its nodes in the order in which they were added; or those that have changed.
 
     ``payloads_left_out``: they would have been more than a message holds.
     """
 
     job: Job
-    nodes: tuple[Node, ...]
+    nodes: tuple[Node[Asked], ...]
     payloads_left_out: bool = False
 
-    def __getitem__(self, name: str) -> Node:
+    def __getitem__(self, name: str) -> Node[Asked]:
         """Return the node of a name.
 
         Raises:
@@ -253,7 +255,7 @@ def read_job(message: pb.Job) -> Job:
     )
 
 
-def read_node(message: pb.Node, codec: Codec, kind: Payload = Any) -> Node:
+def read_node(message: pb.Node, codec: Codec, kind: TypeForm[Asked] = ANYTHING) -> Node[Asked]:
     """Return a Node message as its value, its result decoded as a `kind`."""
     constrained = message.HasField("constraints")
     return Node(
@@ -278,8 +280,10 @@ def read_node(message: pb.Node, codec: Codec, kind: Payload = Any) -> Node:
 
 
 def read_view(
-    message: pb.GetJobResponse | pb.WatchJobResponse, codec: Codec, kind: Payload = Any
-) -> JobView:
+    message: pb.GetJobResponse | pb.WatchJobResponse,
+    codec: Codec,
+    kind: TypeForm[Asked] = ANYTHING,
+) -> JobView[Asked]:
     """Return a job with nodes, their results decoded as a `kind`."""
     left_out = isinstance(message, pb.GetJobResponse) and message.payloads_left_out
     return JobView(
@@ -301,18 +305,18 @@ def read_outcome(message: nodes.NodeOutcome, codec: Codec) -> NodeOutcome:
 
 
 def results_of(
-    outcomes: Mapping[str, nodes.NodeOutcome], codec: Codec, kind: Payload
-) -> dict[str, Payload]:
+    outcomes: Mapping[str, nodes.NodeOutcome], codec: Codec, kind: TypeForm[Asked]
+) -> dict[str, Asked]:
     """Return the results of the nodes that are done, by name, each decoded as a `kind`.
 
     Raises:
         ValueError: A result is no `kind`; the message names the node.
     """
-    results: dict[str, Payload] = {}
+    results: dict[str, Asked] = {}
     for name, outcome in outcomes.items():
         if outcome.state == nodes.NODE_STATE_DONE:
             try:
-                results[name] = codec.decode(outcome.result, kind)
+                results[name] = decoded(codec, outcome.result, kind)
             except ValueError as error:
                 message = f"the result of node {name!r} cannot be read: {error}"
                 raise ValueError(message) from error

@@ -1,12 +1,13 @@
 """Messages become values: pure functions, one per message."""
 
 import datetime as dt
-from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
+from typing_extensions import TypeForm
 
-from progressor.sdk.codecs import Codec, Payload
+from progressor.sdk.codecs import Codec
 from progressor.sdk.constraints import constraints_from_wire, spent_from_wire
+from progressor.sdk.kinds import ANYTHING, Asked, decoded
 from progressor.sdk.values import (
     Accepted,
     Answer,
@@ -33,12 +34,21 @@ from progressor.v1 import types_pb2 as types
 
 
 def read_answer(
-    message: pb.StartResponse | pb.CallResponse | pb.RepairResponse, codec: Codec, kind: Payload
-) -> Answer:
-    """Return the answer, its response decoded as a `kind`."""
+    message: pb.StartResponse | pb.CallResponse | pb.RepairResponse,
+    codec: Codec,
+    kind: TypeForm[Asked],
+    *,
+    accept_only: bool,
+) -> Answer[Asked]:
+    """Return the answer, its response decoded as a `kind`; with `accept_only` there is none.
+
+    Raises:
+        ValueError: The response is no `kind`.
+    """
+    data = message.response
     return Answer(
         task_id=message.task_id,
-        response=codec.decode(message.response, kind),
+        response=(codec.decode(data, kind) if accept_only else decoded(codec, data, kind)),
         deduplicated=message.deduplicated,
     )
 
@@ -48,16 +58,22 @@ def read_accepted(message: pb.NotifyResponse | pb.PutResponse) -> Accepted:
     return Accepted(task_id=message.task_id, deduplicated=message.deduplicated)
 
 
-def read_task_answer(message: pb.AwaitTaskResponse, codec: Codec, kind: Payload) -> TaskAnswer:
-    """Return how the task ended, its response decoded as a `kind`."""
+def read_task_answer(
+    message: pb.AwaitTaskResponse, codec: Codec, kind: TypeForm[Asked]
+) -> TaskAnswer[Asked]:
+    """Return how the task ended, its response decoded as a `kind`.
+
+    Raises:
+        ValueError: The response is no `kind`.
+    """
     return TaskAnswer(
         task_id=message.task_id,
         type=TaskType.from_number(message.type),
-        response=codec.decode(message.response, kind),
+        response=decoded(codec, message.response, kind),
     )
 
 
-def read_snapshot(message: pb.GetResponse, codec: Codec, kind: Payload) -> Snapshot:
+def read_snapshot(message: pb.GetResponse, codec: Codec, kind: TypeForm[Asked]) -> Snapshot[Asked]:
     """Return the process with all that Get says of it, its state decoded as a `kind`."""
     return Snapshot(
         process=read_process(message.process, codec, kind),
@@ -70,8 +86,10 @@ def read_snapshot(message: pb.GetResponse, codec: Codec, kind: Payload) -> Snaps
     )
 
 
-def read_process(message: types.Process, codec: Codec, kind: Payload = Any) -> Process:
-    """Return a process, its state decoded as a `kind`."""
+def read_process(
+    message: types.Process, codec: Codec, kind: TypeForm[Asked] = ANYTHING
+) -> Process[Asked]:
+    """Return a process, its state decoded as a `kind`, None if it has none yet."""
     return Process(
         namespace=message.namespace,
         process_id=message.process_id,

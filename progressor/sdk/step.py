@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 import grpc
+from typing_extensions import TypeForm
 
 from progressor.sdk.codecs import Codec, Payload
 from progressor.sdk.constraints import Constraints
 from progressor.sdk.graph import Graph, nodes_to_wire
 from progressor.sdk.job_calls import Deadline, due_to_wire
 from progressor.sdk.jobs import NodeOutcome, read_outcome, results_of
+from progressor.sdk.kinds import Asked, decoded
 from progressor.sdk.requests import timer_to_wire
 from progressor.sdk.results import read_event
 from progressor.sdk.values import Event, HistoryRange, NewTimer, ProcessStatus, TaskType
@@ -138,15 +140,17 @@ class Step(Generic[State]):
             self._args = self.args_as(Any)
         return self._args
 
-    def args_as(self, kind: Payload) -> Payload:
+    def args_as(self, kind: TypeForm[Asked]) -> Asked:
         """Return the args, checked to be a `kind`, as in ``order = step.args_as(Order)``.
+
+        Where they may be left out, ask for ``Order | None``.
 
         Raises:
             Reject: They are not, and it is a caller's doing: INVALID_ARGUMENT, nothing breaks.
-            ValueError: They are not, and no caller is there to be told.
+            ValueError: They are not, and the task has no caller.
         """
         try:
-            return self._codec.decode(self._request.task.args, kind)
+            return decoded(self._codec, self._request.task.args, kind)
         except ValueError as error:
             if self.type in _WITHOUT_CALLER:
                 raise
@@ -207,7 +211,7 @@ class Step(Generic[State]):
         """The results of those of `nodes` that are done, by name. See `results_as`."""
         return self.results_as(Any)
 
-    def results_as(self, kind: Payload) -> dict[str, Payload]:
+    def results_as(self, kind: TypeForm[Asked]) -> dict[str, Asked]:
         """Return `results`, each checked to be a `kind`, as in ``step.results_as(int).values()``.
 
         Raises:

@@ -6,11 +6,12 @@ Instants are aware datetimes in UTC. Payloads (state, response, event ...) are d
 import dataclasses
 import datetime as dt
 from collections.abc import Mapping
-from typing import Self
+from typing import Generic, Self
 
 from progressor.sdk.codecs import Payload
 from progressor.sdk.constraints import Constraints, Order, TimeSpent
 from progressor.sdk.gates import GateHolder
+from progressor.sdk.kinds import Asked
 from progressor.sdk.wire import Seconds, WireEnum
 
 
@@ -177,8 +178,8 @@ class Wait:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """A process without its history.
+class Process(Generic[Asked]):
+    """A process without its history; its type parameter is that of its ``state``.
 
     Where List made it, ``state`` and ``result`` are None, and ``first_wait`` is what its first
     task waits for that has not ended; None: all have, or it was not made by List.
@@ -188,7 +189,7 @@ class Process:
     process_id: str
     status: ProcessStatus
     detail: str
-    state: Payload
+    state: Asked | None
     metadata: Mapping[str, Payload]
     corrupted_by: int | None
     previous_status: ProcessStatus
@@ -270,7 +271,7 @@ class JobRole:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Generic[Asked]):
     """A process with its history, its timer and what its unfinished tasks wait for.
 
     ``explanation`` says what the process waits for that none of its tasks tells: a repair, or
@@ -278,7 +279,7 @@ class Snapshot:
     with it. ``job_role``: its part in jobs; None: it has none.
     """
 
-    process: Process
+    process: Process[Asked]
     history: tuple[Event, ...]
     timer: Timer | None
     waits: tuple[Wait, ...]
@@ -288,14 +289,15 @@ class Snapshot:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The processor's answer; ``response`` is None with `accept_only`.
+class Answer(Generic[Asked]):
+    """The processor's answer; ``response`` is of the type that was asked for.
 
-    ``deduplicated``: an earlier request with the same idempotency key did the work.
+    With `accept_only` it is None, whatever that type. ``deduplicated``: an earlier request with the
+    same idempotency key did the work.
     """
 
     task_id: int
-    response: Payload
+    response: Asked
     deduplicated: bool
 
 
@@ -315,12 +317,12 @@ class SimpleRepaired:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TaskAnswer:
+class TaskAnswer(Generic[Asked]):
     """How an awaited task ended."""
 
     task_id: int
     type: TaskType
-    response: Payload
+    response: Asked
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

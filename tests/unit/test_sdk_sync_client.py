@@ -3,12 +3,13 @@
 import asyncio
 import inspect
 import threading
+from typing import Any
 
 import grpc
 import pytest
 
 from progressor import errors
-from progressor.sdk import Client, EngineUnavailableError, SyncClient
+from progressor.sdk import Answer, Client, EngineUnavailableError, SyncClient
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
 from tests.unit.test_sdk_engine import HANG, refusal, scripted_engine
@@ -20,7 +21,9 @@ async def test_a_call_blocks_until_it_is_answered() -> None:
     answer = pb.CallResponse(task_id=1, response=b"[1]")
     async with scripted_engine(answer) as engine:
         with SyncClient(engine.address, namespace="orders") as client:
-            answered = await asyncio.to_thread(client.call, "p", 2, context={"user": "ann"})
+            answered: Answer[Any] = await asyncio.to_thread(
+                client.call, "p", 2, context={"user": "ann"}
+            )
 
     assert engine.requests[0].namespace == "orders"
     assert (engine.requests[0].args, answered.response) == (b"2", [1])

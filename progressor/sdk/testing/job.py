@@ -4,10 +4,13 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from typing_extensions import TypeForm
+
 from progressor.sdk.codecs import JSON, Codec, Payload
 from progressor.sdk.graph import Graph, NewNode, graph_from_wire, nodes_to_wire
 from progressor.sdk.job_calls import Deadline, due_to_wire
 from progressor.sdk.jobs import JobState, NodeCounts, NodeOutcome, NodeState
+from progressor.sdk.kinds import ANYTHING, Asked, decoded
 from progressor.sdk.namespaces import NamespaceConfig
 from progressor.sdk.processor import Processor
 from progressor.sdk.testing.carried_job import CarriedJob
@@ -132,9 +135,19 @@ class JobRehearsal:
 
     @property
     def result(self) -> Payload:
-        """What a leader of one's own has completed with."""
+        """What a leader of one's own has completed with; None: nothing, or the engine leads."""
+        return self.result_as(ANYTHING)
+
+    def result_as(self, kind: TypeForm[Asked]) -> Asked:
+        """Return `result`, checked to be a `kind`.
+
+        Raises:
+            ValueError: It is not, or there is none, and `kind` does not admit None.
+        """
         leader = self._job.leader
-        return None if leader is None else leader.result
+        if leader is None:
+            return decoded(self._job.codec, b"", kind)
+        return leader.result_as(kind)
 
     @property
     def retry_count(self) -> int:
@@ -188,9 +201,13 @@ class JobRehearsal:
         """
         return graph_from_wire([self._job.standing[name].spec], self._job.codec)[name]
 
-    def args(self, name: str, kind: Payload = Any) -> Payload:
-        """Return the args of a node, as a `kind`."""
-        return self._job.codec.decode(self._job.standing[name].spec.args, kind)
+    def args(self, name: str, kind: TypeForm[Asked] = ANYTHING) -> Asked:
+        """Return the args of a node, as a `kind`.
+
+        Raises:
+            ValueError: They are not.
+        """
+        return decoded(self._job.codec, self._job.standing[name].spec.args, kind)
 
     def inputs(self, name: str) -> tuple[NodeOutcome, ...]:
         """Return what a node is told of those that it comes after; nothing where it did not ask."""

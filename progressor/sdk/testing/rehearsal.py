@@ -3,11 +3,14 @@
 import dataclasses
 import datetime as dt
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic
+from typing import Generic
+
+from typing_extensions import TypeForm
 
 from progressor import errors
 from progressor.sdk.codecs import Payload
 from progressor.sdk.jobs import NodeOutcome
+from progressor.sdk.kinds import ANYTHING, Asked, decoded
 from progressor.sdk.namespaces import NamespaceConfig
 from progressor.sdk.processor import Processor
 from progressor.sdk.requests import metadata_to_wire
@@ -126,12 +129,28 @@ class Rehearsal(Generic[State]):
     @property
     def result(self) -> Payload:
         """What the process was completed with; None: nothing, or it was not."""
-        return self._codec.decode(self._carried.result)
+        return self.result_as(ANYTHING)
+
+    def result_as(self, kind: TypeForm[Asked]) -> Asked:
+        """Return `result`, checked to be a `kind`, as in ``order.result_as(Receipt).total``.
+
+        Raises:
+            ValueError: It is not, or there is none, and `kind` does not admit None.
+        """
+        return decoded(self._codec, self._carried.result, kind)
 
     @property
     def events(self) -> list[Payload]:
         """What was emitted, the oldest first."""
-        return [self._codec.decode(it.payload) for it in self._carried.history]
+        return self.events_as(ANYTHING)
+
+    def events_as(self, kind: TypeForm[Asked]) -> list[Asked]:
+        """Return `events`, each checked to be a `kind`.
+
+        Raises:
+            ValueError: One is not.
+        """
+        return [decoded(self._codec, it.payload, kind) for it in self._carried.history]
 
     @property
     def history(self) -> tuple[Event, ...]:
@@ -178,8 +197,8 @@ class Rehearsal(Generic[State]):
         context: Mapping[str, str] | None = None,
         metadata: Mapping[str, Payload] | None = None,
         nodes: Iterable[NodeOutcome] = (),
-        response_type: Payload = Any,
-    ) -> Answer:
+        response_type: TypeForm[Asked] = ANYTHING,
+    ) -> Answer[Asked]:
         """Create the process by its first step; `nodes` are what a node of a job asked for.
 
         Raises:
@@ -206,8 +225,8 @@ class Rehearsal(Generic[State]):
         args: Payload = None,
         *,
         context: Mapping[str, str] | None = None,
-        response_type: Payload = Any,
-    ) -> Answer:
+        response_type: TypeForm[Asked] = ANYTHING,
+    ) -> Answer[Asked]:
         """Have a call handled, and return the answer.
 
         Raises:
@@ -235,8 +254,8 @@ class Rehearsal(Generic[State]):
         args: Payload = None,
         *,
         context: Mapping[str, str] | None = None,
-        response_type: Payload = Any,
-    ) -> Answer:
+        response_type: TypeForm[Asked] = ANYTHING,
+    ) -> Answer[Asked]:
         """Have a repair handled, and return the answer.
 
         With no action of its own, the timer that broke the process is due now.
@@ -385,7 +404,7 @@ class Rehearsal(Generic[State]):
         )
         return await self._carried.carry_out(task)
 
-    def _told(self, ended: Ended, response_type: Payload) -> Answer:
+    def _told(self, ended: Ended, response_type: TypeForm[Asked]) -> Answer[Asked]:
         """Return the answer that a caller gets, or raise the error."""
         task, error, reject = ended.task, ended.error, ended.reject
         if reject is not None:
@@ -396,7 +415,7 @@ class Rehearsal(Generic[State]):
                 metadata=dict(reject.metadata),
             )
         if error is None:
-            response = self._codec.decode(ended.response, response_type)
+            response = decoded(self._codec, ended.response, response_type)
             return Answer(task_id=task.task_id, response=response, deduplicated=False)
         if task.type is TaskType.REPAIR:
             raise errors.RepairFailedError(self._process_id, error.message, task.task_id)

@@ -1,0 +1,50 @@
+"""What a payload is to be decoded to: the type that a user asks for, and gets back."""
+
+import types
+import typing
+from typing import Any
+
+from typing_extensions import TypeForm, TypeVar
+
+from progressor.sdk.codecs import Codec
+
+Asked = TypeVar("Asked", default=Any)
+"""The type that was asked for; where none was, what the codec makes of the payload by itself."""
+
+ANYTHING: TypeForm[Any] = Any
+"""No type is asked for."""
+
+_NONES = (Any, object, None, type(None))
+
+
+def decoded(codec: Codec, data: bytes, kind: TypeForm[Asked]) -> Asked:
+    """Return `data` as a `kind`.
+
+    Raises:
+        ValueError: It is not, or it is empty, and `kind` does not admit None.
+    """
+    value: Asked = codec.decode(data, kind)
+    if value is None and not admits_none(kind):
+        message = f"expected `{name_of(kind)}`, got an empty payload"
+        raise ValueError(message)
+    return value
+
+
+def admits_none(kind: object) -> bool:
+    """Return whether None is a `kind`, as it is an ``int | None``, and whatever is not said."""
+    if kind in _NONES:
+        return True
+    origin = typing.get_origin(kind)
+    if origin is typing.Annotated:
+        return admits_none(typing.get_args(kind)[0])
+    if origin is typing.Literal:
+        return None in typing.get_args(kind)
+    if origin in {typing.Union, types.UnionType}:
+        return any(map(admits_none, typing.get_args(kind)))
+    named = getattr(kind, "__value__", getattr(kind, "__supertype__", kind))
+    return named is not kind and admits_none(named)
+
+
+def name_of(kind: object) -> str:
+    """Return the name of a type as a user writes it."""
+    return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
