@@ -98,6 +98,7 @@ BEGIN
                 WHEN p.status = 'finished' THEN 'process_finished'
                 WHEN i.task_type = 'repair' AND p.status <> 'error' THEN 'process_is_running'
                 WHEN i.task_type <> 'repair' AND p.status = 'error' THEN 'process_failed'
+                WHEN p_history_after[i.item] > p.last_event_id THEN 'event_not_found'
                 ELSE 'accepted'
             END,
             CASE WHEN i.item = i.head THEN (

@@ -38,6 +38,8 @@ BEGIN
                 FROM processes p
                 WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
             ), ''))
+            WHEN 'EVENT_NOT_FOUND'
+                THEN 'its history ends before the event that the history range starts after'
             WHEN 'GATE_NOT_FOUND' THEN concat('gate ''', p_gate, ''' does not exist')
             WHEN 'IDEMPOTENCY_KEY_REUSED' THEN 'its idempotency key belongs to a different request'
             WHEN 'NAMESPACE_NOT_FOUND' THEN concat(

@@ -259,6 +259,8 @@ def _start_of(
 ) -> StartTarget:
     template = _template_of(message.process_id_template, "process_id_template", key, violations)
     check_payload(message.args, "args", payload_bytes_max, violations)
+    if message.history_range.after > 0:
+        violations.add("history_range.after", "must be 0: a new process has no events")
     return StartTarget(
         template=template,
         args=message.args,

@@ -11,7 +11,8 @@ repair          not found           is running          is running          acce
 A finished process refuses all of them (start: already exists; the others: finished). What is
 accepted runs at once if the process is free and a worker is reserved, waits for a worker if only
 the process is free, and waits behind the task before it otherwise. An idempotency key that is
-known already is looked at first: the same request joins the earlier task, another is refused.
+known already is looked at first: the same request joins the earlier task, another is refused. What
+would be accepted is refused if its history range starts after an event that does not exist.
 
 `decide` is this table; ``priv/functions/admit_*.sql`` do the same under the process's lock, and a
 test holds the two together.
@@ -48,6 +49,7 @@ class Verdict(enum.StrEnum):
     PROCESS_FAILED = "process_failed"
     PROCESS_IS_RUNNING = "process_is_running"
     PROCESS_FINISHED = "process_finished"
+    EVENT_NOT_FOUND = "event_not_found"
     GATE_NOT_FOUND = "gate_not_found"
     GONE = "gone"
 
@@ -141,8 +143,23 @@ class Admission:
     gate: str | None = None
 
 
-def decide(task_type: TaskType, status: ProcessStatus | None) -> Verdict:
-    """Return what a request without a known idempotency key meets; None: no such process."""
+def decide(
+    task_type: TaskType, status: ProcessStatus | None, *, after: int = 0, last_event_id: int = 0
+) -> Verdict:
+    """Return what a request without a known idempotency key meets.
+
+    Args:
+        task_type: What the request asks for: init, call, notify or repair.
+        status: Of the process; None: it does not exist.
+        after: The event that its history range starts after; 0: the first, or the last.
+        last_event_id: Of the process.
+    """
+    verdict = _meet(task_type, status)
+    beyond = verdict is Verdict.ACCEPTED and after > last_event_id
+    return Verdict.EVENT_NOT_FOUND if beyond else verdict
+
+
+def _meet(task_type: TaskType, status: ProcessStatus | None) -> Verdict:
     if task_type is TaskType.INIT:
         return Verdict.ACCEPTED if status is None else Verdict.PROCESS_ALREADY_EXISTS
     if status is None:

@@ -95,7 +95,9 @@ class StartRequest(_message.Message):
 
     @_builtins.property
     def history_range(self) -> _types_pb2.HistoryRange:
-        """How much history the processor gets. Absent: the namespace's choice."""
+        """How much history the processor gets. Absent: the namespace's choice. A new process has no
+        events, so `after` must be 0 here; in the other requests it must exist (EVENT_NOT_FOUND).
+        """
 
     @_builtins.property
     def metadata(self) -> _struct_pb2.Struct:

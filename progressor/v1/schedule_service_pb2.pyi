@@ -265,7 +265,9 @@ class ScheduledStart(_message.Message):
     @_builtins.property
     def metadata(self) -> _struct_pb2.Struct: ...
     @_builtins.property
-    def history_range(self) -> _types_pb2.HistoryRange: ...
+    def history_range(self) -> _types_pb2.HistoryRange:
+        """Its `after` must be 0: a new process has no events."""
+
     @_builtins.property
     def constraints(self) -> _types_pb2.Constraints: ...
     def __init__(

@@ -272,8 +272,9 @@ class HistoryRange(_message.Message):
     DIRECTION_FIELD_NUMBER: _builtins.int
     after: _builtins.int
     """Leave out everything up to and including this event id, in the chosen direction.
-    0: from the first (forward) or from the last (backward). An id that does not exist
-    is EVENT_NOT_FOUND.
+    0: from the first (forward) or from the last (backward). Get, Call, Notify and Repair are
+    refused with EVENT_NOT_FOUND if the process has no event of this id when they are admitted, and
+    Start for any id but 0. For a timer, which runs later, such a range holds no events.
     """
     limit: _builtins.int
     """At most so many events, 1 .. 100,000. Absent: no limit of its own. 0 is a range with no events."""

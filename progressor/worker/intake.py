@@ -18,7 +18,7 @@ from progressor.domain.admission import Admission, Import, Request, Verdict
 from progressor.domain.answer import PROCESS_FAILED, Answer, Receipt, response_of
 from progressor.domain.namespace import Namespace
 from progressor.domain.process import ProcessKey
-from progressor.domain.task import TaskError, TaskResult
+from progressor.domain.task import TaskError, TaskResult, TaskType
 from progressor.storage.admissions import Admissions, Entry
 from progressor.storage.cancelled import Cancelled
 from progressor.storage.processes import CancelledByRequest, Put, SimpleRepair
@@ -238,6 +238,9 @@ class Intake:
         return found.task_id
 
     def _submit(self, request: Request, namespace: Namespace) -> _Ticket:
+        if request.task_type is TaskType.INIT and _after(request) > 0:
+            # A process that is yet to be created has no events.
+            raise errors.EventNotFoundError(request.key.process_id, _after(request))
         loop = asyncio.get_running_loop()
         ticket = _Ticket(
             request=request,
@@ -293,8 +296,11 @@ class Intake:
             except errors.ProgressorError as refused:
                 _fail(ticket, refused)
         else:
-            key, idempotency_key = ticket.request.key, ticket.request.idempotency_key
-            _fail(ticket, _refusal(key, idempotency_key, admission))
+            request = ticket.request
+            refusal = _refusal(
+                request.key, request.idempotency_key, admission, after=_after(request)
+            )
+            _fail(ticket, refusal)
 
     def _await_result(self, ticket: _Ticket, namespace: Namespace, admission: Admission) -> None:
         assert admission.task_id is not None, "an admitted request has a task"
@@ -367,8 +373,12 @@ def _fail(ticket: _Ticket, error: BaseException) -> None:
             future.exception()
 
 
+def _after(request: Request) -> int:
+    return 0 if request.history_range is None else request.history_range.after
+
+
 def _refusal(  # noqa: C901, PLR0911  one line per verdict
-    key: ProcessKey, idempotency_key: str | None, admission: Admission
+    key: ProcessKey, idempotency_key: str | None, admission: Admission, *, after: int = 0
 ) -> errors.RequestError:
     match admission.verdict:
         case Verdict.KEY_REUSED:
@@ -389,6 +399,8 @@ def _refusal(  # noqa: C901, PLR0911  one line per verdict
             return errors.ProcessIsRunningError(key.process_id)
         case Verdict.PROCESS_FINISHED:
             return errors.ProcessFinishedError(key.process_id)
+        case Verdict.EVENT_NOT_FOUND:
+            return errors.EventNotFoundError(key.process_id, after)
         case Verdict.GATE_NOT_FOUND:
             return errors.GateNotFoundError(key.namespace, admission.gate or "")
         case Verdict.ACCEPTED | Verdict.DUPLICATE | Verdict.GONE:

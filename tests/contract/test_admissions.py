@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from progressor.domain.admission import Verdict, decide
+from progressor.domain.constraint import Constraints
 from progressor.domain.event import Direction, HistoryRange
 from progressor.domain.intent import Complete, Rejected, RemoveProcess
 from progressor.domain.process import ProcessKey, ProcessStatus
@@ -46,6 +47,43 @@ class TestEveryCellOfTheTable:
         admission = await desk.admit(a_request(key, task_type))
 
         assert admission.verdict is decide(task_type, status)
+
+    @pytest.mark.parametrize("status", STATES)
+    @pytest.mark.parametrize("task_type", [TaskType.CALL, TaskType.NOTIFY, TaskType.REPAIR])
+    @pytest.mark.parametrize("constraints", [None, Constraints(gates={"g": 1})])
+    async def test_is_decided_by_its_range_as_well(
+        self,
+        desk: Desk,
+        task_type: TaskType,
+        status: ProcessStatus | None,
+        constraints: Constraints | None,
+    ) -> None:
+        if task_type is TaskType.REPAIR:
+            constraints = None
+        for after in (0, 1):
+            key = await process_in(desk, status)
+            beyond = HistoryRange(after=after)
+
+            admission = await desk.admit(
+                a_request(key, task_type, history_range=beyond, constraints=constraints)
+            )
+
+            assert admission.verdict is decide(task_type, status, after=after)
+
+    async def test_joins_the_earlier_task_before_its_range_is_looked_at(self, desk: Desk) -> None:
+        key = fresh_key()
+        await desk.started(key, success(events=2))
+        asked = a_request(key, idempotency_key="k", history_range=HistoryRange(after=2))
+        admitted = await desk.admit(asked)
+
+        repeated = await desk.admit(asked)
+        beyond = await desk.admit(
+            a_request(key, idempotency_key="k", history_range=HistoryRange(after=3))
+        )
+
+        assert admitted.verdict is Verdict.ACCEPTED
+        assert (repeated.verdict, repeated.task_id) == (Verdict.DUPLICATE, admitted.task_id)
+        assert beyond.verdict is Verdict.KEY_REUSED
 
     @pytest.mark.parametrize("status", STATES)
     @pytest.mark.parametrize("task_type", REQUESTS)
@@ -89,9 +127,11 @@ class TestAnAcceptedRequest:
     async def test_runs_at_once_where_a_worker_is_reserved(
         self, desk: Desk, clock: ManualClock, task_type: TaskType
     ) -> None:
-        key = await process_in(desk, None if task_type is TaskType.INIT else ProcessStatus.RUNNING)
+        key = fresh_key()
+        if task_type is not TaskType.INIT:
+            await desk.started(key, success(events=3))
         if task_type is TaskType.REPAIR:
-            key = await process_in(desk, ProcessStatus.ERROR)
+            await desk.settled(await desk.run_task(a_request(key)), BROKEN)
         asked = a_request(
             key,
             task_type,

@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from progressor.domain.constraint import Constraints
+from progressor.domain.event import HistoryRange
 from progressor.domain.intent import Complete, Outcome
 from progressor.domain.job import NodeSpec
 from progressor.domain.process import process_key
@@ -109,6 +110,26 @@ async def test_what_cannot_be_started_is_refused_and_told(
             f"{there} was not started: a process of this id exists already",
         ),
     ]
+
+
+async def test_a_call_whose_range_starts_beyond_the_history_is_refused(
+    timetable: ScheduleDesk, desk: Desk, clock: ManualClock
+) -> None:
+    key = fresh_key()
+    await desk.started(key)
+    beyond = HistoryRange(after=1)
+    target = CallTarget(task_type=TaskType.CALL, process_id=key.process_id, history_range=beyond)
+    schedule = await timetable.create(a_spec(target))
+    clock.advance(MINUTE)
+
+    assert await timetable.fire_due() == ["refused"]
+
+    [firing] = await timetable.last(schedule)
+    assert firing.error == refusal(
+        "EVENT_NOT_FOUND",
+        f"process '{key.process_id}' was not called: its history ends before the event that the "
+        "history range starts after",
+    )
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,24 @@ class TestUnknown:
         assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "EVENT_NOT_FOUND")
         assert status.metadata["event_id"] == "2"
 
+    @pytest.mark.parametrize("direction", [0, DIRECTION_BACKWARD])
+    @pytest.mark.parametrize("rpc", ["Start", "Call", "Notify", "Repair"])
+    async def test_event_is_not_found_by_a_request_with_a_range(
+        self, stage: Stage, channel: grpc.aio.Channel, rpc: str, direction: Any
+    ) -> None:
+        if rpc == "Repair":
+            await stage.broken("p")
+        elif rpc != "Start":
+            await stage.client.start("p")
+        asked = len(stage.processor.requests)
+
+        beyond = HistoryRange(after=9, limit=0, direction=direction)
+        status = await refused(channel, rpc, message(stage, rpc, history_range=beyond))
+
+        assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "EVENT_NOT_FOUND")
+        assert (status.process_id, status.metadata["event_id"]) == ("p", "9")
+        assert len(stage.processor.requests) == asked
+
     async def test_task_is_not_found(self, stage: Stage, channel: grpc.aio.Channel) -> None:
         await stage.client.start("p")
 

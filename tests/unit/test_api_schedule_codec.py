@@ -137,7 +137,7 @@ TARGETS: tuple[Target, ...] = (
         args=b"args",
         caller_context={"a": "b"},
         metadata={"kind": "night"},
-        history_range=HistoryRange(after=2, limit=3, direction=Direction.BACKWARD),
+        history_range=HistoryRange(after=0, limit=3, direction=Direction.BACKWARD),
         constraints=Constraints(gates={"db": 1}),
     ),
     CallTarget(
@@ -308,6 +308,10 @@ def test_a_firing_that_started_nothing_says_nothing_of_it() -> None:
         (
             {"start": pb.ScheduledStart(constraints=types.Constraints(run_at=timestamp(NOON)))},
             ["spec.start.constraints.run_at: is not for schedules, which have their own instants"],
+        ),
+        (
+            {"start": pb.ScheduledStart(history_range=types.HistoryRange(after=1))},
+            ["spec.start.history_range.after: must be 0: a new process has no events"],
         ),
         (
             {"start": pb.ScheduledStart(history_range=types.HistoryRange(limit=-1))},

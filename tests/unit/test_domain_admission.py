@@ -50,6 +50,16 @@ def test_a_request_meets_what_the_table_says(
     assert decide(*met) is verdict
 
 
+@pytest.mark.parametrize(("met", "verdict"), TABLE.items())
+def test_a_range_is_looked_at_only_where_the_request_would_be_accepted(
+    met: tuple[TaskType, ProcessStatus | None], verdict: Verdict
+) -> None:
+    beyond = Verdict.EVENT_NOT_FOUND if verdict is Verdict.ACCEPTED else verdict
+
+    assert decide(*met, after=3, last_event_id=3) is verdict
+    assert decide(*met, after=4, last_event_id=3) is beyond
+
+
 def test_equal_requests_have_equal_fingerprints_of_16_bytes() -> None:
     first, second = make_request().fingerprint(), make_request().fingerprint()
 
