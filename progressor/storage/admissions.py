@@ -42,7 +42,7 @@ from progressor.storage.group_commit import (
 )
 from progressor.storage.locks import find_locked
 from progressor.storage.parts import options_text, part_of
-from progressor.storage.pools import Connection, Pool
+from progressor.storage.pools import Connection, Pool, before_sending
 from progressor.storage.promoted import PATIENCE, OnPromoted, ignore, promoted
 
 
@@ -164,7 +164,9 @@ class Admissions:
         batch: Sequence[Entry],
         _again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Admission]:
-        found = await self._admit_starts.execute(connection, self._start_arguments(batch))
+        with before_sending():
+            arguments = self._start_arguments(batch)
+        found = await self._admit_starts.execute(connection, arguments)
         return self._started(batch, found)
 
     async def _write_jobs(
@@ -175,14 +177,13 @@ class Admissions:
     ) -> list[Admission]:
         requests = [entry.request for entry in batch]
         options = [request.job_options for request in requests]
-        found = await self._admit_jobs.execute(
-            connection,
-            [
+        with before_sending():
+            arguments = [
                 *self._start_arguments(batch),
                 TextColumn([request.led_by for request in requests]),
                 JsonColumn([each and options_text(each) for each in options]),
-            ],
-        )
+            ]
+        found = await self._admit_jobs.execute(connection, arguments)
         return self._started(batch, found)
 
     def _start_arguments(self, batch: Sequence[Entry]) -> list[Any]:
@@ -215,10 +216,9 @@ class Admissions:
         _again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Admission]:
         requests = [entry.request for entry in batch]
-        _tell_sent(batch)
-        found = await self._admit_requests.execute(
-            connection,
-            [
+        with before_sending():
+            _tell_sent(batch)
+            arguments = [
                 self._clock.pinned(),
                 self._replica_id(),
                 *_key_columns(requests),
@@ -226,8 +226,8 @@ class Admissions:
                 TextColumn([request.task_type for request in requests]),
                 *_request_columns(requests),
                 *_run_columns(batch),
-            ],
-        )
+            ]
+        found = await self._admit_requests.execute(connection, arguments)
         results: list[Admission | None] = [None] * len(batch)
         for row in found:
             entry = batch[row[0] - 1]
@@ -253,10 +253,9 @@ class Admissions:
             return _complete(results)
         entries = [batch[place] for place in places]
         requests = [entry.request for entry in entries]
-        _tell_sent(entries)
-        found = await self._admit_gated_starts.execute(
-            connection,
-            [
+        with before_sending():
+            _tell_sent(entries)
+            arguments = [
                 self._clock.pinned(),
                 self._replica_id(),
                 self._patience,
@@ -265,8 +264,8 @@ class Admissions:
                 JsonbColumn([rows.json_text(request.metadata) for request in requests]),
                 BoolColumn([request.waits for request in requests]),
                 _constraints_column(requests),
-            ],
-        )
+            ]
+        found = await self._admit_gated_starts.execute(connection, arguments)
         for row in found:
             if not row[0]:
                 self._on_promoted(promoted(row[12]))
@@ -287,10 +286,9 @@ class Admissions:
             return _complete(results)
         entries = [batch[place] for place in places]
         requests = [entry.request for entry in entries]
-        _tell_sent(entries)
-        found = await self._admit_gated_requests.execute(
-            connection,
-            [
+        with before_sending():
+            _tell_sent(entries)
+            arguments = [
                 self._clock.pinned(),
                 self._replica_id(),
                 self._patience,
@@ -300,8 +298,8 @@ class Admissions:
                 *_request_columns(requests),
                 BoolColumn([request.waits for request in requests]),
                 _constraints_column(requests),
-            ],
-        )
+            ]
+        found = await self._admit_gated_requests.execute(connection, arguments)
         for row in found:
             if not row[0]:
                 self._on_promoted(promoted(row[18]))
@@ -324,18 +322,19 @@ class Admissions:
         """Refuse the requests that name a gate which is not there, and give it no capacity."""
         results: list[Admission | None] = [None] * len(batch)
         requests = [entry.request for entry in batch]
-        if any(
-            None in request.constraints.gates.values()
-            for request in requests
-            if request.constraints is not None
-        ):
-            found = await self._find_missing_gates.execute(
-                connection,
-                [
+        with before_sending():
+            is_any_required = any(
+                None in request.constraints.gates.values()
+                for request in requests
+                if request.constraints is not None
+            )
+        if is_any_required:
+            with before_sending():
+                arguments = [
                     TextColumn([request.key.namespace for request in requests]),
                     _constraints_column(requests),
-                ],
-            )
+                ]
+            found = await self._find_missing_gates.execute(connection, arguments)
             for item, gate in found:
                 results[item - 1] = Admission(verdict=Verdict.GATE_NOT_FOUND, gate=gate)
         return results

@@ -40,7 +40,7 @@ from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 
 from progressor.storage.arrays import Column, instant
-from progressor.storage.pools import CANCEL_SECONDS, Connection
+from progressor.storage.pools import CANCEL_SECONDS, Connection, before_sending
 
 LOOK_SECONDS = 0.25
 """How often to look after statements under way, whether or not anything was heard."""
@@ -88,9 +88,10 @@ class Direct:
 
         Raises:
             psycopg.Error: As a cursor would.
-            struct.error: No column can hold a value; nothing was sent.
+            StorageRefusedError: No column can hold a value; nothing was sent.
         """
-        parameters = [_encoded(argument) for argument in arguments]
+        with before_sending():
+            parameters = [_encoded(argument) for argument in arguments]
         pipeline = _Pipeline.of(connection)
         result = None
         if self._prepares:

@@ -10,8 +10,8 @@ What holds:
 - Items of one process share a lane and are written in the order in which they came. Whether two of
   them may be in one batch, the kind of write says; see `rival`. No two batches in flight have a
   process in common, so that it makes no difference which of them has to be written again.
-- Every item gets its own result. An item that PostgreSQL refuses fails alone: a batch that fails as
-  a whole is split until the culprit stands alone.
+- Every item gets its own result. An item that PostgreSQL refuses, or that cannot even be sent,
+  fails alone: a batch that fails as a whole is split until the culprit stands alone.
 - An item whose process another transaction holds locked for long waits beside the line, with all
   that comes after it for that process; the others of its batch are written without it.
 - A batch whose fate is unknown (the connection broke) is given up or insisted on, as the kind of
@@ -26,7 +26,6 @@ import datetime as dt
 import enum
 import itertools
 import logging
-import struct
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Generic
@@ -36,7 +35,7 @@ from progressor.domain.process import ProcessKey
 from progressor.storage.backoff import steady
 from progressor.storage.lane import Entry, Flight, Item, Lane, Result
 from progressor.storage.locks import FindLocked
-from progressor.storage.pools import Connection, Pool, connection_of, translated
+from progressor.storage.pools import Connection, Pool, before_sending, connection_of, translated
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +75,9 @@ Write = Callable[[Connection, Sequence[Item], bool], Awaitable[Sequence[Result]]
 
 The flag says that the batch was sent before and may have been done already. Without it, another
 batch may be written on the connection meanwhile.
+
+What it raises before it sends anything is a StorageRefusedError (`pools.before_sending`): it is one
+item's fault. Whatever else it raises that is not PostgreSQL's ends the group commit.
 """
 
 
@@ -189,17 +191,20 @@ class GroupCommit(Generic[Item, Result]):
         Raises:
             OverloadedError: As many items wait as may, or bytes; nothing was put in line. Only with
                 GIVE_UP: what is decided already is never refused.
+            StorageRefusedError: What the item is about, or its size, cannot be found out.
             StorageUnavailableError: The engine is stopping.
         """
         if self._closed:
             raise errors.StorageUnavailableError("the engine is stopping")
         if self._insistence is Insistence.GIVE_UP:
             self._refuse_too_many()
-        key = self._key(item)
-        lane = self._lanes[key.slot % len(self._lanes)]
         future = asyncio.get_running_loop().create_future()
-        rival = key if self._rival is None else self._rival(item)
-        lane.add(Entry(item, key, rival, future, self._size(item), since=self._now()))
+        with before_sending():
+            key = self._key(item)
+            lane = self._lanes[key.slot % len(self._lanes)]
+            rival = key if self._rival is None else self._rival(item)
+            size = self._size(item)
+        lane.add(Entry(item, key, rival, future, size, since=self._now()))
         return future
 
     def _refuse_too_many(self) -> None:
@@ -427,9 +432,6 @@ class GroupCommit(Generic[Item, Result]):
                 with translated():
                     async with asyncio.timeout(self._statement_timeout):
                         return await self._write(connection, items, again)
-            except (struct.error, UnicodeError, OverflowError) as error:
-                # No column can hold it, so that PostgreSQL did not even see it.
-                raise errors.StorageRefusedError(f"{type(error).__name__}: {error}") from error
             except errors.StorageLockedError:
                 raise
             except errors.StorageConflictError:
@@ -448,7 +450,8 @@ class GroupCommit(Generic[Item, Result]):
     ) -> list[Entry[Item, Result]]:
         """Write the halves of a batch that was refused as a whole; ends at the single culprit."""
         if len(batch) == 1:
-            _log.error("item refused", extra={"write": self.name, "why": str(error)})
+            facts = {"write": self.name, "why": str(error)}
+            _log.error("item refused", extra=facts, exc_info=error.__cause__)
             batch[0].done = True
             if not batch[0].future.done():
                 batch[0].future.set_exception(error)

@@ -17,7 +17,6 @@ What holds:
 import asyncio
 import collections
 import logging
-import struct
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
@@ -224,7 +223,8 @@ class GroupRead(Generic[Item, Result]):
             results = await self._read_within_time(connection, [item for item, _ in batch])
         except errors.StorageRefusedError as error:
             if len(batch) == 1:
-                _log.error("item refused", extra={"read": self.name, "why": str(error)})
+                facts = {"read": self.name, "why": str(error)}
+                _log.error("item refused", extra=facts, exc_info=error.__cause__)
                 _fail(batch, error)
                 return
             middle = len(batch) // 2
@@ -242,8 +242,10 @@ class GroupRead(Generic[Item, Result]):
             with translated():
                 async with asyncio.timeout(self._statement_timeout):
                     return await self._read(connection, items)
-        except (struct.error, UnicodeError, OverflowError) as error:
-            # No column can hold it, so that PostgreSQL did not even see it.
+        except errors.StorageError:
+            raise
+        except Exception as error:
+            # A value that no column can hold, or a row that cannot be understood: one item's.
             raise errors.StorageRefusedError(f"{type(error).__name__}: {error}") from error
 
     def _give_up(

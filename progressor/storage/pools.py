@@ -129,6 +129,22 @@ def translated() -> Iterator[None]:
         raise ours from error
 
 
+@contextlib.contextmanager
+def before_sending() -> Iterator[None]:
+    """Turn whatever is raised while a batch's columns are built into a refusal of the batch.
+
+    PostgreSQL has seen nothing of it. Which item is at fault, the batch is split to find out; the
+    others must not fail with it, and the group commit must not end.
+
+    Raises:
+        StorageRefusedError: The columns cannot be built.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise errors.StorageRefusedError(f"{type(error).__name__}: {error}") from error
+
+
 def _ours(error: psycopg.Error) -> errors.StorageError:
     why, state = _why(error), error.sqlstate or ""
     for theirs, ours in _BY_CLASS:

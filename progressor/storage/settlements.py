@@ -36,7 +36,7 @@ from progressor.storage.job_news import OnJobs, job_news, tell_no_job
 from progressor.storage.locks import find_locked
 from progressor.storage.parts import part_of
 from progressor.storage.payloads import Payloads
-from progressor.storage.pools import Connection, Pool
+from progressor.storage.pools import Connection, Pool, before_sending
 from progressor.storage.promoted import PATIENCE, OnPromoted, ignore, promoted
 from progressor.telemetry.metrics import Metrics
 
@@ -192,7 +192,9 @@ class Settlements:
         batch: Sequence[Entry],
         again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Outcome]:
-        found = await self._settle_tasks.execute(connection, self._arguments(batch))
+        with before_sending():
+            arguments = self._arguments(batch)
+        found = await self._settle_tasks.execute(connection, arguments)
         return await self._outcomes(connection, batch, found, again=again)
 
     async def _write_of_jobs(
@@ -201,7 +203,8 @@ class Settlements:
         batch: Sequence[Entry],
         again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Outcome]:
-        arguments = [*self._arguments(batch), *job_columns.columns(batch)]
+        with before_sending():
+            arguments = [*self._arguments(batch), *job_columns.columns(batch)]
         found = await self._settle_job_tasks.execute(connection, arguments)
         of_tasks: list[rows.Row] = []
         of_jobs: list[rows.Row] = []

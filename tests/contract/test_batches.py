@@ -1,6 +1,7 @@
 """Group commit on PostgreSQL: batches of every mix, poisoned items, order, and races laid out."""
 
 import asyncio
+import dataclasses
 import datetime as dt
 from collections import Counter
 from typing import Any
@@ -11,8 +12,9 @@ from psycopg.conninfo import make_conninfo
 
 from progressor import errors
 from progressor.domain.admission import Verdict
-from progressor.domain.intent import Complete, RemoveProcess, SetTimer, UnsetTimer
-from progressor.domain.process import ProcessKey, process_key
+from progressor.domain.constraint import Constraints
+from progressor.domain.intent import Complete, Failed, RemoveProcess, SetTimer, UnsetTimer
+from progressor.domain.process import Leadership, ProcessKey, process_key
 from progressor.domain.task import RunningTask, TaskType
 from progressor.settings.sections import Commit
 from progressor.storage import admissions
@@ -170,6 +172,108 @@ class TestAPoisonedItem:
         await admit_together(desk, a_request(poisoned))
 
         assert (await desk.start(fresh_key())).attempt == 1
+
+
+def _raise_on_sent() -> None:
+    raise AttributeError("nothing to tell")
+
+
+SPOILT: dict[str, dict[str, Any]] = {
+    "a payload that is not bytes": {"args": "text"},
+    "a context that is not JSON": {"caller_context": {"k": object()}},
+    "a history range of another type": {"history_range": "all"},
+}
+
+
+class TestAnItemWhoseColumnsCannotBeBuilt:
+    """Whatever is raised before a batch is sent is about one of its items."""
+
+    @pytest.mark.parametrize("gated", [False, True])
+    @pytest.mark.parametrize("task_type", [TaskType.INIT, TaskType.CALL])
+    @pytest.mark.parametrize("why", SPOILT)
+    async def test_is_refused_alone_as_a_request(
+        self, desk: Desk, task_type: TaskType, why: str, *, gated: bool
+    ) -> None:
+        keys = [fresh_key() for _ in range(9)]
+        if task_type is TaskType.CALL:
+            for key in keys:
+                await desk.started(key)
+        constraints = Constraints(gates={keys[0].process_id: 100}) if gated else None
+        asked = [a_request(key, task_type, constraints=constraints) for key in keys]
+        asked[4] = dataclasses.replace(asked[4], **SPOILT[why])
+
+        results = await admit_together(desk, *asked)
+        later = await admit_together(desk, a_request(fresh_key(), TaskType.INIT))
+
+        assert isinstance(results[4], errors.StorageRefusedError)
+        assert set(verdicts(results[:4] + results[5:] + later)) == {Verdict.ACCEPTED}
+
+    async def test_is_refused_alone_as_a_job(self, desk: Desk) -> None:
+        asked = [
+            a_request(fresh_key(), TaskType.INIT, led_by=Leadership.PROCESSOR) for _ in range(5)
+        ]
+        asked[2] = dataclasses.replace(asked[2], job_options=object())  # type: ignore[arg-type]
+
+        results = await admit_together(desk, *asked)
+
+        assert isinstance(results[2], errors.StorageRefusedError)
+        assert set(verdicts(results[:2] + results[3:])) == {Verdict.ACCEPTED}
+
+    async def test_is_refused_alone_where_the_callback_of_its_sending_fails(
+        self, desk: Desk
+    ) -> None:
+        keys = [fresh_key() for _ in range(3)]
+        entries = [
+            admissions.Entry(a_request(key, TaskType.INIT), True, EXPIRES_AFTER) for key in keys
+        ]
+        entries[1] = dataclasses.replace(entries[1], on_sent=_raise_on_sent)
+        futures = [desk.admissions.submit(entry) for entry in entries]
+        await asyncio.wait(futures)
+
+        assert [type(future.exception()) for future in futures] == [
+            type(None), errors.StorageRefusedError, type(None),
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize(
+        "spoilt",
+        [
+            success(response=["a list"]),  # type: ignore[arg-type]
+            success(metadata={"k": object()}),
+            success(SetTimer(after="soon")),  # type: ignore[arg-type]
+            success(SetTimer(after=NO_TIME, history_range=1)),  # type: ignore[arg-type]
+            Failed(code="x", reason="BUG", message="m", retryable=False),  # type: ignore[arg-type]
+        ],
+        ids=["response", "metadata", "timer", "history range", "code"],
+    )
+    async def test_is_refused_alone_as_a_settlement_and_can_still_be_broken(
+        self, desk: Desk, spoilt: Any
+    ) -> None:
+        tasks = [await desk.start(fresh_key()) for _ in range(9)]
+        futures = [
+            desk.settlements.submit(desk.entry(task, spoilt if number == 4 else success()))
+            for number, task in enumerate(tasks)
+        ]
+        await asyncio.wait(futures)
+
+        assert [type(future.exception()) for future in futures] == [
+            errors.StorageRefusedError if number == 4 else type(None) for number in range(9)
+        ]
+        await desk.settled(tasks[4], BROKEN)
+
+    async def test_is_refused_alone_as_a_read(self, desk: Desk) -> None:
+        keys = [fresh_key() for _ in range(3)]
+        for key in keys:
+            await desk.started(key)
+        spoilt = dataclasses.replace(keys[1], slot=object())  # type: ignore[arg-type]
+
+        results = await asyncio.gather(
+            *(desk.processes.get(key) for key in (keys[0], spoilt, keys[2])),
+            return_exceptions=True,
+        )
+
+        assert isinstance(results[1], errors.StorageRefusedError)
+        found = [each for each in (results[0], results[2]) if not isinstance(each, BaseException)]
+        assert [each.process.key for each in found] == [keys[0], keys[2]]
 
 
 class TestOneProcess:

@@ -2,7 +2,6 @@
 
 import asyncio
 import datetime as dt
-import struct
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
@@ -178,7 +177,7 @@ def test_what_no_column_can_hold_is_not_sent(run: Run[Any]) -> None:
     statement = Direct(b"SELECT %b::bigint[]")
 
     async def work(connection: Connection) -> list[tuple[Any, ...]]:
-        with pytest.raises(struct.error):
+        with pytest.raises(errors.StorageRefusedError, match=r"^error: "):
             await statement.execute(connection, [Int8Column([1 << 64])])
         assert connection.pgconn.transaction_status == TransactionStatus.IDLE
         return await statement.execute(connection, [Int8Column([])])

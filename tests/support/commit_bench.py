@@ -14,7 +14,7 @@ from progressor.storage.group_commit import (
     GroupCommit,
     Insistence,
 )
-from progressor.storage.pools import Connection, Pool
+from progressor.storage.pools import Connection, Pool, before_sending
 from tests.support.builders import make_key
 from tests.support.memory import MemoryPool
 from tests.support.virtual_time import settled
@@ -61,13 +61,16 @@ class Bench:
         self.locked: set[str] = set()
         """Processes that another transaction holds."""
         self.asked: list[tuple[str, ...]] = []
+        self.unsendable: dict[int, type[Exception]] = {}
+        """Numbers of items whose columns cannot be built."""
         self.open = asyncio.Event()
         self.open.set()
-        defaults = {"lane_count": 1, "batch_max": 4, "queue_max": 100}
+        defaults: dict[str, Any] = {
+            "key": lambda item: item.key, "lane_count": 1, "batch_max": 4, "queue_max": 100,
+        }  # fmt: skip
         self.commit: GroupCommit[Item, int] = GroupCommit(
             name="test",
             write=self._write,
-            key=lambda item: item.key,
             pool=cast("Pool", self.pool),
             insistence=insistence,
             find_locked=self._find_locked,
@@ -97,6 +100,10 @@ class Bench:
     async def _write(
         self, _connection: Connection, items: Sequence[Item], again: bool
     ) -> Sequence[int]:
+        with before_sending():
+            for item in items:
+                if item.number in self.unsendable:
+                    raise self.unsendable[item.number]
         self.batches.append(tuple(item.number for item in items))
         self.under_way += 1
         self.under_way_max.append(self.under_way)

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import struct
+from typing import Any
 
 import psycopg
 import psycopg_pool
@@ -273,17 +274,41 @@ async def test_an_item_that_postgresql_refuses_fails_alone(insistence: Insistenc
     assert [futures[index].result() for index in (0, 2, 3)] == [10, 30, 40]
 
 
-@pytest.mark.parametrize("error", [struct.error, UnicodeError, OverflowError])
+@pytest.mark.parametrize("insistence", Insistence)
+@pytest.mark.parametrize("error", [struct.error, UnicodeError, TypeError, AttributeError])
 @in_virtual_time
-async def test_an_item_that_no_column_can_hold_fails_alone(error: type[Exception]) -> None:
-    bench = Bench()
-    bench.script.extend([error, error])
-    futures = bench.submit(*crowd(1, 2))
+async def test_an_item_whose_columns_cannot_be_built_fails_alone(
+    error: type[Exception], insistence: Insistence
+) -> None:
+    bench = Bench(insistence)
+    bench.unsendable[2] = error
+    futures = bench.submit(*crowd(1, 2, 3))
     async with bench.running():
         await asyncio.wait(futures)
+        (later,) = bench.submit(*crowd(4))
 
-    assert isinstance(futures[0].exception(), errors.StorageRefusedError)
-    assert futures[1].result() == 20
+        assert await later == 40
+
+    refusal = futures[1].exception()
+    assert isinstance(refusal, errors.StorageRefusedError)
+    assert isinstance(refusal.__cause__, error)
+    assert [futures[index].result() for index in (0, 2)] == [10, 30]
+
+
+@pytest.mark.parametrize("measure", ["key", "size", "rival"])
+@in_virtual_time
+async def test_an_item_that_cannot_be_put_in_line_is_refused_to_who_submits_it(
+    measure: str,
+) -> None:
+    def spoilt(item: Item) -> None:
+        raise AttributeError(f"item {item.number}")
+
+    fields: dict[str, Any] = {measure: spoilt}
+    bench = Bench(**fields)
+    with pytest.raises(errors.StorageRefusedError, match="AttributeError: item 1"):
+        bench.commit.submit(Item(1, "p1"))
+
+    assert bench.commit.waiting_count == 0
 
 
 @in_virtual_time
