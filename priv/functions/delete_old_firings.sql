@@ -1,15 +1,27 @@
 -- Deletes the record of firings of one slot: of each schedule what is not among the last p_kept, or older
 -- than p_age seconds. What is queued or at work stays, after a look at whether it still is. The schedule
 -- remembers the span of those that had started something: nothing in it is backfilled.
--- Locks: schedules, SKIP LOCKED, one after the other.
--- Returns: how many were deleted.
+-- A call looks at p_limit firings, or at as many schedules without any, and tells where the next one goes
+-- on: behind a schedule, or behind an instant within it. What is not among the last p_kept of a schedule
+-- is found out once, by the first call that comes to it, and handed on.
+-- Locks: schedules, SKIP LOCKED, in key order.
+-- Returns: how many were deleted, and where to go on; a namespace of null: the slot is done.
 CREATE FUNCTION delete_old_firings(
-    p_now  timestamptz,
-    p_slot smallint,
-    p_kept integer,
-    p_age  double precision
+    p_now          timestamptz,
+    p_slot         smallint,
+    p_kept         integer,
+    p_age          double precision,
+    p_limit        integer,
+    p_namespace    text,
+    p_schedule_id  text,
+    p_instant      timestamptz,  -- null: behind the whole schedule
+    p_kept_at      timestamptz,  -- of that schedule: the latest firing that is not kept; null: none
+    p_kept_instant timestamptz
 )
-RETURNS bigint
+RETURNS TABLE (
+    deleted bigint, namespace text, schedule_id text, instant timestamptz, kept_at timestamptz,
+    kept_instant timestamptz
+)
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
@@ -18,50 +30,113 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
 AS $$
+#variable_conflict use_variable
 DECLARE
     v_now      timestamptz := coalesce(p_now, clock_timestamp());
     v_schedule record;
-    v_gone     record;
-    v_count    bigint := 0;
+    v_seen     record;
+    v_room     integer := p_limit;
 BEGIN
-    FOR v_schedule IN
-        SELECT s.slot, s.namespace, s.schedule_id
+    deleted := 0;
+    namespace := p_namespace;
+    schedule_id := p_schedule_id;
+    instant := p_instant;
+    kept_at := p_kept_at;
+    kept_instant := p_kept_instant;
+    LOOP
+        SELECT s.namespace, s.schedule_id
+        INTO v_schedule
         FROM schedules s
         WHERE s.slot = p_slot
+            AND (s.namespace, s.schedule_id) >= (namespace, schedule_id)
+            AND (
+                instant IS NOT NULL OR (s.namespace, s.schedule_id) <> (namespace, schedule_id)
+            )
         ORDER BY s.slot, s.namespace, s.schedule_id
-        FOR NO KEY UPDATE SKIP LOCKED
-    LOOP
-        PERFORM settle_firings(v_now, ARRAY[v_schedule.slot], ARRAY[v_schedule.namespace],
-            ARRAY[v_schedule.schedule_id], 1000);
-        WITH old AS MATERIALIZED (
-            SELECT f.instant, row_number() OVER (ORDER BY f.fired_at DESC, f.instant DESC) AS place,
-                f.fired_at, f.state
+        LIMIT 1
+        FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            namespace := NULL;
+            EXIT;
+        END IF;
+        IF instant IS NULL
+            OR (namespace, schedule_id) <> (v_schedule.namespace, v_schedule.schedule_id)
+        THEN
+            namespace := v_schedule.namespace;
+            schedule_id := v_schedule.schedule_id;
+            instant := '-infinity';
+            SELECT f.fired_at, f.instant
+            INTO kept_at, kept_instant
             FROM firings f
-            WHERE (f.slot, f.namespace, f.schedule_id)
-                = (v_schedule.slot, v_schedule.namespace, v_schedule.schedule_id)
+            WHERE (f.slot, f.namespace, f.schedule_id) = (p_slot, namespace, schedule_id)
+            ORDER BY f.fired_at DESC, f.instant DESC
+            OFFSET p_kept
+            LIMIT 1;
+        END IF;
+        WITH looked AS MATERIALIZED (
+            SELECT w.row_id, w.instant, w.state AS was,
+                CASE w.state
+                    WHEN 'running' THEN
+                        run_state(w.process_slot, w.namespace, w.process_id, w.task_type, w.task_id)
+                    ELSE w.state
+                END AS state,
+                w.fired_at < v_now - make_interval(secs => p_age)
+                    OR coalesce((w.fired_at, w.instant) <= (kept_at, kept_instant), false) AS is_old
+            FROM (
+                SELECT f.ctid AS row_id, f.*
+                FROM firings f
+                WHERE (f.slot, f.namespace, f.schedule_id) = (p_slot, namespace, schedule_id)
+                    AND f.instant > instant
+                ORDER BY f.slot, f.namespace, f.schedule_id, f.instant
+                LIMIT v_room
+            ) w
+        ),
+        old AS MATERIALIZED (
+            SELECT l.row_id
+            FROM looked l
+            WHERE l.is_old AND l.state NOT IN ('queued', 'running')
+        ),
+        ended AS MATERIALIZED (
+            SELECT l.row_id, l.state
+            FROM looked l
+            WHERE l.was = 'running' AND l.state <> 'running' AND NOT l.is_old
+        ),
+        noted AS (
+            UPDATE firings f
+            SET state = e.state, ended_at = v_now
+            FROM ended e
+            WHERE f.ctid = e.row_id
         ),
         gone AS (
             DELETE FROM firings f
             USING old o
-            WHERE (f.slot, f.namespace, f.schedule_id, f.instant)
-                = (v_schedule.slot, v_schedule.namespace, v_schedule.schedule_id, o.instant)
-                AND o.state NOT IN ('queued', 'running')
-                AND (o.place > p_kept OR o.fired_at < v_now - make_interval(secs => p_age))
+            WHERE f.ctid = o.row_id
             RETURNING f.instant, f.task_id
         )
-        SELECT count(*) AS count, min(g.instant) FILTER (WHERE g.task_id IS NOT NULL) AS first,
-            max(g.instant) FILTER (WHERE g.task_id IS NOT NULL) AS last
-        INTO v_gone
-        FROM gone g;
-        v_count := v_count + v_gone.count;
-        IF v_gone.first IS NOT NULL THEN
+        SELECT l.count, l.last, g.count AS gone, g.first_started, g.last_started
+        INTO v_seen
+        FROM (SELECT count(*) AS count, max(l.instant) AS last FROM looked l) l
+        CROSS JOIN (
+            SELECT count(*) AS count,
+                min(g.instant) FILTER (WHERE g.task_id IS NOT NULL) AS first_started,
+                max(g.instant) FILTER (WHERE g.task_id IS NOT NULL) AS last_started
+            FROM gone g
+        ) g;
+        deleted := deleted + v_seen.gone;
+        IF v_seen.first_started IS NOT NULL THEN
             UPDATE schedules s
-            SET forgotten_from = least(s.forgotten_from, v_gone.first),
-                forgotten_until = greatest(s.forgotten_until, v_gone.last)
-            WHERE (s.slot, s.namespace, s.schedule_id)
-                = (v_schedule.slot, v_schedule.namespace, v_schedule.schedule_id);
+            SET forgotten_from = least(s.forgotten_from, v_seen.first_started),
+                forgotten_until = greatest(s.forgotten_until, v_seen.last_started)
+            WHERE (s.slot, s.namespace, s.schedule_id) = (p_slot, namespace, schedule_id);
         END IF;
+        IF v_seen.count = v_room THEN
+            instant := v_seen.last;
+            EXIT;
+        END IF;
+        instant := NULL;
+        v_room := v_room - greatest(v_seen.count, 1);
+        EXIT WHEN v_room <= 0;
     END LOOP;
-    RETURN v_count;
+    RETURN NEXT;
 END;
 $$;

@@ -109,6 +109,10 @@ BEGIN
                 FROM firings w
                 WHERE (w.slot, w.namespace, w.schedule_id) = (i.slot, i.namespace, i.schedule_id)
                     AND w.state = 'running'
+                    -- More may have ended than were looked at above.
+                    AND run_state(w.process_slot, w.namespace, w.process_id, w.task_type, w.task_id)
+                        = 'running'
+                ORDER BY w.slot, w.namespace, w.schedule_id, w.instant
                 LIMIT 1
             ) IS NOT NULL AS is_at_work,
             (

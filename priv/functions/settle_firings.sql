@@ -1,5 +1,6 @@
 -- Notes of firings whose runs have ended how they have, up to p_limit of each schedule, the oldest first.
--- The caller holds the locks of the schedules.
+-- The caller holds the locks of the schedules. Each run is looked at once: run_state is a function, and
+-- next to the update of the firings the planner would ask it anew for each pair of them.
 -- Locks: nothing more; a process that is read without its lock, and at work, may just have ended.
 -- Returns: nothing.
 CREATE FUNCTION settle_firings(
@@ -19,23 +20,30 @@ SET enable_mergejoin = off
 SET jit = off
 AS $$
 BEGIN
+    WITH looked AS MATERIALIZED (
+        SELECT r.row_id,
+            run_state(r.process_slot, i.namespace, r.process_id, r.task_type, r.task_id) AS state
+        FROM (
+            SELECT unnest(p_slot) AS slot, unnest(p_namespace) AS namespace,
+                unnest(p_schedule_id) AS schedule_id
+        ) i
+        CROSS JOIN LATERAL (
+            SELECT w.ctid AS row_id, w.process_slot, w.process_id, w.task_type, w.task_id
+            FROM firings w
+            WHERE (w.slot, w.namespace, w.schedule_id) = (i.slot, i.namespace, i.schedule_id)
+                AND w.state = 'running'
+            ORDER BY w.slot, w.namespace, w.schedule_id, w.instant
+            LIMIT p_limit
+        ) r
+    ),
+    ended AS MATERIALIZED (
+        SELECT l.*
+        FROM looked l
+        WHERE l.state <> 'running'
+    )
     UPDATE firings f
-    SET state = r.state, ended_at = p_now
-    FROM (
-        SELECT unnest(p_slot) AS slot, unnest(p_namespace) AS namespace,
-            unnest(p_schedule_id) AS schedule_id
-    ) i
-    CROSS JOIN LATERAL (
-        SELECT w.instant,
-            run_state(w.process_slot, w.namespace, w.process_id, w.task_type, w.task_id) AS state
-        FROM firings w
-        WHERE (w.slot, w.namespace, w.schedule_id) = (i.slot, i.namespace, i.schedule_id)
-            AND w.state = 'running'
-        ORDER BY w.slot, w.namespace, w.schedule_id, w.instant
-        LIMIT p_limit
-    ) r
-    WHERE (f.slot, f.namespace, f.schedule_id, f.instant)
-        = (i.slot, i.namespace, i.schedule_id, r.instant)
-        AND r.state <> 'running';
+    SET state = e.state, ended_at = p_now
+    FROM ended e
+    WHERE f.ctid = e.row_id;
 END;
 $$;

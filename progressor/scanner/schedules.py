@@ -23,6 +23,7 @@ from progressor.domain.schedule import Calendar
 from progressor.storage.backoff import Backoff, steady
 from progressor.storage.firings import (
     FIRST,
+    DeletedTo,
     DueSchedule,
     Firings,
     Item,
@@ -45,6 +46,12 @@ QUEUED_MAX = 500
 
 SLOTS_PER_ROUND = 32
 """Slots whose old firings one round deletes: with a round each 30 s, all are seen in 16 minutes."""
+
+WINDOW = 1000
+"""Firings that one transaction looks at to delete the old ones: some ten milliseconds."""
+
+WINDOWS_PER_ROUND = 200
+"""What is left after so many waits for the next round."""
 
 KEPT = 100
 """Firings of a schedule that are kept at most."""
@@ -77,6 +84,8 @@ class ScheduleScan:
     _slots: Iterator[int] = dataclasses.field(
         default_factory=lambda: itertools.cycle(range(SLOT_COUNT))
     )
+    _rest: list[tuple[int, DeletedTo]] = dataclasses.field(default_factory=list)
+    """The slot in which the last round ended, and where in it."""
 
     async def run(self) -> None:
         """Fire what is due, when it is due; ends only by cancellation."""
@@ -116,9 +125,20 @@ class ScheduleScan:
             await self._fire(items)
 
     async def forget(self) -> None:
-        """Delete the record of old firings, of some slots a round."""
-        for slot in itertools.islice(self._slots, SLOTS_PER_ROUND):
-            await self.firings.delete_old(slot, kept=KEPT, age=KEPT_FOR)
+        """Delete the record of old firings, of some slots a round, a window in a transaction."""
+        windows = WINDOWS_PER_ROUND
+        for _ in range(SLOTS_PER_ROUND):
+            at: DeletedTo | None
+            slot, at = self._rest.pop() if self._rest else (next(self._slots), DeletedTo())
+            while at is not None and windows:
+                deleted = await self.firings.delete_old(
+                    slot, at, kept=KEPT, age=KEPT_FOR, limit=WINDOW
+                )
+                at = deleted.next
+                windows -= 1
+            if at is not None:
+                self._rest.append((slot, at))
+                return
 
     async def _next(self) -> None:
         seconds = await self.firings.seconds_until_due()

@@ -151,6 +151,29 @@ class Run:
     task_id: int
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeletedTo:
+    """Where in a slot the deletion of old firings is.
+
+    ``instant``: within that schedule; None: behind it. ``kept_at`` and ``kept_instant`` are of the
+    latest firing of it that is not kept, if there is one.
+    """
+
+    namespace: str = ""
+    schedule_id: str = ""
+    instant: dt.datetime | None = None
+    kept_at: dt.datetime | None = None
+    kept_instant: dt.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Deleted:
+    """How many old firings were deleted, and where to go on; None: the slot is done."""
+
+    count: int
+    next: DeletedTo | None
+
+
 class Firings:
     """Claims, fires and reads what schedules fire."""
 
@@ -177,7 +200,7 @@ class Firings:
         self._find_queued = functions.call("find_queued_firings", arguments=4)
         self._read = functions.call("read_firings", arguments=5)
         self._running = functions.call("running_firings", arguments=4)
-        self._delete_old = functions.call("delete_old_firings", arguments=4)
+        self._delete_old = functions.call("delete_old_firings", arguments=10)
 
     async def claim_due(self, *, limit: int, lease: dt.timedelta) -> tuple[DueSchedule, ...]:
         """Claim at most `limit` schedules that are due, the longest overdue first.
@@ -269,12 +292,23 @@ class Firings:
         found = await self._rows(self._read, *dataclasses.astuple(key), None, limit)
         return tuple(_firing_of(row) for row in found)
 
-    async def delete_old(self, slot: int, *, kept: int, age: dt.timedelta) -> int:
-        """Delete records of one slot, but for the last `kept` of each schedule within `age`."""
-        found = await self._rows(
-            self._delete_old, self._clock.pinned(), slot, kept, age.total_seconds()
+    async def delete_old(
+        self, slot: int, at: DeletedTo, *, kept: int, age: dt.timedelta, limit: int
+    ) -> Deleted:
+        """Delete records of one slot, but for the last `kept` of each schedule within `age`.
+
+        A call goes on where the one before has ended, and looks at no more than `limit` of them.
+        """
+        [found] = await self._rows(
+            self._delete_old,
+            self._clock.pinned(),
+            slot,
+            kept,
+            age.total_seconds(),
+            limit,
+            *dataclasses.astuple(at),
         )
-        return int(found[0][0])
+        return Deleted(found[0], None if found[1] is None else DeletedTo(*found[1:]))
 
     async def now(self) -> dt.datetime:
         """Return PostgreSQL's time."""

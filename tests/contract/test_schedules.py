@@ -22,6 +22,7 @@ from progressor.domain.schedule import (
     schedule_key,
 )
 from progressor.domain.task import TaskType
+from progressor.storage.firings import DeletedTo
 from tests.support.clock import ManualClock
 from tests.support.schedules import (
     MINUTE,
@@ -341,8 +342,19 @@ async def test_what_was_refused_may_be_fired_again(
     assert (firing.state, firing.error) == (FiringState.RUNNING, None)
 
 
-async def deleted(timetable: ScheduleDesk, schedule: Schedule, kept: int, age: dt.timedelta) -> int:
-    return await timetable.firings.delete_old(schedule.key.slot, kept=kept, age=age)
+async def deleted(
+    timetable: ScheduleDesk, schedule: Schedule, kept: int, age: dt.timedelta, limit: int = 1000
+) -> int:
+    """Delete old firings of the schedule's slot, a window after the other; return how many."""
+    count, at = 0, DeletedTo()
+    while True:
+        found = await timetable.firings.delete_old(
+            schedule.key.slot, at, kept=kept, age=age, limit=limit
+        )
+        count += found.count
+        if found.next is None:
+            return count
+        at = found.next
 
 
 async def ended(timetable: ScheduleDesk, schedule: Schedule) -> None:
@@ -352,8 +364,9 @@ async def ended(timetable: ScheduleDesk, schedule: Schedule) -> None:
             await timetable.desk.processes.remove(process_key("orders", firing.process_id))
 
 
+@pytest.mark.parametrize("limit", [1000, 10, 3, 1])
 async def test_retention_keeps_the_last_firings_and_what_is_at_work(
-    timetable: ScheduleDesk, clock: ManualClock
+    timetable: ScheduleDesk, clock: ManualClock, limit: int
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=ALLOW))
     clock.advance(5 * MINUTE)
@@ -362,9 +375,9 @@ async def test_retention_keeps_the_last_firings_and_what_is_at_work(
     clock.advance(5 * MINUTE)
     await timetable.fire_due()
 
-    assert await deleted(timetable, schedule, 7, HOUR) == 3
+    assert await deleted(timetable, schedule, 7, HOUR, limit) == 3
     assert await timetable.states(schedule) == ["gone"] * 2 + ["running"] * 5
-    assert await deleted(timetable, schedule, 1, HOUR) == 2
+    assert await deleted(timetable, schedule, 1, HOUR, limit) == 2
     assert await timetable.states(schedule) == ["running"] * 5
 
 
@@ -399,6 +412,21 @@ async def test_what_retention_has_deleted_is_not_fired_again(
     before = instants[0] - MINUTE
     assert await backfilled(timetable, schedule, [before, instants[-1]], ALLOW) == 1
     assert eye.execute("SELECT count(*) FROM progressor.processes").fetchone() == (0,)
+
+
+async def test_nothing_is_skipped_for_runs_that_have_all_ended(
+    timetable: ScheduleDesk, clock: ManualClock, eye: Eye
+) -> None:
+    """A firing looks closely at a hundred of them; more may have ended since the last look."""
+    schedule = await timetable.create(a_spec(overlap_policy=ALLOW))
+    clock.advance(102 * MINUTE)
+    await timetable.fire_due()
+    eye.execute("DELETE FROM progressor.processes")
+    skip = a_spec(overlap_policy=OverlapPolicy.SKIP)
+    await timetable.schedules.update(schedule.key, skip, expected_revision=0)
+    clock.advance(MINUTE)
+
+    assert await timetable.fire_due() == ["started"]
 
 
 async def test_the_scan_forgets_some_slots_a_round(

@@ -20,7 +20,7 @@ from progressor.domain.schedule import (
     schedule_key,
 )
 from progressor.domain.task import TaskType
-from progressor.storage.firings import FIRST, Item, fired_of
+from progressor.storage.firings import FIRST, DeletedTo, Item, fired_of
 from tests.storage.test_lock_order import (
     CONNECTIONS_EACH,
     HOUR,
@@ -107,7 +107,7 @@ async def change(party: Party) -> None:
 async def forget(party: Party) -> None:
     timetable = timetable_of(party)
     for key in party.random.sample(CALLS, 3):
-        await timetable.firings.delete_old(key.slot, kept=2, age=HOUR)
+        await timetable.firings.delete_old(key.slot, DeletedTo(), kept=2, age=HOUR, limit=1000)
 
 
 FIRING: tuple[Writer, ...] = (fire_calls, fire_starts, start_queued, change, forget)

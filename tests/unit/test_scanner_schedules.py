@@ -24,6 +24,8 @@ from progressor.scanner import schedules
 from progressor.scanner.schedules import ScheduleScan
 from progressor.storage.firings import (
     FIRST,
+    Deleted,
+    DeletedTo,
     Done,
     DueSchedule,
     Fired,
@@ -79,6 +81,7 @@ class ScriptedFirings:
         self.queued: list[QueuedFiring] = []
         self.looked_after: list[ScheduleKey] = []
         self.forgotten: list[int] = []
+        self.windows: dict[int, int] = {}
         self.seconds: float | None = None
         self.asked = asyncio.Event()
 
@@ -97,10 +100,14 @@ class ScriptedFirings:
         self.looked_after.append(after)
         return self.queued[:limit]
 
-    async def delete_old(self, slot: int, *, kept: int, age: dt.timedelta) -> int:
-        assert (kept, age) == (schedules.KEPT, schedules.KEPT_FOR)
+    async def delete_old(
+        self, slot: int, at: DeletedTo, *, kept: int, age: dt.timedelta, limit: int
+    ) -> Deleted:
+        assert (kept, age, limit) == (schedules.KEPT, schedules.KEPT_FOR, schedules.WINDOW)
         self.forgotten.append(slot)
-        return 0
+        window = int(at.schedule_id or "0") + 1
+        left = window < self.windows.get(slot, 1)
+        return Deleted(1, DeletedTo("clocks", str(window)) if left else None)
 
 
 class ScriptedLaunches:
@@ -238,6 +245,20 @@ async def test_old_firings_are_deleted_slot_by_slot(bench: Bench) -> None:
 
     assert bench.firings.forgotten[:SLOT_COUNT] == list(range(SLOT_COUNT))
     assert bench.firings.forgotten[SLOT_COUNT] == 0
+
+
+async def test_a_slot_with_many_old_firings_is_gone_on_with_in_the_next_round(
+    bench: Bench,
+) -> None:
+    bench.firings.windows[1] = schedules.WINDOWS_PER_ROUND + 10
+
+    await bench.scan.forget()
+    first = bench.firings.forgotten[:]
+    await bench.scan.forget()
+
+    assert first == [0, *[1] * (schedules.WINDOWS_PER_ROUND - 1)]
+    second = bench.firings.forgotten[len(first) :]
+    assert second == [*[1] * 11, *range(2, 1 + schedules.SLOTS_PER_ROUND)]
 
 
 @contextlib.asynccontextmanager

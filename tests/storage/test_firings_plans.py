@@ -1,0 +1,95 @@
+"""The record of firings is settled and deleted at a cost that grows with it, a window at a time."""
+
+import datetime as dt
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor.domain.schedule import OverlapPolicy, Schedule
+from progressor.storage.firings import DeletedTo
+from progressor.storage.pools import Connection
+from tests.support.clock import ManualClock
+from tests.support.schedules import MINUTE, a_spec, schedule_desk
+from tests.support.storage import Desk, connect, create_namespace, running_desks
+from tests.support.storage_reads import reads_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SCHEDULES, RUNNING = 12, 60
+PER_RUN = 3
+"""Rows of processes that may be read for one run: where it is, once."""
+
+WINDOW = 50
+DAY = dt.timedelta(days=1)
+
+_RUNS = """
+    INSERT INTO progressor.firings
+        (slot, namespace, schedule_id, instant, cause, state, overlap_policy, due_at, fired_at,
+        started_at, process_slot, process_id, task_type, task_id)
+    SELECT s.slot, s.namespace, s.schedule_id, at, 'time', 'running', 'skip', at, at, at, 1,
+        s.schedule_id || '/' || n, 'init', n
+    FROM progressor.schedules s
+    CROSS JOIN generate_series(1, %(count)s) n
+    CROSS JOIN LATERAL (SELECT s.next_instant - n * '1 h'::interval) i (at)"""
+_PROCESSES = """
+    INSERT INTO progressor.processes (slot, namespace, process_id, status, created_at,
+        status_changed_at, init_task_id)
+    SELECT f.process_slot, f.namespace, f.process_id, 'running', f.instant, f.instant, f.task_id
+    FROM progressor.firings f"""
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def worked(
+    cluster: Any,
+) -> AsyncIterator[tuple[Connection, ManualClock, list[Schedule]]]:
+    """Return a connection to a database whose schedules have runs at work, and the schedules."""
+    conninfo = cluster.create_database("progressor_template")
+    create_namespace(conninfo)
+    clock = ManualClock()
+    spec = a_spec(overlap_policy=OverlapPolicy.SKIP)
+    async with running_desks(conninfo, clock=clock) as (desk,):
+        schedules = [await schedule_desk(desk).create(spec) for _ in range(SCHEDULES)]
+        with psycopg.connect(conninfo, autocommit=True) as filler:
+            filler.execute(_RUNS.encode(), {"count": RUNNING})
+            filler.execute(_PROCESSES.encode())
+        connection = await connect(conninfo)
+        yield connection, clock, schedules
+        await connection.close()
+    cluster.drop_database(conninfo)
+
+
+async def test_a_firing_looks_once_at_each_run_of_its_schedule(
+    worked: tuple[Connection, ManualClock, list[Schedule]],
+) -> None:
+    connection, clock, _ = worked
+    clock.advance(MINUTE)
+    fired: list[str] = []
+
+    async def fire(desk: Desk) -> None:
+        fired.extend(await schedule_desk(desk).fire_due())
+
+    reads = await reads_of(connection, clock, fire)
+
+    assert fired == ["skipped"] * SCHEDULES
+    assert reads["processes"].by_index <= PER_RUN * SCHEDULES * RUNNING
+
+
+async def test_retention_looks_once_at_each_run_of_a_schedule(
+    worked: tuple[Connection, ManualClock, list[Schedule]],
+) -> None:
+    connection, clock, schedules = worked
+    key = schedules[0].key
+
+    async def forget(desk: Desk) -> None:
+        firings = schedule_desk(desk).firings
+        at: DeletedTo | None = DeletedTo()
+        while at is not None:
+            at = (await firings.delete_old(key.slot, at, kept=1, age=DAY, limit=WINDOW)).next
+
+    reads = await reads_of(connection, clock, forget)
+
+    assert reads["processes"].by_index <= PER_RUN * RUNNING
+    assert reads["firings"].by_index <= 5 * RUNNING
