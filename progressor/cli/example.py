@@ -13,7 +13,7 @@ from progressor.sdk.client import Client
 from progressor.sdk.failures import EngineUnavailableError
 from progressor.sdk.server import BIND_DEFAULT
 from progressor.settings.addresses import check_address
-from progressor.telemetry.logs import set_up_logs
+from progressor.telemetry.logs import whole_log
 
 _PAUSE_SECONDS = 1.0
 _AWAY = (
@@ -43,8 +43,8 @@ def example_processor(
     for name, address in {"--engine": engine, "--target": target}.items():
         if address is not None:
             check_address(name, address, port_min=1)
-    set_up_logs(level="info", log_format="auto")
-    run_loop(_serve(bind, engine, target))
+    with whole_log(level="info", log_format="auto"):
+        run_loop(_serve(bind, engine, target))
 
 
 async def _serve(bind: str, engine: str | None, target: str | None) -> None:

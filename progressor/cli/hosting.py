@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from progressor.config import Config
-from progressor.telemetry.logs import set_up_logs
+from progressor.telemetry.logs import whole_log
 
 try:
     from uvloop import new_event_loop
@@ -69,14 +69,16 @@ async def host(
         ExceptionGroup: `work` failed, or the engine broke.
     """
     name = config.replica.name if one_of_many else ""
-    set_up_logs(level=config.log.level, log_format=config.log.format, replica=name)
     leaving = asyncio.Event()
-    with signals(leaving):
+    with (
+        whole_log(level=config.log.level, log_format=config.log.format, replica=name),
+        signals(leaving),
+    ):
         async with open_engine(config) as engine:
             _tame_collector()
             await _until_left(leaving, work(engine), engine.failed())
             _log.info("engine drains", extra={"addresses": engine.addresses})
-    _log.info("engine stopped")
+        _log.info("engine stopped")
 
 
 def _tame_collector() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import grpc
 
-from progressor.sdk import server
+from progressor.sdk import server, words
 from progressor.sdk.codecs import JSON, Codec, Payload
 from progressor.sdk.propagation import under
 from progressor.sdk.step import State, Step
@@ -68,6 +68,11 @@ class Processor(Generic[State]):
     def name(self) -> str:
         """The namespace that this processor answers for."""
         return self._name
+
+    @property
+    def task_types(self) -> tuple[TaskType, ...]:
+        """The types of task that it has a handler for."""
+        return tuple(TaskType.from_number(it) for it in sorted(self._handlers))
 
     @property
     def codec(self) -> Codec:
@@ -192,17 +197,20 @@ class Processor(Generic[State]):
 
     def _failed(self, request: pb.ProcessRequest, error: Exception) -> pb.ProcessResponse:
         _log.error(
-            "handler raised",
+            "handler raised %s (%s)",
+            words.of_error(error),
+            words.of_step(request),
             exc_info=error,
             extra={
                 "processor": self._name,
+                "namespace": request.process.namespace,
                 "process_id": request.process.process_id,
                 "task_id": request.task.task_id,
                 "task_type": str(TaskType.from_number(request.task.type)),
                 "attempt": request.task.attempt,
             },
         )
-        return failure(grpc.StatusCode.UNKNOWN, str(error), type(error).__name__)
+        return failure(grpc.StatusCode.UNKNOWN, words.of_failure(error), type(error).__name__)
 
 
 async def _run(handler: _Handler, step: Step[Any], threads: Executor) -> Payload:

@@ -7,6 +7,7 @@ import datetime as dt
 import functools
 import logging
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Protocol
@@ -85,7 +86,9 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then end the steps in hand and return.
 
-    For the main thread of a program: it runs an event loop of its own, uvloop where installed.
+    For the main thread of a program: it runs an event loop of its own, uvloop where installed. It
+    says where it listens and what it serves in the log at info, or, where that is not shown, on
+    stderr.
 
     Args:
         processors: One, which answers for every namespace, or several, each for its name.
@@ -241,9 +244,25 @@ async def _serve_until_signal(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, leaving.set)
     async with running(*processors, bind=bind, limits=limits, streaming=streaming) as address:
-        _log.info("processor serves", extra={"address": address})
+        _announce(processors, address)
         await leaving.wait()
         _log.info("processor drains", extra={"address": address})
+
+
+def _announce(processors: tuple[Answering, ...], address: str) -> None:
+    """Say where a program listens, and what it serves: in its log, or where that is silent."""
+    text = f"serving {', '.join(map(_described, processors))} on {address}"
+    if _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
+        _log.info(text, extra={"address": address, "processors": [it.name for it in processors]})
+    else:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+def _described(processor: Answering) -> str:
+    # Whatever answers can be served; a `Processor` also knows which types of task it answers.
+    task_types: tuple[str, ...] = getattr(processor, "task_types", ())
+    return f"{processor.name!r} ({', '.join(task_types)})" if task_types else repr(processor.name)
 
 
 def _router(processors: tuple[Answering, ...]) -> Ask:

@@ -26,6 +26,7 @@ import grpc
 from google.protobuf import message
 
 from progressor.frames import Outbox
+from progressor.sdk import words
 from progressor.sdk.connection import MESSAGE_BYTES_MAX
 from progressor.sdk.verdicts import failure
 from progressor.v1 import frames_pb2
@@ -230,11 +231,11 @@ class _Stream:
 
     async def _carry_out(self, step_id: int, packed: bytes) -> None:
         try:
-            try:
-                request = pb.ProcessRequest.FromString(packed)
-            except message.DecodeError:
-                self._answer(step_id, _UNREADABLE)
-                return
+            request = pb.ProcessRequest.FromString(packed)
+        except message.DecodeError:
+            self._answer(step_id, _UNREADABLE)
+            return
+        try:
             response = await self._ask(request, self._threads)
             answer = response.SerializeToString()
         except asyncio.CancelledError:
@@ -242,7 +243,7 @@ class _Stream:
             self._answer(step_id, _CANCELLED)
             raise
         except Exception as error:  # noqa: BLE001  # a bug is this step's end, and no neighbour's
-            _log.exception("a step ended with a bug")
+            _log.exception("a step ended with a bug (%s)", words.of_step(request))
             text = f"Unexpected {type(error)}: {error}"
             answer = failure(grpc.StatusCode.UNKNOWN, text, "").SerializeToString()
         self._answer(step_id, answer)

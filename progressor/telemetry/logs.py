@@ -17,7 +17,7 @@ import structlog
 from opentelemetry import trace
 
 from progressor.clock import SystemClock
-from progressor.telemetry import log_level
+from progressor.telemetry import log_level, stderr_lines
 from progressor.telemetry.log_level import Cancellable, Later, Level
 from progressor.telemetry.printable import printable
 from progressor.telemetry.repetition import Repetition
@@ -39,7 +39,7 @@ def set_up_logs(
         stream: Standard error if None.
     """
     stream = sys.stderr if stream is None else stream
-    for_people = log_format == "console" or (log_format == "auto" and stream.isatty())
+    for_people = _is_for_people(log_format, stream)
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -69,6 +69,23 @@ def set_up_logs(
     log_level.apply(level)
 
 
+@contextlib.contextmanager
+def whole_log(
+    *, level: Level, log_format: Literal["auto", "console", "json"], replica: str = ""
+) -> Iterator[None]:
+    """Send every log record to standard error, and, in JSON, what libraries write there as well.
+
+    The arguments are those of `set_up_logs`. The set-up stays; what goes to standard error by
+    itself is captured (`stderr_lines`) for the length of the context.
+    """
+    with contextlib.ExitStack() as stack:
+        stream = sys.stderr
+        if not _is_for_people(log_format, stream):
+            stream = stack.enter_context(stderr_lines.captured())
+        set_up_logs(level=level, log_format=log_format, replica=replica, stream=stream)
+        yield
+
+
 class Target(logging.StreamHandler[TextIO]):
     """Writes records to a stream: with the ids of the current trace, repetition counted."""
 
@@ -91,6 +108,11 @@ class Target(logging.StreamHandler[TextIO]):
         if not is_said:
             self._await_end()
         return is_said
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        """Report that `record` cannot be written; not where that would be another such record."""
+        if record.name not in {stderr_lines.CORE, stderr_lines.OTHER}:
+            super().handleError(record)
 
     def close(self) -> None:
         """Write what is held back. Safe to repeat."""
@@ -133,6 +155,10 @@ def in_a_thread(seconds: float, function: Callable[[], None]) -> Cancellable:
     timer.name = "log"
     timer.start()
     return timer
+
+
+def _is_for_people(log_format: Literal["auto", "console", "json"], stream: TextIO) -> bool:
+    return log_format == "console" or (log_format == "auto" and stream.isatty())
 
 
 def _replace_target(target: Target) -> None:

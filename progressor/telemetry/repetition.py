@@ -3,7 +3,8 @@
 A broken database makes a thousand requests say the same thing in a second. So the same message of
 the same logger is said at most REPEATED_MAX times within WINDOW_SECONDS from its first; what comes
 after that is held back and counted, and when the window is over the last of it is said once, with
-``repeated``: how many were held back. The first of anything is always said, at once.
+``repeated``: how many were held back, and ``repeated_for``: the ids of what they were about, each
+once, the first REPEATED_IDS_MAX of them. The first of anything is always said, at once.
 
 "The same" is the text before its values are filled in, with the level and the namespace, if it is
 about one, and where there is a traceback, the kind of error and the line that raised it.
@@ -17,10 +18,15 @@ from collections.abc import Callable
 
 WINDOW_SECONDS = 10.0
 REPEATED_MAX = 5
+REPEATED_IDS_MAX = 50
 WINDOWS_MAX = 1_000
 """Messages that are counted at a time; beyond that, what is new is said uncounted."""
 
+_IDS = ("process_id", "task_id", "schedule_id", "gate", "trace_id")
+"""Fields that say what a line is about, besides the namespace, which all of a window have."""
+
 _Key = tuple[str, int, str, str, str]
+_Ids = tuple[object, ...]
 
 
 @dataclasses.dataclass(slots=True)
@@ -29,6 +35,15 @@ class _Window:
     count: int = 0
     held_back: int = 0
     last: logging.LogRecord | None = None
+    ids: dict[_Ids, None] = dataclasses.field(default_factory=dict)
+    """A set in the order in which they came."""
+
+    def hold_back(self, record: logging.LogRecord) -> None:
+        self.held_back += 1
+        self.last = record
+        if len(self.ids) < REPEATED_IDS_MAX:
+            fields = record.__dict__
+            self.ids[tuple([fields.get(name) for name in _IDS])] = None
 
 
 class Repetition:
@@ -77,8 +92,7 @@ class Repetition:
         window.count += 1
         if window.count <= REPEATED_MAX:
             return True
-        window.held_back += 1
-        window.last = record
+        window.hold_back(record)
         return False
 
     def _close(self, now: float) -> list[logging.LogRecord]:
@@ -89,7 +103,7 @@ class Repetition:
                 break
             del self._windows[key]
             if window.last is not None:
-                said.append(_with_count(window.last, window.held_back))
+                said.append(_counted(window, window.last))
         return said
 
 
@@ -111,7 +125,13 @@ def _place(error: BaseException) -> str:
     return f"{kind} {traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
 
 
-def _with_count(record: logging.LogRecord, count: int) -> logging.LogRecord:
-    counted = copy.copy(record)
-    counted.repeated = count
+def _counted(window: _Window, last: logging.LogRecord) -> logging.LogRecord:
+    counted = copy.copy(last)
+    counted.repeated = window.held_back
+    named = [
+        {name: value for name, value in zip(_IDS, ids, strict=True) if value is not None}
+        for ids in window.ids
+    ]
+    if any(named):
+        counted.repeated_for = [it for it in named if it]
     return counted

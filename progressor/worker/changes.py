@@ -1,4 +1,4 @@
-"""Changes: a line of the log, at info, for each change of a process's state.
+"""Changes: a line of the log for each change of a process's state; at info, a break at warning.
 
 ======================  ==========================================================================
 line                    the process
@@ -33,7 +33,8 @@ _log = logging.getLogger(__name__)
 
 def settled(entry: Entry) -> None:
     """Tell what a settlement that was written has made of its process."""
-    if _changes_nothing(entry) or not _log.isEnabledFor(logging.INFO):
+    level = logging.WARNING if isinstance(entry.settlement, Break) else logging.INFO
+    if _changes_nothing(entry) or not _log.isEnabledFor(level):
         return
     change, error = _change(entry)
     if change:
@@ -41,7 +42,7 @@ def settled(entry: Entry) -> None:
         facts |= {"task_id": entry.task_id, "task_type": str(entry.task_type)}
         if error is not None:
             facts |= {"attempt": entry.attempt, "reason": error.reason}
-        _log.info(change, extra=facts)
+        _log.log(level, change, extra=facts)
 
 
 def _changes_nothing(entry: Entry) -> bool:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
@@ -93,7 +94,8 @@ class TestAChangeOfAProcessesState:
         assert {(it["namespace"], it["process_id"]) for it in lines} == {
             (client.calls.namespace, "p")
         }
-        assert {it["level"] for it in lines} == {"info"}
+        assert {it["level"] for it in lines if it["event"] != "process broke"} == {"info"}
+        assert lines[1]["level"] == "warning"
         assert {it["trace_id"] for it in lines} == {trace_id}
         assert lines[0]["task_id"] == processor.requests[0].task.task_id
         assert (lines[1]["task_type"], lines[1]["reason"]) == ("call", "BROKEN")
@@ -158,6 +160,16 @@ class TestTheForm:
         order = ["engine listens", "PostgreSQL is reached", "engine serves", "engine stopped"]
         assert [it for it in events if it in order] == order
         assert all({"level", "logger", "timestamp"} <= line.keys() for line in lines)
+
+    async def test_is_json_also_where_grpcs_core_writes_lines_of_its_own(
+        self, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("GRPC_VERBOSITY", "info")
+        async with served(database, tmp_path) as log:
+            lines = await log.whole()
+
+        assert "grpc_core" in {line["logger"] for line in lines}
+        assert lines[-1]["event"] == "engine stopped"
 
     async def test_is_for_people_where_that_is_asked_for(
         self, database: str, tmp_path: Path

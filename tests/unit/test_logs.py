@@ -11,7 +11,13 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from progressor.telemetry.logs import Target, in_a_thread, set_up_logs
-from progressor.telemetry.repetition import REPEATED_MAX, WINDOW_SECONDS, WINDOWS_MAX, Repetition
+from progressor.telemetry.repetition import (
+    REPEATED_IDS_MAX,
+    REPEATED_MAX,
+    WINDOW_SECONDS,
+    WINDOWS_MAX,
+    Repetition,
+)
 from tests.support.timers import ManualTimers
 
 TRACE_ID = 0x0AF7651916CD43DD8448EB211C80319C
@@ -25,7 +31,8 @@ class Log:
         self.timers = ManualTimers()
         self.stream = io.StringIO()
         self.target = Target(self.stream, monotonic=self.timers.monotonic, later=self.timers.later)
-        self.target.setFormatter(_Form())
+        self.records: list[logging.LogRecord] = []
+        self.target.setFormatter(_Form(self.records))
         self.logger = self.named("room")
 
     def named(self, name: str) -> logging.Logger:
@@ -41,7 +48,12 @@ class Log:
 class _Form(logging.Formatter):
     """The text, the error, and what was added to it."""
 
+    def __init__(self, records: list[logging.LogRecord]) -> None:
+        super().__init__()
+        self._records = records
+
     def format(self, record: logging.LogRecord) -> str:
+        self._records.append(record)
         added = ("trace_id", "span_id", "repeated", "why")
         facts = [f"{it}={getattr(record, it)}" for it in added if hasattr(record, it)]
         error = record.exc_info[1] if record.exc_info else None
@@ -194,6 +206,47 @@ def test_a_crowd_in_one_namespace_hides_nothing_of_another(log: Log) -> None:
     log.timers.advance(WINDOW_SECONDS)
 
     assert log.said[2 * REPEATED_MAX :] == [f"process broke repeated={REPEATED_MAX}"]
+
+
+def test_the_count_names_what_the_lines_that_were_held_back_are_about(log: Log) -> None:
+    for number in range(REPEATED_MAX + 3):
+        about = {"namespace": "orders", "process_id": f"p{number}", "task_id": number, "why": "x"}
+        log.logger.warning("process broke", extra=about)
+    log.timers.advance(WINDOW_SECONDS)
+
+    assert log.records[-1].__dict__["repeated_for"] == [
+        {"process_id": f"p{number}", "task_id": number}
+        for number in range(REPEATED_MAX, REPEATED_MAX + 3)
+    ]
+
+
+def test_the_count_names_each_thing_once_and_at_most_so_many(log: Log) -> None:
+    for number in range(REPEATED_MAX + 10 * REPEATED_IDS_MAX):
+        log.logger.info("retried", extra={"process_id": f"p{number // 2}"})
+    log.timers.advance(WINDOW_SECONDS)
+
+    named = [it["process_id"] for it in log.records[-1].__dict__["repeated_for"]]
+    first = REPEATED_MAX // 2
+    assert named == [f"p{number}" for number in range(first, first + REPEATED_IDS_MAX)]
+
+
+def test_the_count_of_lines_about_nothing_names_nothing(log: Log) -> None:
+    for _ in range(REPEATED_MAX + 1):
+        log.logger.info("away")
+    log.timers.advance(WINDOW_SECONDS)
+
+    assert not hasattr(log.records[-1], "repeated_for")
+
+
+def test_the_count_names_the_traces_of_lines_written_in_a_span(log: Log) -> None:
+    with in_a_span():
+        for _ in range(REPEATED_MAX + 2):
+            log.logger.info("away", extra={"process_id": "p"})
+    log.timers.advance(WINDOW_SECONDS)
+
+    assert log.records[-1].__dict__["repeated_for"] == [
+        {"process_id": "p", "trace_id": f"{TRACE_ID:032x}"}
+    ]
 
 
 def test_values_filled_into_a_message_do_not_make_it_another(log: Log) -> None:

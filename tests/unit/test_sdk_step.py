@@ -387,7 +387,7 @@ async def test_any_other_exception_fails_the_step_and_is_logged(
     response = await raising(KeyError("tea"), threads)
 
     assert response == pb.ProcessResponse(
-        failure=pb.Failure(code=2, message="'tea'", reason="KeyError")
+        failure=pb.Failure(code=2, message="KeyError: 'tea'", reason="KeyError")
     )
     (record,) = caplog.records
     assert record.exc_info is not None

@@ -49,7 +49,16 @@ def test_a_change_is_one_line(
 ) -> None:
     [record] = told(caplog, settlement, process=make_process(status=before))
 
-    assert (record.getMessage(), record.levelname) == (event, "INFO")
+    level = "WARNING" if event == "process broke" else "INFO"
+    assert (record.getMessage(), record.levelname) == (event, level)
+
+
+def test_a_break_is_told_where_only_warnings_are(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        for settlement in (Break(ERROR), COMPLETED):
+            changes.settled(make_entry(settlement=settlement))
+
+    assert [it.getMessage() for it in caplog.records] == ["process broke"]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +102,9 @@ def test_nothing_is_put_together_for_a_line_that_nobody_hears(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_fields, "of_process", pytest.fail)
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.ERROR):
         changes.settled(make_entry(settlement=Break(ERROR)))
+    with caplog.at_level(logging.WARNING):
+        changes.settled(make_entry(settlement=COMPLETED))
 
     assert caplog.records == []
