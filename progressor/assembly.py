@@ -447,8 +447,19 @@ class Assembly:
         """Connect anew: the server takes no writes any more. The listener notices by itself."""
         await self._pools.leave()
 
-    def stop_scanning(self) -> None:
-        """Bring no more work. A claim in flight is a zombie, collected at once by others."""
+    async def stop_scanning(self) -> None:
+        """Bring no more work, once `Workers.draining` is set.
+
+        A claim that PostgreSQL has got may lease tasks, of which nobody would know if it were cut
+        off: its answer is waited for, as long as a statement may take, and `Steps` hands back what
+        it brings. Where no answer comes, the leases are zombies, collected by others.
+        """
+        for task in self._scanners:
+            if not self._claims.sent_by(task):
+                task.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.database.statement_timeout.total_seconds()):
+                await self._claims.answered()
         for task in self._scanners:
             task.cancel()
 
@@ -467,7 +478,10 @@ class Assembly:
 
     def cancel(self) -> None:
         """Give up what could not be written in time."""
-        for task in (*self._writers, self._workers_task, self._replies_task, self._channels_task):
+        for task in (
+            *self._scanners, *self._writers,
+            self._workers_task, self._replies_task, self._channels_task,
+        ):  # fmt: skip
             if task is not None:
                 task.cancel()
 

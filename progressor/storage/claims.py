@@ -71,6 +71,9 @@ class Claims:
         self._statement_timeout = statement_timeout.total_seconds()
         self._begun = 0
         self._under_way: dict[int, None] = {}
+        self._sent: dict[int, asyncio.Task[Any] | None] = {}
+        self._quiet = asyncio.Event()
+        self._quiet.set()
         self._claim_tasks = functions.call("claim_tasks", arguments=9)
         self._claim_due = functions.call("claim_due", arguments=9)
 
@@ -85,11 +88,20 @@ class Claims:
         oldest = next(iter(self._under_way), self._begun + 1)
         return oldest - 1
 
+    def sent_by(self, task: asyncio.Task[Any]) -> bool:
+        """Whether a claim of this task is with PostgreSQL, and may have leased something."""
+        return task in self._sent.values()
+
+    async def answered(self) -> None:
+        """Wait until no claim is with PostgreSQL."""
+        while self._sent:
+            await self._quiet.wait()
+
     async def claim_tasks(self, pool: Pool, wanted: Sequence[Wanted]) -> list[Claimed]:
         """Claim tasks by their ids, at most one per process.
 
         Safe to repeat and to cancel: a claim whose answer is lost is found by its replica or
-        expires.
+        expires. A replica that stops does not cancel one that is with PostgreSQL: see `answered`.
 
         Returns:
             Those that wait and are due; the others are gone, blocked, put off or taken, or their
@@ -159,12 +171,17 @@ class Claims:
         sent_at = self._clock.now()
         try:
             async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
+                self._sent[number] = asyncio.current_task()
+                self._quiet.clear()
                 cursor = await connection.execute(statement, arguments, binary=True)
                 found = await cursor.fetchall()
             answered_at = self._clock.now()
             return [_claimed(row, sent_at, answered_at) for row in found]
         finally:
             del self._under_way[number]
+            self._sent.pop(number, None)
+            if not self._sent:
+                self._quiet.set()
 
     async def find_overdue(
         self, pool: Pool, namespaces: Sequence[str], *, overdue: dt.timedelta

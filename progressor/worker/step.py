@@ -134,6 +134,9 @@ class Steps:
         If it is cancelled, the processor may have acted; a settlement in line is still written.
         """
         grip = self.leases.take(task)
+        if workers.draining and task.claim is not None and grip.ending is None:
+            # Its claim was under way when the drain began: nobody has asked for it here.
+            grip.ending = Ending.RELEASED
         turns = 0
         try:
             while True:
