@@ -167,7 +167,7 @@ class Assembly:
         timeout, grace = config.database.statement_timeout, config.replica.step_grace
         self._channels = Channels()
         self._tallies = Tallies()
-        self.namespaces = Namespaces(pool=pools.front, on_gone=self._forget)
+        self.namespaces = Namespaces(pool=pools.front, functions=functions, on_gone=self._forget)
         self.roster = Roster(
             pool=pools.front, clock=clock, lease_timeout=config.replica.lease_timeout
         )

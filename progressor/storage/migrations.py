@@ -16,7 +16,7 @@ from progressor.settings.sections import Database
 from progressor.storage import statements
 from progressor.storage.functions import Functions
 from progressor.storage.pools import translated
-from progressor.storage.writer import connection_string
+from progressor.storage.writer import bound_idle_of, connection_string
 
 _LOCK = 7_306_913
 _OLDEST_SERVER = 150_000
@@ -63,6 +63,7 @@ def migrate(dsn: str) -> list[str]:
         translated(),
         psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as connection,
     ):
+        bound_idle_of(connection)
         _prepare(connection)
         applied = [each.name for each in migrations() if _apply(connection, each)]
         _refuse_newer(connection)

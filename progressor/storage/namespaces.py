@@ -10,6 +10,7 @@ import msgspec
 from progressor import errors
 from progressor.domain.namespace import Namespace
 from progressor.storage import rows, statements
+from progressor.storage.functions import Functions
 from progressor.storage.pools import Pool, connection_of
 
 _SQL = statements.load("namespaces")
@@ -22,9 +23,12 @@ UPDATE_ATTEMPTS_MAX = 10
 class Namespaces:
     """The namespaces, and a memory of them that the scan refreshes."""
 
-    def __init__(self, *, pool: Pool, on_gone: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, *, pool: Pool, functions: Functions, on_gone: Callable[[str], None] = lambda _: None
+    ) -> None:
         """Open nothing; ``on_gone`` is told the name of each that was known and is no more."""
         self._pool = pool
+        self._delete = functions.call("delete_namespace", arguments=1)
         self._on_gone = on_gone
         self._known: dict[str, Namespace] = {}
 
@@ -128,20 +132,14 @@ class Namespaces:
             NamespaceNotEmptyError: It has processes.
             StorageUnavailableError: PostgreSQL is away.
         """
-        async with connection_of(self._pool) as connection, connection.transaction():
-            await connection.execute("SET LOCAL lock_timeout = '2s'")
-            # Under the lock that follows, nobody may wait for a look at the whole table.
-            await connection.execute("SET LOCAL enable_seqscan = off")
-            await connection.execute(_SQL["lock_schedules"], {"name": name})
-            await connection.execute(_SQL["lock_processes"])
-            cursor = await connection.execute(_SQL["has_processes"], {"name": name})
+        async with connection_of(self._pool) as connection:
+            cursor = await connection.execute(self._delete, [name], binary=True)
             row = await cursor.fetchone()
-            if row is not None and row[0]:
-                raise errors.NamespaceNotEmptyError(name)
-            cursor = await connection.execute(_SQL["delete_namespace"], {"name": name})
-            deleted = await cursor.fetchone()
+        assert row is not None, "delete_namespace returns a verdict"
+        if row[0] == "not_empty":
+            raise errors.NamespaceNotEmptyError(name)
         self._forget(name)
-        if deleted is None:
+        if row[0] == "not_found":
             raise errors.NamespaceNotFoundError(name)
 
     async def _one(self, statement: str, parameters: dict[str, Any]) -> rows.Row | None:

@@ -50,7 +50,12 @@ import psycopg_pool
 from progressor import errors
 from progressor.settings.sections import Database
 from progressor.storage import arrays
-from progressor.storage.writer import connection_string, insists_on_writes, refuse_read_only
+from progressor.storage.writer import (
+    bound_idle,
+    connection_string,
+    insists_on_writes,
+    refuse_read_only,
+)
 from progressor.telemetry.instruments import Labels
 from progressor.telemetry.metrics import Metrics
 
@@ -244,6 +249,7 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
     async def _prepare(self, connection: Connection) -> None:
         if self._insists:
             await refuse_read_only(connection)
+        await bound_idle(connection)
         self._generations[connection] = self._generation
         arrays.register(connection)
         # A pooler may lend us the session of somebody who listens; what it hears would pile up.

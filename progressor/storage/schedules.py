@@ -50,6 +50,7 @@ class Schedules:
         self._clock = clock
         self._statement_timeout = statement_timeout.total_seconds()
         self._backfill = functions.call("backfill_schedule", arguments=8)
+        self._delete = functions.call("delete_schedule", arguments=4)
 
     async def create(
         self, key: ScheduleKey, spec: ScheduleSpec, *, paused: bool, note: str
@@ -135,17 +136,17 @@ class Schedules:
 
     async def delete(self, key: ScheduleKey, *, expected_revision: int) -> None:
         """Delete a schedule with its firings; raises as `update` does."""
-        columns = _key_columns(key)
-        async with self._connection() as connection, connection.transaction():
-            await connection.execute("SET LOCAL lock_timeout = '2s'")
-            cursor = await connection.execute(_SQL["lock_schedule"], columns)
+        async with self._connection() as connection:
+            cursor = await connection.execute(
+                self._delete, [key.slot, key.namespace, key.schedule_id, expected_revision]
+            )
             row = await cursor.fetchone()
-            if row is None:
-                raise job_errors.ScheduleNotFoundError(key.namespace, key.schedule_id)
-            if expected_revision not in {0, row[0]}:
-                raise job_errors.ScheduleChangedError(key.schedule_id, expected_revision, row[0])
-            await connection.execute(_SQL["delete_firings"], columns)
-            await connection.execute(_SQL["delete_schedule"], columns)
+        assert row is not None, "delete_schedule returns a row"
+        revision, deleted = row
+        if revision is None:
+            raise job_errors.ScheduleNotFoundError(key.namespace, key.schedule_id)
+        if not deleted:
+            raise job_errors.ScheduleChangedError(key.schedule_id, expected_revision, revision)
 
     async def backfill(
         self, schedule: Schedule, instants: Sequence[Upcoming], policy: OverlapPolicy

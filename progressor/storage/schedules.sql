@@ -83,21 +83,6 @@ WHERE s.namespace COLLATE "C" = %(namespace)s AND s.schedule_id COLLATE "C" > %(
 ORDER BY s.namespace COLLATE "C", s.schedule_id COLLATE "C"
 LIMIT %(limit)s;
 
--- name: lock_schedule
--- Its revision, and whoever fires it waits.
-SELECT s.revision
-FROM progressor.schedules s
-WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s)
-FOR UPDATE;
-
--- name: delete_firings
-DELETE FROM progressor.firings f
-WHERE (f.slot, f.namespace, f.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s);
-
--- name: delete_schedule
-DELETE FROM progressor.schedules s
-WHERE (s.slot, s.namespace, s.schedule_id) = (%(slot)s, %(namespace)s, %(schedule_id)s);
-
 -- name: find_next_due
 -- How many seconds until the next schedule is due that nobody is at; no row: there is none.
 SELECT extract(epoch FROM

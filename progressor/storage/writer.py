@@ -20,6 +20,15 @@ from psycopg import conninfo
 
 from progressor.settings.sections import Database
 
+IDLE_IN_TRANSACTION_SECONDS = 5
+"""For how long PostgreSQL waits for the next statement of a transaction before it ends the session:
+whoever leaves one open that long is frozen, or gone, and holds locks that others wait for."""
+
+_BOUND_IDLE = b"""
+    SELECT set_config(s.name, %s, false)
+    FROM (VALUES ('idle_in_transaction_session_timeout')) s (name)
+    WHERE current_setting(s.name) = '0'"""
+
 _WRITER = "read-write"
 _ATTRIBUTE = "target_session_attrs"
 
@@ -49,6 +58,20 @@ def insists_on_writes(dsn: str) -> bool:
     An operator who says to which servers to connect knows what may be there.
     """
     return conninfo.conninfo_to_dict(dsn).get(_ATTRIBUTE, _WRITER) == _WRITER
+
+
+async def bound_idle(connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:
+    """Bound how long a transaction of a new connection may stand still.
+
+    Not by a parameter of the connection, which a pooler would refuse; what an operator has set for
+    the role or in the DSN stays.
+    """
+    await connection.execute(_BOUND_IDLE, [f"{IDLE_IN_TRANSACTION_SECONDS}s"])
+
+
+def bound_idle_of(connection: psycopg.Connection[Any]) -> None:
+    """Do as `bound_idle` does. Blocks."""
+    connection.execute(_BOUND_IDLE, [f"{IDLE_IN_TRANSACTION_SECONDS}s"])
 
 
 async def refuse_read_only(connection: psycopg.AsyncConnection[tuple[Any, ...]]) -> None:

@@ -12,6 +12,7 @@ from progressor.domain.namespace import HistoryMode, Namespace
 from progressor.domain.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.process import process_key
 from progressor.domain.task import TaskType
+from progressor.storage.functions import Functions
 from progressor.storage.namespaces import Namespaces
 from tests.support.storage import Desk, a_request
 
@@ -149,7 +150,7 @@ class TestTheMemory:
     @pytest.mark.parametrize("operation", ["refresh", "get", "delete"])
     async def test_tells_once_what_is_gone(self, desk: Desk, other: Desk, operation: str) -> None:
         told: list[str] = []
-        namespaces = Namespaces(pool=other.pool, on_gone=told.append)
+        namespaces = Namespaces(pool=other.pool, functions=Functions(), on_gone=told.append)
         name = f"gone-by-{operation}"
         await namespaces.create(named(name))
         await desk.namespaces.delete(name)

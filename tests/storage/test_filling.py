@@ -12,6 +12,7 @@ from bench.filling.load import Loaded, fill
 from bench.filling.plan import Plan, default_timer_count
 from bench.filling.sizes import read_sizes
 from progressor.domain.process import ProcessStatus, process_key
+from progressor.storage.functions import Functions
 from progressor.storage.namespaces import Namespaces
 from tests.support import schema
 from tests.support.clock import ManualClock
@@ -123,7 +124,7 @@ async def test_the_one_that_has_grown_old_has_a_task_for_each_event(desk: Desk) 
 async def test_their_namespace_is_one(database: str, loaded: Loaded) -> None:
     assert loaded.seconds > 0
     async with await connect(database) as connection:
-        namespace = await Namespaces(pool=lent(connection)).get("orders")
+        namespace = await Namespaces(pool=lent(connection), functions=Functions()).get("orders")
 
     assert namespace.processor_targets == ("127.0.0.1:1",)
 

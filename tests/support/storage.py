@@ -305,7 +305,7 @@ def desk(
     """Return a replica's storage on a pool; its group commits do not run yet."""
     functions = Functions()
     gathered = commit or Commit(gather=NO_TIME)
-    namespaces = Namespaces(pool=pool)
+    namespaces = Namespaces(pool=pool, functions=functions)
     told: list[Promoted] = []
 
     def own_id() -> int:

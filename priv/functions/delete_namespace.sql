@@ -1,0 +1,52 @@
+-- Deletes a namespace without processes, with its gates, schedules and firings. One statement: no
+-- lock is held while a replica has the word, which may be frozen by then.
+-- Locks: its schedules, in key order, since who fires one holds that and then starts processes; then
+-- the table of processes against writers, which keeps new ones out until the namespace is gone:
+-- their functions look for it under this lock. Waits for each for 2 s at most.
+-- Returns: deleted, not_found or not_empty.
+CREATE FUNCTION delete_namespace(p_name text)
+RETURNS text
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET lock_timeout = '2s'
+AS $$
+BEGIN
+    PERFORM
+    FROM schedules s
+    WHERE s.namespace COLLATE "C" = p_name
+    ORDER BY s.slot, s.namespace, s.schedule_id
+    FOR UPDATE;
+
+    LOCK TABLE processes IN SHARE ROW EXCLUSIVE MODE;
+
+    -- With the collation and in the order of processes_by_creation: the primary key begins with the
+    -- slot, and would be read whole.
+    PERFORM
+    FROM processes p
+    WHERE p.namespace COLLATE "C" = p_name
+    ORDER BY p.namespace COLLATE "C", p.created_at DESC, p.process_id COLLATE "C" DESC
+    LIMIT 1;
+    IF FOUND THEN
+        RETURN 'not_empty';
+    END IF;
+
+    DELETE FROM namespaces n WHERE n.name = p_name;
+    IF NOT FOUND THEN
+        RETURN 'not_found';
+    END IF;
+
+    -- Nobody holds its gates, since it has no processes.
+    DELETE FROM gates g WHERE g.namespace = p_name;
+    DELETE FROM firings f
+    USING schedules s
+    WHERE s.namespace COLLATE "C" = p_name
+        AND (f.slot, f.namespace, f.schedule_id) = (s.slot, s.namespace, s.schedule_id);
+    DELETE FROM schedules s WHERE s.namespace COLLATE "C" = p_name;
+    RETURN 'deleted';
+END;
+$$;

@@ -1,0 +1,33 @@
+-- Deletes a schedule with its firings, if it is at the revision that is expected; 0: at any. One
+-- statement: no lock is held while a replica has the word.
+-- Locks: the schedule.
+-- Returns: the revision at which it was, and whether it is deleted; null if there is none.
+CREATE FUNCTION delete_schedule(
+    p_slot        smallint,
+    p_namespace   text,
+    p_schedule_id text,
+    p_expected    bigint,
+    OUT revision  bigint,
+    OUT deleted   boolean
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET lock_timeout = '2s'
+AS $$
+BEGIN
+    SELECT s.revision
+    INTO revision
+    FROM schedules s
+    WHERE (s.slot, s.namespace, s.schedule_id) = (p_slot, p_namespace, p_schedule_id)
+    FOR UPDATE;
+    deleted := revision IS NOT NULL AND p_expected IN (0, revision);
+    IF deleted THEN
+        DELETE FROM firings f
+        WHERE (f.slot, f.namespace, f.schedule_id) = (p_slot, p_namespace, p_schedule_id);
+        DELETE FROM schedules s
+        WHERE (s.slot, s.namespace, s.schedule_id) = (p_slot, p_namespace, p_schedule_id);
+    END IF;
+END;
+$$;
