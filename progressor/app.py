@@ -299,7 +299,6 @@ class Engine:
         _log.info("draining", extra={"waiting": opened.replies.waiting_count})
         opened.workers.draining = True
         heartbeat.drain()
-        # What a claim under way has reserved places for counts as in hand.
         group.create_task(opened.stop_scanning(), name="stop scanning")
         deadline = self._config.server.drain_timeout
         draining = group.create_task(self._server.drain(deadline), name="drain server")
