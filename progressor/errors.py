@@ -186,15 +186,78 @@ class IdempotencyKeyReusedError(StateError):
         )
 
 
-class ProcessFailedError(StateError):
-    """The process is in error, or went there while the request waited."""
+class StepFailedError(StateError):
+    """A step failed, or broke its process: that of the request, or one before it.
+
+    Attributes:
+        process_id: The process.
+        own: The step that failed is that of this request. False: the process was broken by
+            something else, and the request's step was not begun, or its outcome was not saved.
+        task_id: The request's own task; None: it has none.
+        broken_by: The task that broke the process; None: none did, or a job that ended or an
+            import put it into error.
+        failure_code: The gRPC status code of the failed step, from 1; None: no step failed.
+        failure_reason: Its reason, the processor's own or the engine's; None: no step failed.
+        detail: Why it failed, in words.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        process_id: str,
+        detail: str,
+        own: bool,
+        task_id: int | None,
+        failure: "StepFailure | None",
+    ) -> None:
+        """Carry what is known of the failed step; `failure` None: nothing is."""
+        failure = failure or StepFailure()
+        self.process_id, self.own, self.task_id = process_id, own, task_id
+        self.broken_by = failure.broken_by
+        self.failure_code, self.failure_reason = failure.code, failure.reason
+        self.detail = detail
+        super().__init__(message)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepFailure:
+    """Which step failed, and how: see `StepFailedError`."""
+
+    broken_by: int | None = None
+    code: int | None = None
+    reason: str | None = None
+
+
+class ProcessFailedError(StepFailedError):
+    """The process is in error, or went there while the request waited.
+
+    ``own`` tells the two apart: True where the request's own step broke it.
+    """
 
     reason = "PROCESS_FAILED"
 
-    def __init__(self, process_id: str, detail: str, task_id: int | None) -> None:
-        """Name the process, why it broke, and the task that broke it."""
-        self.process_id, self.detail, self.task_id = process_id, detail, task_id
-        super().__init__(f"process {process_id!r} is in error: {detail}")
+    def __init__(
+        self,
+        process_id: str,
+        detail: str,
+        *,
+        own: bool = False,
+        task_id: int | None = None,
+        failure: StepFailure | None = None,
+    ) -> None:
+        """Name the process, why it broke, and which step did it."""
+        message = f"process {process_id!r} is in error: {detail}"
+        if own:
+            message = f"task {task_id} of this request broke process {process_id!r}: {detail}"
+        super().__init__(
+            message,
+            process_id=process_id,
+            detail=detail,
+            own=own,
+            task_id=task_id,
+            failure=failure,
+        )
 
 
 class ProcessIsRunningError(StateError):
@@ -252,26 +315,46 @@ class GateInUseError(StateError):
         super().__init__(f"gate {gate!r} of namespace {namespace!r} is in use")
 
 
-class RepairFailedError(StateError):
-    """The repair did not succeed; the process is in error exactly as it was."""
+class RepairFailedError(StepFailedError):
+    """The repair did not succeed; the process is in error exactly as it was.
+
+    ``failure_code`` and ``failure_reason`` are the repair's; ``broken_by`` is the task before it
+    that broke the process.
+    """
 
     reason = "REPAIR_FAILED"
 
-    def __init__(self, process_id: str, detail: str, task_id: int) -> None:
+    def __init__(
+        self, process_id: str, detail: str, task_id: int, failure: StepFailure | None = None
+    ) -> None:
         """Name the process, why the repair failed, and the repair's task."""
-        self.process_id, self.detail, self.task_id = process_id, detail, task_id
-        super().__init__(f"repair of process {process_id!r} failed: {detail}")
+        super().__init__(
+            f"repair of process {process_id!r} failed: {detail}",
+            process_id=process_id,
+            detail=detail,
+            own=True,
+            task_id=task_id,
+            failure=failure,
+        )
 
 
-class TaskFailedError(StateError):
+class TaskFailedError(StepFailedError):
     """The task failed alone: its attempts are spent and its process is as it was."""
 
     reason = "TASK_FAILED"
 
-    def __init__(self, process_id: str, detail: str, task_id: int) -> None:
+    def __init__(
+        self, process_id: str, detail: str, task_id: int, failure: StepFailure | None = None
+    ) -> None:
         """Name the process, why the task failed, and the task."""
-        self.process_id, self.detail, self.task_id = process_id, detail, task_id
-        super().__init__(f"task {task_id} of process {process_id!r} failed: {detail}")
+        super().__init__(
+            f"task {task_id} of process {process_id!r} failed: {detail}",
+            process_id=process_id,
+            detail=detail,
+            own=True,
+            task_id=task_id,
+            failure=failure,
+        )
 
 
 class ProcessRemovedError(StateError):

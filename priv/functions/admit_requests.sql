@@ -6,7 +6,8 @@
 -- first of its process. That is all it takes: an admission changes nothing that the next one looks
 -- at, but for the process that is no longer free, and the timer that no longer waits.
 -- Locks: processes in key order; then, of those processes alone: tasks, schedule, running.
--- Returns: one row per item, in their order. Process columns come with every process that exists.
+-- Returns: one row per item, in their order. Process columns come with every process that exists;
+-- error_code and error_reason also with process_failed: of the task that broke it, if one did.
 CREATE FUNCTION admit_requests(
     p_now              timestamptz,
     p_replica_id       bigint,
@@ -167,6 +168,13 @@ BEGIN
             v_task_ids[v_count] := task_id;
             v_tokens[v_count] := token;
             v_free[v_count] := free;
+        ELSIF verdict = 'process_failed' THEN
+            -- Of the task that broke it, with what the caller is told why.
+            SELECT t.error_code, t.error_reason
+            INTO error_code, error_reason
+            FROM tasks t
+            WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                = (p_slot[item], p_namespace[item], p_process_id[item], corrupted_by);
         ELSIF verdict = 'duplicate' AND p_waits[item] THEN
             v_duplicates := array_append(v_duplicates, item);
             v_joined := array_append(v_joined, task_id);

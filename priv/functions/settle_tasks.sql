@@ -306,7 +306,8 @@ BEGIN
     END IF;
 
     IF v_line THEN
-        v_cancelled := settle_waits(v_now, v_steps, p_timer, p_error_message);
+        v_cancelled := settle_waits(
+            v_now, v_steps, p_timer, p_error_code, p_error_reason, p_error_message);
     END IF;
 
     IF e_payload IS NOT NULL THEN

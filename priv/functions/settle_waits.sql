@@ -2,12 +2,15 @@
 -- in vain and the timer that a step replaces or unsets; takes out of the schedule, and begins, the
 -- task that the worker goes on with; makes the first in line due where it does not go on, and wakes
 -- the timer that stood aside where there is no line.
+-- What a broken process cancels keeps which task broke it, with what code and for what reason.
 -- Locks: none of its own; settle_tasks has locked the processes.
 -- Returns: the tasks cancelled, as in settle_tasks, by the numbers of the items; null: none.
 CREATE FUNCTION settle_waits(
     p_now     timestamptz,
     p_steps   settling[],
     p_timer   text[],
+    p_code    integer[],
+    p_reason  text[],
     p_message text[]
 )
 RETURNS jsonb
@@ -60,8 +63,11 @@ BEGIN
                 error_message = CASE
                     WHEN v.cancels IS NOT NULL THEN coalesce(p_message[v.item], '') END,
                 error_rejected = CASE WHEN v.cancels IS NOT NULL THEN false END,
-                error_metadata = CASE WHEN v.cancels IS NOT NULL
-                    THEN json_build_object('task_id', v.by_task_id::text) END
+                error_metadata = CASE WHEN v.cancels = 'PROCESS_FAILED'
+                    THEN json_build_object(
+                        'broken_by', v.by_task_id::text,
+                        'failure_code', p_code[v.item]::text,
+                        'failure_reason', p_reason[v.item]) END
             FROM vain v
             WHERE t.ctid = v.task_row
             RETURNING v.item, t.task_id, t.task_type, t.reply_to

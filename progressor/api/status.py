@@ -50,6 +50,7 @@ CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = MappingProxyType
         errors.TaskIsRunningError: grpc.StatusCode.FAILED_PRECONDITION,
         errors.TaskHasEndedError: grpc.StatusCode.FAILED_PRECONDITION,
         errors.IdempotencyKeyReusedError: grpc.StatusCode.INVALID_ARGUMENT,
+        errors.StepFailedError: grpc.StatusCode.FAILED_PRECONDITION,
         errors.ProcessFailedError: grpc.StatusCode.FAILED_PRECONDITION,
         errors.ProcessIsRunningError: grpc.StatusCode.FAILED_PRECONDITION,
         errors.ProcessFinishedError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -84,7 +85,11 @@ _TOLD_FIELDS = (
     "namespace",
     "process_id",
     "job_id",
+    "own",
     "task_id",
+    "broken_by",
+    "failure_code",
+    "failure_reason",
     "detail",
     "idempotency_key",
     "event_id",
@@ -174,7 +179,7 @@ def _told(error: errors.ProgressorError) -> Iterator[tuple[str, str]]:
     for field in _TOLD_FIELDS:
         value = getattr(error, field, None)
         if value is not None:
-            yield field, str(value)
+            yield field, str(value).lower() if isinstance(value, bool) else str(value)
     if isinstance(error, errors.TaskNotFoundError):
         field = "task_id" if isinstance(error.task, int) else "idempotency_key"
         yield field, str(error.task)

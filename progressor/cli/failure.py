@@ -71,6 +71,8 @@ def _in_a_line(value: object) -> str:
             return "; ".join(map(_in_a_line, value))
         case errors.FieldViolation():
             return f"{value.field}: {value.description}"
+        case bool():
+            return "yes" if value else "no"
         case Mapping():
             return ", ".join(f"{key}={inner}" for key, inner in value.items())
         case _:

@@ -34,7 +34,7 @@ from progressor.domain.process import (
     ProcessKey,
     ProcessStatus,
 )
-from progressor.domain.task import RunningTask, TaskResult, TaskType
+from progressor.domain.task import RunningTask, TaskError, TaskResult, TaskType
 
 
 class Verdict(enum.StrEnum):
@@ -131,7 +131,8 @@ class Admission:
 
     ``task_id`` is there for ACCEPTED and DUPLICATE, ``running`` where the task was leased to this
     replica at once, ``ended`` where a duplicate's task has ended already. ``due_now``: it waits for
-    a worker. ``process`` is there for PROCESS_FAILED, ``gate`` for GATE_NOT_FOUND.
+    a worker. ``process`` is there for PROCESS_FAILED, and ``failure`` if a task broke it; ``gate``
+    for GATE_NOT_FOUND.
     """
 
     verdict: Verdict
@@ -140,6 +141,7 @@ class Admission:
     ended: TaskResult | None = None
     due_now: bool = False
     process: Process | None = None
+    failure: TaskError | None = None
     gate: str | None = None
 
 

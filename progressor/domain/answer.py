@@ -4,7 +4,11 @@ import dataclasses
 
 from progressor import errors
 from progressor.domain.process import ProcessKey
-from progressor.domain.task import TaskError, TaskResult, TaskStatus, TaskType
+from progressor.domain.task import BROKEN_BY, TaskError, TaskResult, TaskStatus, TaskType
+
+FAILURE_CODE = "failure_code"
+FAILURE_REASON = "failure_reason"
+"""In the metadata of what is cancelled since its process broke, beside `BROKEN_BY`."""
 
 PROCESS_FAILED = errors.ProcessFailedError.reason
 PROCESS_FINISHED = errors.ProcessFinishedError.reason
@@ -53,9 +57,13 @@ def response_of(key: ProcessKey, result: TaskResult) -> bytes:
 
 def _cancelled(key: ProcessKey, task_id: int, error: TaskError) -> errors.RequestError:
     if error.reason == PROCESS_FAILED:
-        broken_by = error.metadata.get("task_id")
+        failure = errors.StepFailure(
+            broken_by=_number(error, BROKEN_BY),
+            code=_number(error, FAILURE_CODE),
+            reason=error.metadata.get(FAILURE_REASON),
+        )
         return errors.ProcessFailedError(
-            key.process_id, error.message, None if broken_by is None else int(broken_by)
+            key.process_id, error.message, task_id=task_id, failure=failure
         )
     if error.reason == PROCESS_FINISHED:
         return errors.ProcessFinishedError(key.process_id)
@@ -65,8 +73,20 @@ def _cancelled(key: ProcessKey, task_id: int, error: TaskError) -> errors.Reques
 
 
 def _failed(key: ProcessKey, result: TaskResult, error: TaskError) -> errors.RequestError:
+    task_id = result.task_id
+    failure = errors.StepFailure(
+        broken_by=_number(error, BROKEN_BY), code=error.code, reason=error.reason
+    )
     if result.task_type is TaskType.REPAIR:
-        return errors.RepairFailedError(key.process_id, error.message, result.task_id)
+        return errors.RepairFailedError(key.process_id, error.message, task_id, failure)
     if error.metadata.get("alone"):
-        return errors.TaskFailedError(key.process_id, error.message, result.task_id)
-    return errors.ProcessFailedError(key.process_id, error.message, result.task_id)
+        return errors.TaskFailedError(key.process_id, error.message, task_id, failure)
+    failure = dataclasses.replace(failure, broken_by=task_id)
+    return errors.ProcessFailedError(
+        key.process_id, error.message, own=True, task_id=task_id, failure=failure
+    )
+
+
+def _number(error: TaskError, key: str) -> int | None:
+    text = error.metadata.get(key)
+    return None if text is None else int(text)

@@ -40,7 +40,7 @@ from progressor.domain.namespace import Namespace
 from progressor.domain.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.process import NO_OPTIONS, JobOptions
 from progressor.domain.retry import next_delay
-from progressor.domain.task import TaskError, TaskType
+from progressor.domain.task import BROKEN_BY, TaskError, TaskType
 
 ZOMBIE = "ZOMBIE"
 ZOMBIE_DETECTED = "zombie detected"
@@ -60,6 +60,10 @@ class Attempted(Protocol):
     @property
     def attempt(self) -> int:
         """The attempt that is over, from 1."""
+
+    @property
+    def broken_by(self) -> int | None:
+        """The task that broke its process before; None: none did."""
 
     @property
     def first_started_at(self) -> dt.datetime:
@@ -201,7 +205,8 @@ def _settle_loss(task: Attempted, namespace: Namespace, options: JobOptions) -> 
 
 def _give_up(task: Attempted, error: TaskError, *, alone: bool) -> Settlement:
     if task.task_type is TaskType.REPAIR:
-        return Fail(error)
+        known = {} if task.broken_by is None else {BROKEN_BY: str(task.broken_by)}
+        return Fail(dataclasses.replace(error, metadata=known))
     if alone and task.task_type in _LONE_TYPES:
         return Fail(dataclasses.replace(error, metadata={"alone": "true"}))
     return Break(error)

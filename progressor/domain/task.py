@@ -41,6 +41,9 @@ class TaskStatus(enum.StrEnum):
     CANCELLED = "cancelled"
 
 
+BROKEN_BY = "broken_by"
+"""In the metadata of an engine's error: the id of the task that broke the process."""
+
 FINAL_STATUSES = frozenset({TaskStatus.FINISHED, TaskStatus.ERROR, TaskStatus.CANCELLED})
 
 
@@ -49,7 +52,7 @@ class TaskError:
     """How a task ended that did not finish.
 
     ``code`` is a gRPC status code; ``rejected`` tells a processor's refusal, whose ``reason`` and
-    ``metadata`` are its own, from a failure.
+    ``metadata`` are its own, from a failure, whose ``metadata`` are the engine's.
     """
 
     code: int
@@ -127,6 +130,11 @@ class RunningTask:
     def key(self) -> ProcessKey:
         """The process it works on."""
         return self.process.key
+
+    @property
+    def broken_by(self) -> int | None:
+        """The task that broke the process before, as a repair finds it."""
+        return self.process.corrupted_by
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

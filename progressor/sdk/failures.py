@@ -176,6 +176,24 @@ def _invalid_request(status: Status) -> errors.InvalidRequestError:
     return errors.InvalidRequestError(*(status.violations or (whole,)))
 
 
+def _process_failed(status: Status) -> errors.ProcessFailedError:
+    return errors.ProcessFailedError(
+        status.process_id,
+        status.detail,
+        own=status.metadata.get("own") == "true",
+        task_id=status.number("task_id") or None,
+        failure=_step_failure(status),
+    )
+
+
+def _step_failure(status: Status) -> errors.StepFailure:
+    return errors.StepFailure(
+        broken_by=status.number("broken_by") or None,
+        code=status.number("failure_code") or None,
+        reason=status.metadata.get("failure_reason"),
+    )
+
+
 def _task_not_found(status: Status) -> errors.TaskNotFoundError:
     key = status.metadata.get("idempotency_key")
     return errors.TaskNotFoundError(status.process_id, key or status.number("task_id"))
@@ -223,18 +241,16 @@ _BY_REASON: Mapping[str, Callable[[Status], errors.ProgressorError]] = {
     "IDEMPOTENCY_KEY_REUSED": lambda it: errors.IdempotencyKeyReusedError(
         it.process_id, it.metadata.get("idempotency_key", "")
     ),
-    "PROCESS_FAILED": lambda it: errors.ProcessFailedError(
-        it.process_id, it.detail, it.number("task_id") or None
-    ),
+    "PROCESS_FAILED": _process_failed,
     "PROCESS_IS_RUNNING": lambda it: errors.ProcessIsRunningError(it.process_id),
     "PROCESS_FINISHED": lambda it: errors.ProcessFinishedError(it.process_id),
     "TASK_IS_RUNNING": lambda it: errors.TaskIsRunningError(it.process_id, it.number("task_id")),
     "TASK_HAS_ENDED": lambda it: errors.TaskHasEndedError(it.process_id, it.number("task_id")),
     "REPAIR_FAILED": lambda it: errors.RepairFailedError(
-        it.process_id, it.detail, it.number("task_id")
+        it.process_id, it.detail, it.number("task_id"), _step_failure(it)
     ),
     "TASK_FAILED": lambda it: errors.TaskFailedError(
-        it.process_id, it.detail, it.number("task_id")
+        it.process_id, it.detail, it.number("task_id"), _step_failure(it)
     ),
     "PROCESS_REMOVED": lambda it: errors.ProcessRemovedError(it.process_id),
     "TASK_CANCELLED": lambda it: errors.TaskCancelledError(it.process_id, it.number("task_id")),

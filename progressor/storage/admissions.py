@@ -444,7 +444,9 @@ def _admission(
         ended = known if known.status in FINAL_STATUSES else None
         return Admission(verdict=verdict, task_id=task_id, ended=ended)
     if verdict is not Verdict.ACCEPTED:
-        return Admission(verdict=verdict, process=process)
+        failed = verdict is Verdict.PROCESS_FAILED
+        failure = rows.task_error(task[3:8]) if failed else None
+        return Admission(verdict=verdict, process=process, failure=failure)
     if token is None:
         return Admission(verdict=verdict, task_id=task_id, due_now=free)
     assert process is not None, "a task was leased without its process"

@@ -32,7 +32,8 @@ class ZombieCause(enum.StrEnum):
 class Zombie:
     """A leased task that nobody carries any more. ``found_at`` is by PostgreSQL's clock.
 
-    UNKNOWN is a lease of this very replica which it never learned of.
+    UNKNOWN is a lease of this very replica which it never learned of. ``broken_by`` is the task
+    that broke the process before, as a repair finds it.
     """
 
     key: ProcessKey
@@ -45,6 +46,7 @@ class Zombie:
     cause: ZombieCause
     trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
     part: Part | None = None
+    broken_by: int | None = None
 
 
 class Replicas:
@@ -156,4 +158,5 @@ def _zombie(row: rows.Row) -> Zombie:
         cause=ZombieCause(row[10]),
         trace_context=row[11] or {},
         part=part_of(row[12]),
+        broken_by=row[13],
     )

@@ -70,7 +70,8 @@ SELECT z.slot, z.namespace, z.process_id, z.task_id, z.task_type, z.attempt, z.t
     CASE WHEN p.led_by IS NOT NULL OR p.leader_id IS NOT NULL OR p.job_options IS NOT NULL THEN
         json_build_array(
             p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options)
-    END
+    END,
+    p.corrupted_by
 FROM (
     SELECT r.*, clock.now,
         CASE
@@ -101,7 +102,8 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) t
 CROSS JOIN LATERAL (
-    SELECT p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options
+    SELECT p.led_by, p.leader_slot, p.leader_namespace, p.leader_id, p.node, p.job_options,
+        p.corrupted_by
     FROM progressor.processes p
     WHERE (p.slot, p.namespace, p.process_id) = (z.slot, z.namespace, z.process_id)
     LIMIT 1

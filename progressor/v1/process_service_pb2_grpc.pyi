@@ -17,6 +17,12 @@ Errors carry google.rpc.ErrorInfo with domain "progressor" and one of these reas
   DEADLINE_EXCEEDED    DEADLINE_EXCEEDED: the task goes on; task_id is in the ErrorInfo's metadata
   INTERNAL             INTERNAL: a bug, in the log under the same request
 
+PROCESS_FAILED, TASK_FAILED and REPAIR_FAILED say more in the ErrorInfo's metadata, where it is
+known: `own`, "true" if the step that failed is that of this request, "false" if the process was
+broken by something else and the request's step had no effect; `task_id`, the request's own task;
+`broken_by`, the task that broke the process; `failure_code` (a google.rpc.Code, as a number) and
+`failure_reason` of the step that failed; `detail`, why it did.
+
 A call that its processor *rejects* ends with exactly the processor's status code and message,
 and ErrorInfo with domain "processor".
 

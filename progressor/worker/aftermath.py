@@ -6,7 +6,7 @@ from typing import assert_never
 from progressor.domain import answer
 from progressor.domain.intent import Complete
 from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement
-from progressor.domain.task import TaskError, TaskResult, TaskStatus, TaskType
+from progressor.domain.task import BROKEN_BY, TaskError, TaskResult, TaskStatus, TaskType
 from progressor.storage.cancelled import Cancelled
 from progressor.storage.settlements import Entry, Written
 from progressor.worker import changes
@@ -86,14 +86,18 @@ def _result(entry: Entry) -> TaskResult | None:
 
 
 def _cancellation(entry: Entry) -> TaskError | None:
-    """Return what the tasks in line are told; the same words as settle_tasks.sql keeps."""
+    """Return what the tasks in line are told; the same words as settle_waits.sql keeps."""
     match entry.settlement:
         case Break(error):
             return TaskError(
                 code=_FAILED_PRECONDITION,
                 reason=answer.PROCESS_FAILED,
                 message=error.message,
-                metadata={"task_id": str(entry.task_id)},
+                metadata={
+                    BROKEN_BY: str(entry.task_id),
+                    answer.FAILURE_CODE: str(error.code),
+                    answer.FAILURE_REASON: error.reason,
+                },
             )
         case Finish(intent):
             completes = isinstance(intent.action, Complete)

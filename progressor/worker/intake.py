@@ -17,7 +17,7 @@ from progressor.clock import Clock, SystemClock
 from progressor.domain.admission import Admission, Import, Request, Verdict
 from progressor.domain.answer import PROCESS_FAILED, Answer, Receipt, response_of
 from progressor.domain.namespace import Namespace
-from progressor.domain.process import ProcessKey
+from progressor.domain.process import Process, ProcessKey
 from progressor.domain.task import TaskError, TaskResult, TaskType
 from progressor.storage.admissions import Admissions, Entry
 from progressor.storage.cancelled import Cancelled
@@ -373,6 +373,13 @@ def _fail(ticket: _Ticket, error: BaseException) -> None:
             future.exception()
 
 
+def _failure(process: Process, error: TaskError | None) -> errors.StepFailure:
+    """Return what broke a process, as it is told to whoever finds it broken."""
+    if error is None:
+        return errors.StepFailure(broken_by=process.corrupted_by)
+    return errors.StepFailure(broken_by=process.corrupted_by, code=error.code, reason=error.reason)
+
+
 def _after(request: Request) -> int:
     return 0 if request.history_range is None else request.history_range.after
 
@@ -393,7 +400,7 @@ def _refusal(  # noqa: C901, PLR0911  one line per verdict
             process = admission.process
             assert process is not None, "a process that failed is told of"
             return errors.ProcessFailedError(
-                key.process_id, process.detail or "", process.corrupted_by
+                key.process_id, process.detail or "", failure=_failure(process, admission.failure)
             )
         case Verdict.PROCESS_IS_RUNNING:
             return errors.ProcessIsRunningError(key.process_id)

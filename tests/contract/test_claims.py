@@ -397,6 +397,19 @@ class TestZombies:
         [again] = await desk.claim_due()
         assert again.task.attempt == 2
 
+    async def test_of_a_repair_tell_what_broke_the_process(
+        self, desk: Desk, clock: ManualClock
+    ) -> None:
+        key = fresh_key()
+        broken_by = await desk.broken(key)
+        await desk.run_task(a_request(key, TaskType.REPAIR))
+        clock.advance(HOUR)
+
+        [zombie] = await desk.find_zombies()
+        await desk.beat()
+
+        assert (zombie.task_type, zombie.broken_by) == (TaskType.REPAIR, broken_by)
+
     async def test_of_a_call_keep_its_place_and_wake_the_line(
         self, desk: Desk, clock: ManualClock
     ) -> None:

@@ -317,7 +317,11 @@ class TestAFailureForGood:
         assert not isinstance(result, int)
         assert result.error is not None
         assert (result.error.reason, result.error.message) == ("PROCESS_FAILED", BROKEN.message)
-        assert result.error.metadata == {"task_id": str(call.task_id)}
+        assert result.error.metadata == {
+            "broken_by": str(call.task_id),
+            "failure_code": str(BROKEN.code),
+            "failure_reason": BROKEN.reason,
+        }
 
     async def test_of_a_repair_lets_the_next_repair_try(self, desk: Desk) -> None:
         key = fresh_key()

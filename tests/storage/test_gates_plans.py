@@ -60,6 +60,7 @@ class Attempted:
     task_type: TaskType
     attempt: int
     first_started_at: dt.datetime
+    broken_by: int | None = None
 
 
 async def leave_gates(desk: Desk) -> None:

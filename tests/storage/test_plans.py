@@ -76,6 +76,7 @@ class Attempted:
     task_type: TaskType
     attempt: int
     first_started_at: dt.datetime
+    broken_by: int | None = None
 
 
 async def admit_starts(desk: Desk) -> object:

@@ -198,6 +198,7 @@ def collecting(task: RunningTask, now: dt.datetime) -> Entry:
         found_at=now,
         cause=ZombieCause.SILENT,
         part=part,
+        broken_by=task.broken_by,
     )
     options = NO_OPTIONS if part is None else part.options
     return Entry(

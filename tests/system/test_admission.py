@@ -136,7 +136,7 @@ async def test_a_call_on_a_broken_process_is_told_why_and_by_which_task(stage: S
     status = await refusal(stage.client.call("p"))
 
     assert status.metadata["detail"] == "it broke"
-    assert status.metadata["task_id"] == str(task_id)
+    assert status.metadata["broken_by"] == str(task_id)
 
 
 class TestStart:

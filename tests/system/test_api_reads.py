@@ -56,7 +56,7 @@ async def test_an_event_that_does_not_exist_is_named(api: Engine) -> None:
     assert dict(info.metadata) == {"namespace": "orders", "process_id": "1", "event_id": "11"}
 
 
-@pytest.mark.parametrize("end", [None, errors.ProcessFailedError("1", "why", 1)])
+@pytest.mark.parametrize("end", [None, errors.ProcessFailedError("1", "why", task_id=1)])
 async def test_get_waits_until_a_process_is_made(api: Engine, end: Exception | None) -> None:
     api.processes.status, api.intake.raises = ProcessStatus.INIT, end
     request = pb.GetRequest(namespace="orders", process_id="1", await_init=True)

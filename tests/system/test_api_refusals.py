@@ -116,7 +116,7 @@ async def test_a_rejection_arrives_as_the_processor_put_it(api: Engine) -> None:
 
 @pytest.mark.parametrize("letter", ["x", "残"])
 async def test_an_error_with_a_huge_text_still_arrives(api: Engine, letter: str) -> None:
-    api.intake.raises = errors.ProcessFailedError("1", letter * 100_000, 9)
+    api.intake.raises = errors.ProcessFailedError("1", letter * 100_000, task_id=9)
     request = pb.CallRequest(namespace="orders", process_id="1")
     code, info = await end_of(api.process_service.Call(request))
 

@@ -58,13 +58,22 @@ def test_an_error_for_people_is_a_sentence_its_reason_and_its_fields(
     engine.answers["Call"] = Refusal(
         code=STATE,
         reason="PROCESS_FAILED",
-        metadata={"process_id": "order-1", "detail": "it broke", "task_id": "4"},
+        metadata={
+            "process_id": "order-1",
+            "detail": "it broke",
+            "own": "false",
+            "task_id": "4",
+            "broken_by": "3",
+            "failure_code": "13",
+            "failure_reason": "NO_STOCK",
+        },
     )
 
     err = cli("call", "order-1").err
 
     assert err == (
-        "error: process 'order-1' is in error: it broke\n  reason: PROCESS_FAILED\n  task_id: 4\n"
+        "error: process 'order-1' is in error: it broke\n  reason: PROCESS_FAILED\n"
+        "  own: no\n  task_id: 4\n  broken_by: 3\n  failure_code: 13\n  failure_reason: NO_STOCK\n"
     )
 
 

@@ -140,8 +140,9 @@ class TestAReplicaThatIsKilled:
                     victim.kill()
 
             status = waiting.result()
-            assert status.reason == "PROCESS_FAILED"
-            assert status.metadata["task_id"] == str(accepted.task_id)
+            assert (status.reason, status.metadata["own"]) == ("PROCESS_FAILED", "false")
+            assert status.metadata["broken_by"] == str(accepted.task_id)
+            assert status.metadata["failure_reason"] == "ZOMBIE"
 
     async def test_breaks_the_process_once_the_attempts_are_spent(
         self, survivor: Replica, tmp_path: Path

@@ -36,6 +36,8 @@ MANY = 10_000
 SOON = dt.timedelta(milliseconds=200)
 FIELD = errors.FieldViolation("process_id", "is empty")
 
+FAILURE = errors.StepFailure(broken_by=8, code=13, reason="NO_STOCK")
+
 TOLD: list[errors.ProgressorError] = [
     errors.InvalidRequestError(FIELD),
     errors.NamespaceNotFoundError("orders"),
@@ -45,10 +47,10 @@ TOLD: list[errors.ProgressorError] = [
     errors.GateNotFoundError("orders", "db-1"),
     errors.ProcessAlreadyExistsError("orders", "1"),
     errors.IdempotencyKeyReusedError("1", "k"),
-    errors.ProcessFailedError("1", "why", 9),
+    errors.ProcessFailedError("1", "why", own=True, task_id=9, failure=FAILURE),
     errors.ProcessIsRunningError("1"),
     errors.ProcessFinishedError("1"),
-    errors.RepairFailedError("1", "why", 9),
+    errors.RepairFailedError("1", "why", 9, FAILURE),
     errors.TaskFailedError("1", "why", 9),
     errors.ProcessRemovedError("1"),
     errors.TaskCancelledError("1", 9),
@@ -119,7 +121,9 @@ async def test_an_error_in_a_session_is_the_error_of_a_unary_call(
 
 async def test_every_error_that_a_session_can_tell_was_told() -> None:
     internal = {kind for kind, code in CODES.items() if code is grpc.StatusCode.INTERNAL}
-    abstract = {errors.RequestError, errors.NotFoundError, errors.StateError}
+    abstract = {
+        errors.RequestError, errors.NotFoundError, errors.StateError, errors.StepFailedError,
+    }  # fmt: skip
     # Namespaces, gates, jobs, schedules and Cancel have no place in a session.
     elsewhere = {
         *(kind for kind in CODES if kind.__module__ == job_errors.__name__),

@@ -164,7 +164,7 @@ class TestBreak:
                 StatusCode.FAILED_PRECONDITION,
                 "PROCESS_FAILED",
             )
-            assert status.metadata["task_id"] == breaker
+            assert status.metadata["broken_by"] == breaker
             assert status.metadata["detail"] == "it broke"
         snapshot = await stage.client.get("p")
         assert (snapshot.timer, snapshot.waits) == (None, ())

@@ -14,6 +14,8 @@ from google.rpc import (
 from progressor import errors, job_errors
 from progressor.api import status
 
+FAILURE = errors.StepFailure(broken_by=2, code=13, reason="NO_STOCK")
+FAILURE_TOLD = {"broken_by": "2", "failure_code": "13", "failure_reason": "NO_STOCK"}
 RETRY = dt.timedelta(milliseconds=1500)
 TOLD = [
     (
@@ -90,26 +92,33 @@ TOLD = [
         {"process_id": "p", "idempotency_key": "k"},
     ),
     (
-        errors.ProcessFailedError("p", "why", 3),
+        errors.ProcessFailedError("p", "why", own=True, task_id=3, failure=FAILURE),
         "FAILED_PRECONDITION",
-        {"process_id": "p", "detail": "why", "task_id": "3"},
+        {"process_id": "p", "detail": "why", "own": "true", "task_id": "3", **FAILURE_TOLD},
     ),
     (
-        errors.ProcessFailedError("p", "why", None),
+        errors.ProcessFailedError("p", "why"),
         "FAILED_PRECONDITION",
-        {"process_id": "p", "detail": "why"},
+        {"process_id": "p", "detail": "why", "own": "false"},
     ),
     (errors.ProcessIsRunningError("p"), "FAILED_PRECONDITION", {"process_id": "p"}),
     (errors.ProcessFinishedError("p"), "FAILED_PRECONDITION", {"process_id": "p"}),
     (
-        errors.RepairFailedError("p", "why", 3),
+        errors.RepairFailedError("p", "why", 3, FAILURE),
         "FAILED_PRECONDITION",
-        {"process_id": "p", "detail": "why", "task_id": "3"},
+        {"process_id": "p", "detail": "why", "own": "true", "task_id": "3", **FAILURE_TOLD},
     ),
     (
-        errors.TaskFailedError("p", "why", 3),
+        errors.TaskFailedError("p", "why", 3, errors.StepFailure(code=14, reason="AWAY")),
         "FAILED_PRECONDITION",
-        {"process_id": "p", "detail": "why", "task_id": "3"},
+        {
+            "process_id": "p",
+            "detail": "why",
+            "own": "true",
+            "task_id": "3",
+            "failure_code": "14",
+            "failure_reason": "AWAY",
+        },
     ),
     (errors.ProcessRemovedError("p"), "ABORTED", {"process_id": "p"}),
     (errors.TaskCancelledError("p", 3), "ABORTED", {"process_id": "p", "task_id": "3"}),
@@ -181,7 +190,9 @@ def test_an_error_is_told_by_code_reason_and_fields(
 
 def test_every_error_that_is_told_is_tried_above() -> None:
     special = {errors.InvalidRequestError, errors.RejectedError}
-    above_others = {errors.RequestError, errors.NotFoundError, errors.StateError}
+    above_others = {
+        errors.RequestError, errors.NotFoundError, errors.StateError, errors.StepFailedError,
+    }  # fmt: skip
     told = {
         kind
         for kind in status.CODES
@@ -281,7 +292,7 @@ def test_no_error_is_larger_than_the_metadata_that_clients_take(letter: str, siz
         text, code=3, processor_reason=text, metadata={f"{i}{text}": text for i in range(64)}
     )
     ends = [
-        status.status_of(errors.ProcessFailedError("p" * 256, text, 1), subject={}),
+        status.status_of(errors.ProcessFailedError("p" * 256, text), subject={}),
         status.status_of(errors.InvalidRequestError(*violations), subject={}),
         status.status_of(rejection, subject={}),
     ]

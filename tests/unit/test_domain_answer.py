@@ -52,16 +52,20 @@ def test_a_reject_is_told_in_the_processors_words() -> None:
 
 def test_a_task_cancelled_because_the_process_broke_names_what_broke_it() -> None:
     error = cancelled_with(
-        errors.ProcessFailedError, reason=answer.PROCESS_FAILED, metadata={"task_id": "5"}
+        errors.ProcessFailedError,
+        reason=answer.PROCESS_FAILED,
+        metadata={"broken_by": "5", "failure_code": "13", "failure_reason": "NO_STOCK"},
     )
 
-    assert (error.detail, error.task_id) == ("it broke", 5)
+    assert (error.own, error.detail, error.task_id) == (False, "it broke", 7)
+    assert (error.broken_by, error.failure_code, error.failure_reason) == (5, 13, "NO_STOCK")
 
 
 def test_a_task_cancelled_by_a_failure_of_unknown_origin_names_none() -> None:
     error = cancelled_with(errors.ProcessFailedError, reason=answer.PROCESS_FAILED)
 
-    assert error.task_id is None
+    assert (error.own, error.task_id) == (False, 7)
+    assert (error.broken_by, error.failure_code, error.failure_reason) == (None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -77,16 +81,23 @@ def test_a_cancelled_task_says_why(reason: str, error_class: type[errors.Request
 
 
 @pytest.mark.parametrize(
-    ("fields", "metadata", "error_class"),
+    ("fields", "metadata", "error_class", "broken_by"),
     [
-        ({"task_type": TaskType.REPAIR}, {}, errors.RepairFailedError),
-        ({}, {"alone": "true"}, errors.TaskFailedError),
-        ({}, {}, errors.ProcessFailedError),
+        ({"task_type": TaskType.REPAIR}, {"broken_by": "5"}, errors.RepairFailedError, 5),
+        ({"task_type": TaskType.REPAIR}, {}, errors.RepairFailedError, None),
+        ({}, {"alone": "true"}, errors.TaskFailedError, None),
+        ({}, {}, errors.ProcessFailedError, 7),
     ],
 )
 def test_a_failed_task_says_what_it_did_to_its_process(
-    fields: dict[str, Any], metadata: dict[str, str], error_class: type[errors.RequestError]
+    fields: dict[str, Any],
+    metadata: dict[str, str],
+    error_class: type[errors.RequestError],
+    broken_by: int | None,
 ) -> None:
-    error = refused_with(error_class, error=make_error(metadata=metadata), **fields)
+    failed = make_error(code=13, reason="NO_STOCK", metadata=metadata)
+    error = refused_with(error_class, error=failed, **fields)
 
-    assert (error.detail, error.task_id) == ("it broke", 7)
+    assert (error.own, error.detail, error.task_id) == (True, "it broke", 7)
+    assert error.broken_by == broken_by
+    assert (error.failure_code, error.failure_reason) == (13, "NO_STOCK")

@@ -17,6 +17,7 @@ from progressor.domain.intent import (
 )
 from progressor.domain.namespace import Namespace
 from progressor.domain.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.process import ProcessStatus
 from progressor.domain.settlement import (
     ZOMBIE_DETECTED,
     Break,
@@ -32,6 +33,7 @@ from tests.support.builders import (
     Decision,
     make_failure,
     make_namespace,
+    make_process,
     make_success,
     make_task,
     seconds,
@@ -115,6 +117,21 @@ def test_a_failed_repair_leaves_the_process_in_error() -> None:
     settlement = settlement_of(make_failure(retryable=False), make_task(task_type=TaskType.REPAIR))
 
     assert isinstance(settlement, Fail)
+
+
+@pytest.mark.parametrize("outcome", [make_failure(retryable=False), Lost()])
+@pytest.mark.parametrize(("corrupted_by", "known"), [(5, {"broken_by": "5"}), (None, {})])
+def test_a_failed_repair_keeps_what_broke_the_process_before(
+    outcome: Outcome, corrupted_by: int | None, known: dict[str, str]
+) -> None:
+    process = make_process(status=ProcessStatus.ERROR, corrupted_by=corrupted_by)
+    namespace = make_namespace(zombie_policy=ZombiePolicy.FAIL)
+    repair = make_task(task_type=TaskType.REPAIR, process=process)
+
+    settlement = settlement_of(outcome, repair, namespace=namespace)
+
+    assert isinstance(settlement, Fail)
+    assert settlement.error.metadata == known
 
 
 @pytest.mark.parametrize("task_type", [TaskType.CALL, TaskType.NOTIFY])

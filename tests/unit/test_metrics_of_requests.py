@@ -125,7 +125,7 @@ def rejected() -> errors.RejectedError:
             False,
         ),
         (rejected(), "failed", "REJECTED", True),
-        (errors.ProcessFailedError("p", "why", 7), "failed", "PROCESS_FAILED", True),
+        (errors.ProcessFailedError("p", "why", task_id=7), "failed", "PROCESS_FAILED", True),
         (errors.RepairFailedError("p", "why", 7), "failed", "REPAIR_FAILED", True),
         (errors.OverloadedError("callers", RETRY_AFTER), "unavailable", "OVERLOADED", False),
         (errors.ShuttingDownError(RETRY_AFTER), "unavailable", "SHUTTING_DOWN", False),

@@ -18,6 +18,8 @@ Code = grpc.StatusCode
 NAMED: dict[str, Any] = {"namespace": "orders", "process_id": "p"}
 SCHEDULE: dict[str, Any] = {"namespace": "orders", "schedule_id": "s"}
 JOB: dict[str, Any] = {"namespace": "orders", "job_id": "j"}
+FAILURE: dict[str, Any] = {"broken_by": "5", "failure_code": "13", "failure_reason": "NO_STOCK"}
+FAILURE_READ: dict[str, Any] = {"broken_by": 5, "failure_code": 13, "failure_reason": "NO_STOCK"}
 TASK: dict[str, Any] = {"process_id": "p", "task_id": "7", "detail": "out of tea"}
 SOON = dt.timedelta(milliseconds=250)
 
@@ -138,14 +140,22 @@ MAPPING: list[tuple[grpc.Status, type[errors.ProgressorError], dict[str, Any]]] 
         {"process_id": "p", "idempotency_key": "k"},
     ),
     (
-        refusal(Code.FAILED_PRECONDITION, "PROCESS_FAILED", **TASK),
+        refusal(Code.FAILED_PRECONDITION, "PROCESS_FAILED", own="true", **TASK, **FAILURE),
         errors.ProcessFailedError,
-        {"process_id": "p", "detail": "out of tea", "task_id": 7},
+        {"process_id": "p", "detail": "out of tea", "task_id": 7, "own": True, **FAILURE_READ},
     ),
     (
         refusal(Code.FAILED_PRECONDITION, "PROCESS_FAILED", process_id="p"),
         errors.ProcessFailedError,
-        {"process_id": "p", "detail": "as the engine says", "task_id": None},
+        {
+            "process_id": "p",
+            "detail": "as the engine says",
+            "task_id": None,
+            "own": False,
+            "broken_by": None,
+            "failure_code": None,
+            "failure_reason": None,
+        },
     ),
     (
         refusal(Code.FAILED_PRECONDITION, "PROCESS_IS_RUNNING", process_id="p"),
@@ -158,14 +168,14 @@ MAPPING: list[tuple[grpc.Status, type[errors.ProgressorError], dict[str, Any]]] 
         {"process_id": "p"},
     ),
     (
-        refusal(Code.FAILED_PRECONDITION, "REPAIR_FAILED", **TASK),
+        refusal(Code.FAILED_PRECONDITION, "REPAIR_FAILED", **TASK, **FAILURE),
         errors.RepairFailedError,
-        {"process_id": "p", "detail": "out of tea", "task_id": 7},
+        {"process_id": "p", "detail": "out of tea", "task_id": 7, "own": True, **FAILURE_READ},
     ),
     (
-        refusal(Code.FAILED_PRECONDITION, "TASK_FAILED", **TASK),
+        refusal(Code.FAILED_PRECONDITION, "TASK_FAILED", **TASK, **FAILURE),
         errors.TaskFailedError,
-        {"process_id": "p", "detail": "out of tea", "task_id": 7},
+        {"process_id": "p", "detail": "out of tea", "task_id": 7, "own": True, **FAILURE_READ},
     ),
     (
         refusal(Code.ABORTED, "PROCESS_REMOVED", process_id="p"),

@@ -135,7 +135,12 @@ def test_those_in_line_hear_which_task_broke_the_process() -> None:
 
     error = bench.results()[-1].error
     assert error is not None
-    assert (error.message, error.metadata) == (ERROR.message, {"task_id": "7"})
+    assert error.message == ERROR.message
+    assert error.metadata == {
+        "broken_by": "7",
+        "failure_code": str(ERROR.code),
+        "failure_reason": ERROR.reason,
+    }
 
 
 @pytest.mark.parametrize(("reply_to", "count"), [((), 0), ((3,), 1)])

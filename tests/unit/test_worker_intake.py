@@ -7,6 +7,7 @@ from progressor.domain.admission import Admission, Verdict
 from progressor.domain.answer import Answer
 from progressor.domain.task import TaskType
 from tests.support.builders import (
+    make_error,
     make_namespace,
     make_process,
     make_request,
@@ -136,11 +137,19 @@ async def test_a_refusal_by_a_broken_process_says_what_broke_it() -> None:
     answer = await bench.ask()
     broken = make_process(detail="zombie detected", corrupted_by=5)
 
-    bench.admissions.answer(Admission(verdict=Verdict.PROCESS_FAILED, process=broken))
+    bench.admissions.answer(
+        Admission(
+            verdict=Verdict.PROCESS_FAILED,
+            process=broken,
+            failure=make_error(code=10, reason="ZOMBIE"),
+        )
+    )
 
-    with pytest.raises(errors.ProcessFailedError) as caught:
+    with pytest.raises(errors.ProcessFailedError, match="is in error") as caught:
         await answer
-    assert (caught.value.detail, caught.value.task_id) == ("zombie detected", 5)
+    error = caught.value
+    assert (error.own, error.task_id, error.detail) == (False, None, "zombie detected")
+    assert (error.broken_by, error.failure_code, error.failure_reason) == (5, 10, "ZOMBIE")
 
 
 @in_virtual_time

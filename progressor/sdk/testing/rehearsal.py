@@ -417,11 +417,23 @@ class Rehearsal(Generic[State]):
         if error is None:
             response = decoded(self._codec, ended.response, response_type)
             return Answer(task_id=task.task_id, response=response, deduplicated=False)
+        failure = errors.StepFailure(code=error.code, reason=error.reason)
         if task.type is TaskType.REPAIR:
-            raise errors.RepairFailedError(self._process_id, error.message, task.task_id)
+            broken_by = None if self._carried.process is None else self._broken_by()
+            failure = dataclasses.replace(failure, broken_by=broken_by)
+            raise errors.RepairFailedError(self._process_id, error.message, task.task_id, failure)
         if ended.is_alone:
-            raise errors.TaskFailedError(self._process_id, error.message, task.task_id)
-        raise errors.ProcessFailedError(self._process_id, error.message, task.task_id)
+            raise errors.TaskFailedError(self._process_id, error.message, task.task_id, failure)
+        raise errors.ProcessFailedError(
+            self._process_id,
+            error.message,
+            own=True,
+            task_id=task.task_id,
+            failure=dataclasses.replace(failure, broken_by=task.task_id),
+        )
+
+    def _broken_by(self) -> int | None:
+        return self._expect_process().corrupted_by or None
 
     def _expect_process(self) -> types_pb2.Process:
         if self._carried.process is None:
@@ -433,8 +445,15 @@ class Rehearsal(Generic[State]):
         if self.status is ProcessStatus.FINISHED:
             raise errors.ProcessFinishedError(self._process_id)
         if self.status is ProcessStatus.ERROR:
-            corrupted_by = process.corrupted_by or None
-            raise errors.ProcessFailedError(self._process_id, process.detail, corrupted_by)
+            broken_by = self._broken_by()
+            found = (it.error for it in self._carried.ended if it.task.task_id == broken_by)
+            error = next(found, None)
+            failure = errors.StepFailure(
+                broken_by=broken_by,
+                code=None if error is None else error.code,
+                reason=None if error is None else error.reason,
+            )
+            raise errors.ProcessFailedError(self._process_id, process.detail, failure=failure)
 
     def _expect_broken(self) -> None:
         self._expect_process()
