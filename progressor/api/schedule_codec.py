@@ -2,7 +2,7 @@
 
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from progressor import wire
@@ -21,6 +21,7 @@ from progressor.api.validation import (
     page_size_from_wire,
 )
 from progressor.domain.schedule import (
+    BACKFILL_SPAN_MAX,
     NOTE_BYTES_MAX,
     SCHEDULE_ID_BYTES_MAX,
     Firing,
@@ -226,13 +227,21 @@ def backfill_from_wire(message: messages.BackfillScheduleRequest, *, now: dt.dat
     if policy is OverlapPolicy.CANCEL_PREVIOUS:
         violations.add("overlap_policy", "cancels what the backfill itself has started")
     if len(bounds) == 2:  # noqa: PLR2004  both are there
-        if bounds[0] >= bounds[1]:
-            violations.add("until", "is not after since")
-        if bounds[1] > now:
-            violations.add("until", "is not past")
+        _check_past(bounds[0], bounds[1], now, violations)
     violations.raise_any()
     since, until = bounds
     return Backfill(key=key, since=since, until=until, policy=policy or OverlapPolicy.ALLOW)
+
+
+def _check_past(
+    since: dt.datetime, until: dt.datetime, now: dt.datetime, violations: Violations
+) -> None:
+    if since >= until:
+        violations.add("until", "is not after since")
+    if until > now:
+        violations.add("until", "is not past")
+    if until - since > BACKFILL_SPAN_MAX:
+        violations.add("since", f"must be at most {BACKFILL_SPAN_MAX.days} days before until")
 
 
 def schedule_to_wire(schedule: Schedule, *, with_payloads: bool = True) -> messages.Schedule:
@@ -258,7 +267,7 @@ def schedule_to_wire(schedule: Schedule, *, with_payloads: bool = True) -> messa
 
 
 def view_to_wire(
-    schedule: Schedule, following: list[Upcoming], last: tuple[Firing, ...]
+    schedule: Schedule, following: Sequence[Upcoming], last: tuple[Firing, ...]
 ) -> messages.GetScheduleResponse:
     """Return a schedule with its firings to come, and of the past."""
     return messages.GetScheduleResponse(

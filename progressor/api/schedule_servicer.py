@@ -1,9 +1,9 @@
 """ScheduleService: each method decodes, asks the keeper of schedules, encodes."""
 
 import asyncio
-import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 
 from progressor import errors, wire
 from progressor.api import schedule_codec
@@ -23,6 +23,7 @@ from progressor.domain.schedule import (
     JobTarget,
     ScheduleKey,
     ScheduleSpec,
+    Upcoming,
 )
 from progressor.v1 import schedule_service_pb2 as messages
 
@@ -45,6 +46,8 @@ class ScheduleServicer:
         self._launches = launches
         self._namespaces = namespaces
         self._clock = clock
+        # One thread: several at once would only take the interpreter from the event loop.
+        self._calendars = futures.ThreadPoolExecutor(1, thread_name_prefix="calendars")
 
     def methods(self) -> Mapping[str, Method]:
         """Return the methods by their names on the wire."""
@@ -101,17 +104,11 @@ class ScheduleServicer:
         await self._namespaces.lookup(reading.key.namespace)
         schedule = await self._schedules.get(reading.key)
         last = await self._launches.last(reading.key, limit=reading.last_count)
-        following = []
+        following: Sequence[Upcoming] = ()
         if schedule.upcoming is not None and reading.next_count:
+            first = schedule.upcoming
             calendar = Calendar(schedule.key, schedule.spec.timing)
-            later = calendar.following(schedule.upcoming.instant)
-            following = [
-                schedule.upcoming,
-                # A leap day is four years ahead: a hundred of them are some work.
-                *await asyncio.to_thread(
-                    lambda: list(itertools.islice(later, reading.next_count - 1))
-                ),
-            ]
+            following = await self._computed(lambda: calendar.next(first, reading.next_count))
         return schedule_codec.view_to_wire(schedule, following, last)
 
     async def list(
@@ -189,8 +186,8 @@ class ScheduleServicer:
         await self._namespaces.lookup(asked.key.namespace)
         schedule = await self._schedules.get(asked.key)
         calendar = Calendar(schedule.key, schedule.spec.timing)
-        instants = await asyncio.to_thread(
-            calendar.between, asked.since, asked.until, BACKFILL_MAX + 1
+        instants = await self._computed(
+            lambda: calendar.between(asked.since, asked.until, BACKFILL_MAX + 1)
         )
         if len(instants) > BACKFILL_MAX:
             description = f"there are more than {BACKFILL_MAX} instants between since and until"
@@ -200,6 +197,13 @@ class ScheduleServicer:
         return messages.BackfillScheduleResponse(
             instant_count=len(instants), queued_count=queued_count
         )
+
+    async def _computed(self, work: Callable[[], Sequence[Upcoming]]) -> Sequence[Upcoming]:
+        """Return instants, which may take some ms of CPU, computed beside the event loop.
+
+        Whoever leaves while others are computed costs nothing any more.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._calendars, work)
 
     async def _namespace_of(self, name: str) -> Namespace:
         violations = Violations()

@@ -41,6 +41,16 @@ _ALIASES: Mapping[str, str] = MappingProxyType(
         "@hourly": "0 * * * *",
     }
 )
+_FIELDS = (
+    ("second", 59),
+    ("minute", 59),
+    ("hour", 23),
+    ("day-of-month", 31),
+    ("month", 12),
+    ("day-of-week", 7),
+)
+"""The fields, and the highest number of each."""
+
 _SOME_DAY = dt.datetime(2000, 1, 1)  # noqa: DTZ001  times on the wall have no zone
 
 
@@ -64,7 +74,7 @@ def zone_of(name: str) -> zoneinfo.ZoneInfo:
 class CronClock:
     """The instants of an expression in a zone."""
 
-    __slots__ = ("_expression", "_is_hourly", "_zone")
+    __slots__ = ("_expression", "_has_one_offset", "_is_hourly", "_zone")
 
     def __init__(self, expression: str, time_zone: str) -> None:
         """Read both.
@@ -87,17 +97,27 @@ class CronClock:
             # What the library trips over instead of refusing, such as a step of the last day.
             message = f"{text!r} is no cron expression"
             raise CronError(message) from error
+        for name, field in zip(reversed(_FIELDS), reversed(self._expression.split()), strict=False):
+            _check_steps(text, name, field)
         self._is_hourly = len(parsed.hours) == _HOURS
+        self._has_one_offset = self._zone.utcoffset(None) is not None
 
-    def after(self, instant: dt.datetime) -> dt.datetime | None:
-        """Return the first instant after `instant`, in UTC; None: there is none for 50 years."""
+    def after(self, instant: dt.datetime, until: dt.datetime | None = None) -> dt.datetime | None:
+        """Return the first instant after `instant`, in UTC; None: there is none for 50 years.
+
+        Where it is after `until`, that is all that is found out: None is returned, too. To find an
+        instant costs a look at each day up to it, to find out so much one at each up to `until`.
+        """
         at = instant.astimezone(dt.UTC)
         offset = self._offset(at)
         match = self._match_after(at.replace(tzinfo=None) + offset)
         while match is not None:
             candidate = match.replace(tzinfo=dt.UTC) - offset
-            change = self._change_between(at, candidate, offset)
+            end = candidate if until is None else min(candidate, until)
+            change = self._change_between(at, end, offset)
             if change is None:
+                if end < candidate:
+                    return None
                 if self._is_hourly or not self._comes_again(candidate):
                     return candidate
                 match = self._match_after(match)
@@ -132,6 +152,8 @@ class CronClock:
 
         Two changes within one day would be overlooked: no zone has them.
         """
+        if self._has_one_offset:
+            return None
         while at < until:
             upper = min(at + _DAY, until)
             if self._offset(upper) != offset:
@@ -162,8 +184,31 @@ def _explained(expression: str, complaint: str) -> str:
             f"{expression!r} has {len(fields)} fields, not 5 (minute, hour, day of month, month, "
             "day of week) or 6 (seconds before them)"
         )
-    names = ("second", "minute", "hour", "day-of-month", "month", "day-of-week")
-    for name, value in zip(names[_FIELDS_WITH_SECONDS - len(fields) :], fields, strict=True):
+    for (name, _), value in zip(_FIELDS[_FIELDS_WITH_SECONDS - len(fields) :], fields, strict=True):
         if complaint.endswith(f" {name}"):
             return f"{value!r} is no {name.replace('-', ' ')}, in {expression!r}"
     return f"{expression!r} is no cron expression: {complaint}"
+
+
+def _check_steps(expression: str, field: tuple[str, int], value: str) -> None:
+    """Refuse a step of the last day, and one beyond the highest number of its field.
+
+    The library reads `L/2` as `L`, and `*/90` as 0.
+
+    Raises:
+        CronError: The field has such a step.
+    """
+    name, highest = field[0].replace("-", " "), field[1]
+    for term in value.split(","):
+        stepped, slash, step = term.partition("/")
+        if not slash:
+            continue
+        if stepped.upper() in {"L", "LW"}:
+            message = f"{term!r} of {expression!r} has a step; the last day of a month takes none"
+            raise CronError(message)
+        if int(step) > highest:
+            message = (
+                f"the step of {term!r} in {expression!r} must be at most {highest}, the highest "
+                f"{name}"
+            )
+            raise CronError(message)

@@ -25,6 +25,7 @@ import dataclasses
 import datetime as dt
 import enum
 import hashlib
+import itertools
 from collections.abc import Iterator, Mapping
 
 from progressor.domain.constraint import Constraints
@@ -47,11 +48,19 @@ CATCH_UP_DEFAULT = dt.timedelta(days=1)
 BACKFILL_MAX = 1000
 """Instants of one backfill."""
 
+BACKFILL_SPAN_MAX = dt.timedelta(days=366 * 10)
+"""From the first to the last instant of one backfill: what is between is looked at day by day."""
+
+NEXT_HORIZON = dt.timedelta(days=366 * 10)
+"""How far ahead those who ask for a number of next instants are shown them. To find an instant
+costs a look at each day up to it: 2,800 years for a hundred of a leap day that is a Sunday."""
+
 MISSED_PER_PASS_MAX = 1000
 """Instants that one look counts as missed; what is more is counted by the next."""
 
 TEMPLATE_DEFAULT = "{schedule_id}/{instant}"
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_LAST = dt.datetime.max.replace(tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _SHARES = 2**32
 
@@ -279,30 +288,42 @@ class Calendar:
         if isinstance(timing.times, CronTimes):
             self._cron = CronClock(timing.times.expression, timing.times.time_zone)
 
-    def upcoming(self, after: dt.datetime) -> Upcoming | None:
-        """Return the first instant after `after` within start and end; None: there is none."""
+    def upcoming(self, after: dt.datetime, until: dt.datetime | None = None) -> Upcoming | None:
+        """Return the first instant after `after` within start and end; None: there is none.
+
+        With `until`, none is looked for behind that.
+        """
         start_at, end_at = self._timing.start_at, self._timing.end_at
         if start_at is not None:
             after = max(after, start_at - _MICROSECOND)
-        instant = self._instant_after(after)
-        if instant is None or (end_at is not None and instant > end_at):
-            return None
-        return self._with_jitter(instant)
+        if end_at is not None:
+            until = end_at if until is None else min(until, end_at)
+        instant = self._instant_after(after, until)
+        return None if instant is None else self._with_jitter(instant)
 
-    def following(self, after: dt.datetime) -> Iterator[Upcoming]:
-        """Yield what comes after `after`, in order; without end, unless the schedule has one."""
-        upcoming = self.upcoming(after)
+    def following(self, after: dt.datetime, until: dt.datetime | None = None) -> Iterator[Upcoming]:
+        """Yield what comes after `after`, in order, up to `until` if that is given.
+
+        Without end otherwise, unless the schedule has one.
+        """
+        upcoming = self.upcoming(after, until)
         while upcoming is not None:
             yield upcoming
-            upcoming = self.upcoming(upcoming.instant)
+            upcoming = self.upcoming(upcoming.instant, until)
+
+    def next(self, first: Upcoming, count: int) -> list[Upcoming]:
+        """Return `first` and at most `count` - 1 after it, within the horizon."""
+        until = _later(first.instant, NEXT_HORIZON)
+        return [first, *itertools.islice(self.following(first.instant, until), count - 1)]
 
     def between(self, since: dt.datetime, until: dt.datetime, limit: int) -> list[Upcoming]:
         """Return at most `limit` instants from `since` to before `until`, whatever its start."""
         found: list[Upcoming] = []
-        instant = self._instant_after(since - _MICROSECOND)
-        while instant is not None and instant < until and len(found) < limit:
+        last = until - _MICROSECOND
+        instant = self._instant_after(since - _MICROSECOND, last)
+        while instant is not None and len(found) < limit:
             found.append(self._with_jitter(instant))
-            instant = self._instant_after(instant)
+            instant = self._instant_after(instant, last)
         return found
 
     def plan(self, due: Upcoming, now: dt.datetime) -> Plan:
@@ -317,19 +338,22 @@ class Calendar:
             then = self.upcoming(last)
         return Plan(what=Missed(due, last, count), then=then)
 
-    def _instant_after(self, after: dt.datetime) -> dt.datetime | None:
+    def _instant_after(
+        self, after: dt.datetime, until: dt.datetime | None = None
+    ) -> dt.datetime | None:
         match self._timing.times:
             case IntervalTimes(every, anchor):
-                return anchor + ((after - anchor) // every + 1) * every
+                instant = anchor + ((after - anchor) // every + 1) * every
+                return None if until is not None and instant > until else instant
             case CronTimes():
                 assert self._cron is not None, "a calendar by cron has a clock"
-                return self._cron.after(after)
+                return self._cron.after(after, until)
 
     def _with_jitter(self, instant: dt.datetime) -> Upcoming:
         jitter = self._timing.jitter
         if not jitter:
             return Upcoming(instant, instant)
-        following = self._instant_after(instant)
+        following = self._instant_after(instant, _later(instant, jitter))
         if following is not None:
             jitter = min(jitter, following - instant)
         return Upcoming(instant, instant + jitter * _share(self._key, instant))
@@ -383,6 +407,11 @@ def target_key(key: ScheduleKey, target: Target, instant: dt.datetime) -> Proces
             return process_key(key.namespace, target.process_id)
         case StartTarget() | JobTarget():
             return process_key(key.namespace, target_id(target.template, key.schedule_id, instant))
+
+
+def _later(instant: dt.datetime, by: dt.timedelta) -> dt.datetime:
+    """Return a later instant, or the last one that can be told."""
+    return instant + min(by, _LAST - instant)
 
 
 def _share(key: ScheduleKey, instant: dt.datetime) -> float:

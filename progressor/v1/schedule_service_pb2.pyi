@@ -834,7 +834,9 @@ class GetScheduleRequest(_message.Message):
     namespace: _builtins.str
     schedule_id: _builtins.str
     next_count: _builtins.int
-    """How many firings to come, 0 .. 100. Absent: 5."""
+    """How many firings to come, 0 .. 100. Absent: 5. Fewer are returned where the others are more than
+    3,660 days after the first.
+    """
     last_count: _builtins.int
     """How many firings of the past, 0 .. 100. Absent: 10."""
     def __init__(
@@ -1151,7 +1153,8 @@ class BackfillScheduleRequest(_message.Message):
     @_builtins.property
     def since(self) -> _timestamp_pb2.Timestamp:
         """The first instant may be this one, and the last one that before `until`, which is now or
-        earlier; at most 1,000 instants. start_at and end_at of the schedule do not count.
+        earlier, and at most 3,660 days later; at most 1,000 instants. start_at and end_at of the schedule
+        do not count.
         """
 
     @_builtins.property

@@ -469,6 +469,10 @@ def test_a_backfill_is_of_the_past() -> None:
         ({"since": timestamp(NOON)}, ["until: is not after since"]),
         ({"until": timestamp(NOON + dt.timedelta(1))}, ["until: is not past"]),
         (
+            {"since": timestamp(NOON - dt.timedelta(3661))},
+            ["since: must be at most 3660 days before until"],
+        ),
+        (
             {"overlap_policy": pb.OVERLAP_POLICY_CANCEL_PREVIOUS},
             ["overlap_policy: cancels what the backfill itself has started"],
         ),

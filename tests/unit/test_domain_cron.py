@@ -189,6 +189,8 @@ def test_around_each_change_it_fires_as_a_look_at_each_minute_says(
         ("0 0 * feb 7", "2026-02-01T00:00Z"),
         ("30 * * * * *", "2026-01-01T00:00:30Z"),
         ("*/20 59 23 31 12 *", "2026-12-31T23:59Z"),
+        ("*/59 * * * *", "2026-01-01T00:59Z"),
+        ("0 0 29 2 */7", "2032-02-29T00:00Z"),
     ],
 )
 def test_an_expression_is_read(expression: str, expected: str) -> None:
@@ -220,6 +222,14 @@ def test_an_instant_between_two_seconds_comes_after_the_first() -> None:
         ("0 0 31 4 *", "'31' is no day of month"),
         ("0 0 * 2 1#6", "'1#6' is no day of week"),
         ("L * * * *", "'L' is no minute"),
+        ("0 0 L/2 * *", "'L/2' of '0 0 L/2 * *' has a step; the last day of a month takes none"),
+        ("0 0 1,lw/2 * *", "'lw/2' of '0 0 1,lw/2 * *' has a step"),
+        ("*/60 * * * *", "the step of '*/60' in '*/60 * * * *' must be at most 59, the highest"),
+        ("0 1,*/24 * * *", "the step of '*/24' in '0 1,*/24 * * *' must be at most 23"),
+        ("0 0 */32 * *", "must be at most 31, the highest day of month"),
+        ("0 0 1 2/13 *", "must be at most 12, the highest month"),
+        ("0 0 * * 1-5/8", "must be at most 7, the highest day of week"),
+        ("5/99999999999999999999 0 0 * * *", "must be at most 59, the highest second"),
     ],
 )
 def test_a_bad_expression_says_what_is_wrong(expression: str, complaint: str) -> None:
@@ -245,3 +255,39 @@ def test_what_fires_seldom_costs_no_look_at_each_day_more_than_once() -> None:
 
 def test_after_the_last_year_that_can_be_told_there_is_none() -> None:
     assert CronClock("0 0 1 1 *", "UTC").after(instant("9999-06-01T00:00Z")) is None
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+@pytest.mark.parametrize("zone", ["UTC", BERLIN, LORD_HOWE])
+@pytest.mark.parametrize("day", ["2026-03-28", "2026-10-24", "2026-04-04"])
+def test_up_to_an_instant_the_same_is_found_and_nothing_behind_it(
+    zone: str, day: str, expression: str
+) -> None:
+    clock, after = CronClock(expression, zone), instant(f"{day}T12:00Z")
+    found = following(clock, after, 40)
+    last = found[-1]
+
+    for each in found:
+        assert clock.after(after, last) == each
+        assert clock.after(after, each) == each
+        assert clock.after(after, each - dt.timedelta(microseconds=1)) is None
+        after = each
+
+
+@pytest.mark.parametrize("zone", ["UTC", BERLIN])
+def test_to_look_no_further_than_an_instant_costs_a_look_at_each_day_up_to_it(
+    zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    offset = CronClock._offset
+
+    def counted(clock: CronClock, at: dt.datetime) -> dt.timedelta:
+        nonlocal looks
+        looks += 1
+        return offset(clock, at)
+
+    monkeypatch.setattr(CronClock, "_offset", counted)
+    clock = CronClock("0 0 29 2 */7", zone)
+
+    assert clock.after(instant("2032-03-01T00:00Z"), instant("2042-01-01T00:00Z")) is None
+    assert looks <= (5000 if zone == BERLIN else 1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from progressor.domain.cron import CronError
+from progressor.domain.cron import CronClock, CronError
 from progressor.domain.job import NodeSpec
 from progressor.domain.process import process_key
 from progressor.domain.schedule import (
@@ -91,6 +91,54 @@ def test_a_backfill_heeds_neither_start_nor_end_and_has_a_limit() -> None:
 
     assert [(each.instant - NOON) // MINUTE for each in found] == [-2, -1, 0, 1]
     assert len(ended.between(NOON, NOON + dt.timedelta(days=1), 7)) == 7
+
+
+@pytest.mark.parametrize("jitter", [dt.timedelta(), 30 * SECOND])
+def test_the_next_instants_end_at_the_horizon(jitter: dt.timedelta) -> None:
+    leap_days = calendar(CronTimes("0 0 29 2 *", "Europe/Berlin"), jitter=jitter)
+    first = leap_days.upcoming(NOON)
+    assert first is not None
+
+    found = leap_days.next(first, 100)
+
+    assert [each.instant.year for each in found] == [2028, 2032, 2036]
+    assert leap_days.next(first, 2) == found[:2]
+    assert leap_days.next(first, 1) == [first]
+
+
+def test_the_next_instants_of_what_is_due_often_are_as_many_as_asked_for() -> None:
+    first = Upcoming(NOON, NOON)
+
+    assert [each.instant for each in calendar().next(first, 100)] == [
+        NOON + n * MINUTE for n in range(100)
+    ]
+
+
+def test_a_hundred_next_instants_of_a_leap_day_that_is_a_sunday_are_soon_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next one is 28 years later; a hundred were 2,800 years, day by day, twice with jitter."""
+    looks = 0
+    match = CronClock._match_after
+
+    def counted(clock: CronClock, shown: dt.datetime) -> dt.datetime | None:
+        nonlocal looks
+        looks += 1
+        return match(clock, shown)
+
+    monkeypatch.setattr(CronClock, "_match_after", counted)
+    rare = calendar(CronTimes("0 0 29 2 */7", "UTC"), jitter=SECOND)
+    first = rare.upcoming(NOON)
+    assert first is not None
+
+    assert [each.instant.year for each in rare.next(first, 100)] == [2032]
+    assert looks <= 4
+
+
+def test_the_horizon_is_no_later_than_the_last_instant_that_can_be_told() -> None:
+    last = dt.datetime(9999, 12, 31, 23, 58, tzinfo=dt.UTC)
+
+    assert len(calendar(jitter=SECOND).next(Upcoming(last, last), 3)) == 2
 
 
 def test_an_expression_of_another_release_is_refused() -> None:
