@@ -538,3 +538,23 @@ class ConfigError(ProgressorError):
         """Name the key, as in ``server.bind``, and what is wrong with it."""
         self.key, self.description = key, description
         super().__init__(f"{key}: {description}")
+
+
+def forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error that ends here, and of all that it was raised from.
+
+    A frame keeps its variables for as long as a traceback names it. Where one of them leads back to
+    the error, as a future does that was awaited, only the garbage collector frees them, with
+    whatever else they hold: the request, for one.
+    """
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        each = left.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        each.__traceback__ = None
+        left += (each.__cause__, each.__context__)
+        if isinstance(each, BaseExceptionGroup):
+            left += each.exceptions

@@ -27,7 +27,6 @@ class Outbox(Generic[Item]):
 
     def __init__(
         self,
-        write: Callable[[Sequence[Item]], Awaitable[None]],
         *,
         size: Callable[[Item], int],
         count_max: int = COUNT_MAX,
@@ -36,12 +35,10 @@ class Outbox(Generic[Item]):
         """Write nothing yet; `run` does.
 
         Args:
-            write: Puts one frame on the wire; returns when the next may follow.
             size: Returns how many bytes an item takes.
             count_max: Items of one frame.
             bytes_max: Bytes of one frame with more than one item.
         """
-        self._write = write
         self._size = size
         self._count_max = count_max
         self._bytes_max = bytes_max
@@ -64,17 +61,21 @@ class Outbox(Generic[Item]):
         self._closed = True
         self._filled.set()
 
-    async def run(self) -> None:
+    async def run(self, write: Callable[[Sequence[Item]], Awaitable[None]]) -> None:
         """Write until `close`, and then until nothing waits; raises what `write` raises.
 
         If it is cancelled, what waits is not written, and what was being written may be.
+
+        Args:
+            write: Puts one frame on the wire; returns when the next may follow. Not kept, or an
+                outbox and its owner would hold each other.
         """
         while True:
             # Whoever fills it wakes this last: all that is ready by then goes into the frame.
             await self._filled.wait()
             self._filled.clear()
             while self._items:
-                await self._write(self._frame())
+                await write(self._frame())
             if self._closed:
                 return
 

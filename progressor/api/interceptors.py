@@ -3,6 +3,10 @@
 A call of a session passes through the same as a unary one: `served` returns how either ends, and
 only who tells it differs.
 
+What a call has taken is free once it has ended, however it ended, without a garbage collection: an
+error loses its traceback where it becomes a status, and no frame that `abort` passes keeps the
+context, which keeps what `abort` raises.
+
 It wraps the methods themselves. A grpc.aio interceptor would do the same at each call through an
 extra coroutine and a new handler object; this costs 0.4 µs of about 280 µs that grpc.aio spends
 on an empty call (2026-11-20, 2-core reference machine, uvloop).
@@ -170,7 +174,10 @@ class Interceptor:
         async def answer(request: Message | Malformed, context: AbortableContext) -> Message:
             end = await serve(request, context)
             if isinstance(end, status.RichStatus):
-                await context.abort(end.code, end.message, end.trailing_metadata)
+                try:
+                    await context.abort(end.code, end.message, end.trailing_metadata)
+                finally:
+                    del request, context
             return end
 
         return answer
@@ -199,7 +206,10 @@ class Interceptor:
             finally:
                 self._watches.discard(task)
             if isinstance(end, status.RichStatus):
-                await context.abort(end.code, end.message, end.trailing_metadata)
+                try:
+                    await context.abort(end.code, end.message, end.trailing_metadata)
+                finally:
+                    del request, context
 
         return answer
 
@@ -215,13 +225,19 @@ class Interceptor:
         async def serve(_requests: object, context: StreamContext) -> None:
             try:
                 await stream.serve(context)
+            except asyncio.CancelledError as error:
+                errors.forget_frames(error)
+                raise
             except errors.ProgressorError as error:
                 end = self.told_end(name, None, error)
             except Exception as error:  # noqa: BLE001 - a bug ends its own stream only (STYLE, 8)
                 end = self._internal_end(name, None, error)
             else:
                 return
-            await context.abort(end.code, end.message, end.trailing_metadata)
+            try:
+                await context.abort(end.code, end.message, end.trailing_metadata)
+            finally:
+                del context, _requests
 
         return serve
 
@@ -245,7 +261,8 @@ class Interceptor:
                 if isinstance(request, Malformed):
                     request.refuse()
                 answer = await method(request, context)
-            except asyncio.CancelledError:
+            except asyncio.CancelledError as error:
+                errors.forget_frames(error)
                 # Uncancelled only where we cut the call off ourselves, as asyncio.timeout does
                 # (which costs 2 µs a call): the caller is owed a clear end.
                 reason = self._cut_off.get(task)
@@ -271,9 +288,10 @@ class Interceptor:
         error: errors.ProgressorError,
         context: CallContext | None = None,
     ) -> status.RichStatus:
-        """Return how `error` ends a call of a method, and note it."""
+        """Return how `error` ends a call of a method, and note it; it loses its traceback."""
         if status.is_internal(error):
             return self._internal_end(name, request, error, context)
+        errors.forget_frames(error)
         if isinstance(error, errors.StorageUnavailableError):
             self._log_storage(name, error, context)
         self._count.refused(name, request, error)
@@ -329,6 +347,7 @@ class Interceptor:
         error_id = secrets.token_hex(8)
         facts = {"method": name, "error_id": error_id, **_trace_of(context)}
         _log.error("request broke", exc_info=error, extra=facts)
+        errors.forget_frames(error)
         self._count.broke(name, request)
         return status.internal_status(error_id)
 

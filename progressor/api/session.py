@@ -81,6 +81,13 @@ class Call:
         """Return the caller's trace context."""
         return self._trace
 
+    def forget(self) -> None:
+        """Let go of the task, and have no timer hold it: it has ended, or is about to."""
+        self.task = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
 
 class Session:
     """One session, from its first frame to its last."""
@@ -103,7 +110,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, Call] = {}
         self._group: asyncio.TaskGroup = asyncio.TaskGroup()
-        self._outbox: Outbox[Answer] = Outbox(self._write, size=_size)
+        self._outbox: Outbox[Answer] = Outbox(size=_size)
         self._written = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
         self._fault: errors.RequestError | None = None
@@ -112,17 +119,17 @@ class Session:
     async def run(self) -> None:
         """Serve until the client closes its side, or `end`, and until all is answered."""
         try:
-            async with asyncio.TaskGroup() as writers:
-                writers.create_task(self._outbox.run(), name="session answers")
-                async with self._group:
-                    self._reading = self._group.create_task(self._read(), name="session calls")
-                self._is_closed = True
-                self._outbox.close()
-        except* grpc.aio.InternalError:
+            await self._serve_all()
+        except BaseExceptionGroup as group:
+            if group.subgroup(_is_not_departure) is not None:
+                raise
             # Nobody is there to be written to; the group has let the calls go.
-            self._fault = None
-        if self._fault is not None:
-            raise self._fault
+            errors.forget_frames(group)
+        else:
+            if self._fault is not None:
+                raise self._fault
+        finally:
+            self._forget_calls()
 
     def tell_draining(self) -> None:
         """Say so with the next frame."""
@@ -133,6 +140,21 @@ class Session:
         """Read no more."""
         if self._reading is not None:
             self._reading.cancel()
+
+    async def _serve_all(self) -> None:
+        async with asyncio.TaskGroup() as writers:
+            writers.create_task(self._outbox.run(self._write), name="session answers")
+            async with self._group:
+                self._reading = self._group.create_task(self._read(), name="session calls")
+            self._is_closed = True
+            self._outbox.close()
+
+    def _forget_calls(self) -> None:
+        """Let go of those that were let go of with the session: their tasks lead back to it."""
+        self._reading = None
+        for call in self._calls.values():
+            call.forget()
+        self._calls.clear()
 
     async def _read(self) -> None:
         while (frame := await self._context.read()) is not grpc.aio.EOF:
@@ -191,8 +213,7 @@ class Session:
         try:
             end = await kind.serve(kind.parse(data), call)
         finally:
-            if call.timer is not None:
-                call.timer.cancel()
+            call.forget()
         # One that was let go may have been too far gone to be stopped.
         if self._calls.get(call.call_id) is not call:
             return
@@ -213,6 +234,8 @@ class Session:
         call = self._calls.pop(call_id, None)
         if call is not None and call.task is not None:
             call.task.cancel()
+            # One that has not begun yet will not even end.
+            call.forget()
 
     async def _write(self, items: Sequence[Answer]) -> None:
         frame = frames_pb2.CallAnswersFrame()
@@ -224,6 +247,10 @@ class Session:
                 frame.answers.add(call_id=call_id, **{field: data})
         await self._context.write(frame)
         self._written.set()
+
+
+def _is_not_departure(error: BaseException) -> bool:
+    return not isinstance(error, grpc.aio.InternalError | BaseExceptionGroup)
 
 
 def _timeout_of(raw: frames_pb2.RawCall) -> float:

@@ -113,7 +113,7 @@ class Stream:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, _Step] = {}
         self._last_id = 0
-        self._outbox: Outbox[_Item] = Outbox(self._write, size=_size)
+        self._outbox: Outbox[_Item] = Outbox(size=_size)
         self._sweep: asyncio.TimerHandle | None = None
         self._sweep_at = math.inf
         self._writing_since = math.inf
@@ -167,7 +167,7 @@ class Stream:
 
     async def _run(self, group: asyncio.TaskGroup) -> None:
         self._call = call = self._begin()
-        writing = group.create_task(self._outbox.run(), name=f"frames to {self._target}")
+        writing = group.create_task(self._outbox.run(self._write), name=f"frames to {self._target}")
         end: Failed | None = failures.processor_unavailable("the engine leaves")
         try:
             end = await self._read(call)

@@ -62,7 +62,7 @@ class Session:
         self._left = left
         self._loop = asyncio.get_running_loop()
         self._unanswered = Unanswered()
-        self._outbox: Outbox[Pending | int] = Outbox(self._write, size=_size)
+        self._outbox: Outbox[Pending | int] = Outbox(size=_size)
         self._call: Any = None
         self._answered = False
         self.is_open = True
@@ -159,7 +159,7 @@ class Session:
     async def _write_all(self) -> None:
         """Write until the outbox is closed, and then close our side of the stream."""
         try:
-            await self._outbox.run()
+            await self._outbox.run(self._write)
             await self._call.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.InternalError):
             # The stream has ended, and whoever reads it is told why.

@@ -142,7 +142,7 @@ class _Stream:
         self._wire, self._ask, self._threads, self._hands = wire, ask, threads, hands
         # What is to be answered; None: it waits in line.
         self._steps: dict[int, asyncio.Task[None] | None] = {}
-        self._answers: Outbox[_Item] = Outbox(self._write, size=_size)
+        self._answers: Outbox[_Item] = Outbox(size=_size)
         self._group: asyncio.TaskGroup = asyncio.TaskGroup()
         self._leaving = self._read_all = False
         self._over = asyncio.Event()
@@ -153,7 +153,7 @@ class _Stream:
         """Answer until there is nothing more to come. Cancelled, it cancels its steps."""
         try:
             async with self._group:
-                self._group.create_task(self._answers.run(), name="frames of answers")
+                self._group.create_task(self._answers.run(self._write), name="frames of answers")
                 reading = self._group.create_task(self._read(), name="frames of steps")
                 try:
                     await self._over.wait()

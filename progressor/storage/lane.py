@@ -14,8 +14,12 @@ from progressor.storage.backoff import Backoff
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-BATCH_BYTES_MAX = 32 * 1024 * 1024
-"""Bytes of one batch with more than one item: PostgreSQL takes a gigabyte in one message."""
+BATCH_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes of one batch with more than one item.
+
+libpq keeps room for the largest that a connection has sent until the connection is closed; with 32
+MiB, two batches under way left 128 MiB behind.
+"""
 
 _BACKOFF_FIRST = 0.05
 _BACKOFF_MAX = 1.0

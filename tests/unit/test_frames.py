@@ -26,10 +26,10 @@ class Wire:
 
 async def test_what_comes_while_a_frame_is_written_goes_with_the_next() -> None:
     wire = Wire(open_at_once=False)
-    outbox = Outbox[bytes](wire.write, size=len)
+    outbox = Outbox[bytes](size=len)
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(outbox.run())
+        group.create_task(outbox.run(wire.write))
         outbox.put(b"a")
         await wire.begun.wait()
         outbox.put(b"b")
@@ -42,10 +42,10 @@ async def test_what_comes_while_a_frame_is_written_goes_with_the_next() -> None:
 
 async def test_what_is_put_in_one_turn_of_the_loop_is_one_frame() -> None:
     wire = Wire()
-    outbox = Outbox[bytes](wire.write, size=len)
+    outbox = Outbox[bytes](size=len)
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(outbox.run())
+        group.create_task(outbox.run(wire.write))
         for name in (b"a", b"b", b"c"):
             outbox.put(name)
         assert len(outbox) == 3
@@ -65,12 +65,12 @@ async def test_what_is_put_in_one_turn_of_the_loop_is_one_frame() -> None:
 )
 async def test_a_frame_keeps_to_its_bounds(sizes: list[int], frames: list[int]) -> None:
     wire = Wire()
-    outbox = Outbox[bytes](wire.write, size=len, count_max=2, bytes_max=10)
+    outbox = Outbox[bytes](size=len, count_max=2, bytes_max=10)
     for size in sizes:
         outbox.put(b"x" * size)
     outbox.close()
 
-    await outbox.run()
+    await outbox.run(wire.write)
 
     assert [len(frame) for frame in wire.frames] == frames
 
@@ -79,8 +79,8 @@ async def test_a_write_that_fails_ends_it() -> None:
     async def write(frame: Sequence[bytes]) -> None:
         raise ConnectionResetError(len(frame))
 
-    outbox = Outbox[bytes](write, size=len)
+    outbox = Outbox[bytes](size=len)
     outbox.put(b"a")
 
     with pytest.raises(ConnectionResetError):
-        await outbox.run()
+        await outbox.run(write)
