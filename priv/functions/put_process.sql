@@ -41,6 +41,7 @@ SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET jit = off
+SET lock_timeout = '2s'
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -18,6 +18,7 @@ SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
+SET lock_timeout = '2s'
 AS $$
 BEGIN
     WITH looked AS MATERIALIZED (

@@ -15,8 +15,9 @@ What holds:
 
 - One statement, in autocommit or in the transaction that its connection is in; parameters and
   results in PostgreSQL's binary format. Errors are the driver's own.
-- A connection comes back idle or closed, never in the middle of an answer: a statement that was
-  given up is cancelled, and its connection closed.
+- A connection comes back idle or closed, never in the middle of an answer: of a statement that was
+  given up the connection is closed. It is not cancelled, since all that goes this way writes: see
+  `pools.BoundedConnection`.
 - The statement is prepared by name. That is no state on which anything rests: behind a pooler that
   lends a server's session for one transaction the name is missing, or taken, and PostgreSQL says so
   before it does anything. From then on the statement goes without.
@@ -24,7 +25,6 @@ What holds:
 
 import asyncio
 import collections
-import contextlib
 import datetime as dt
 import hashlib
 import itertools
@@ -40,7 +40,7 @@ from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 
 from progressor.storage.arrays import Column, instant
-from progressor.storage.pools import CANCEL_SECONDS, Connection, before_sending
+from progressor.storage.pools import Connection, before_sending
 
 LOOK_SECONDS = 0.25
 """How often to look after statements under way, whether or not anything was heard."""
@@ -145,7 +145,6 @@ class _Pipeline:
     def __init__(self, connection: Connection) -> None:
         self.prepared: set[bytes] = set()
         self._preparing = asyncio.Lock()
-        self._connection = weakref.ref(connection)
         self._pgconn = connection.pgconn
         self._descriptor = -1
         self._looks = False
@@ -174,7 +173,7 @@ class _Pipeline:
             result = await answer
         except asyncio.CancelledError:
             if answer.cancelled():
-                await self._abandon()
+                self._break(psycopg.OperationalError("a statement on the connection was given up"))
             raise
         if result.status not in _ANSWERS:
             raise psycopg.errors.error_from_result(result)
@@ -271,13 +270,3 @@ class _Pipeline:
                 # What PostgreSQL said before it hung up tells more than that it did.
                 answer.set_result(result)
             result = None
-
-    async def _abandon(self) -> None:
-        """Close the connection, and stop what it was to answer."""
-        connection = self._connection()
-        try:
-            if connection is not None and not connection.closed:
-                with contextlib.suppress(psycopg.Error):
-                    await connection.cancel_safe(timeout=CANCEL_SECONDS)
-        finally:
-            self._break(psycopg.OperationalError("a statement on the connection was given up"))

@@ -171,7 +171,7 @@ class GroupRead(Generic[Item, Result]):
 
     async def _empty(self) -> None:
         while self._waiting:
-            async with connection_of(self._pool) as connection:
+            async with connection_of(self._pool, reads_only=True) as connection:
                 while batch := await self._gather():
                     try:
                         await self._answer(connection, batch)

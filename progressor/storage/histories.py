@@ -66,6 +66,6 @@ class Histories:
             "limit": limit,
         }
         statement = _SQL["history_backward" if backward else "history_forward"]
-        async with connection_of(self._pool) as connection:
+        async with connection_of(self._pool, reads_only=True) as connection:
             cursor = await connection.execute(statement, parameters, binary=True)
             return [rows.event(row) for row in await cursor.fetchall()]

@@ -89,7 +89,7 @@ class Listings:
         if not keys:
             return {}
         async with (
-            connection_of(self._pool) as connection,
+            connection_of(self._pool, reads_only=True) as connection,
             asyncio.timeout(self._statement_timeout),
         ):
             cursor = await connection.execute(
@@ -131,7 +131,7 @@ class Listings:
             "limit": query.page_size,
         }
         async with (
-            connection_of(self._pool) as connection,
+            connection_of(self._pool, reads_only=True) as connection,
             asyncio.timeout(self._statement_timeout),
         ):
             statement = _SQL["list_processes" if query.namespace else "list_all_processes"]

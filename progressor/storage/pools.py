@@ -106,6 +106,8 @@ _REFUSED_CONNECTION = re.compile(
     r"|server does not support SSL|certificate verify failed|root certificate file"
 )
 
+_COMMITTING = "SELECT pid FROM pg_stat_activity WHERE pid = ANY (%s) AND wait_event = 'SyncRep'"
+
 _FUNCTION_LINE = re.compile(r"^PL/pgSQL function .* line \d+", re.MULTILINE)
 _PLACES_MAX = 3
 
@@ -174,12 +176,24 @@ def _why(error: psycopg.Error) -> str:
 class BoundedConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """A connection on which a statement that is given up ends within CANCEL_SECONDS.
 
-    The driver asks PostgreSQL to cancel it, for five seconds, and waits for five more. Where nobody
-    answers, that is how long a drain would take for each.
+    What may write is never cancelled. A commit that waits for a synchronous standby would stop
+    waiting: PostgreSQL would commit on the primary alone, others would see it and acknowledge it,
+    and a failover would lose it. So the connection is closed; PostgreSQL goes on with the
+    statement, and shows nothing of it before the standby has it. What became of it is unknown.
+
+    A read is cancelled, so that PostgreSQL does not go on for nobody. The driver asks for that for
+    five seconds, and waits for five more. Where nobody answers, that is how long a drain would take
+    for each.
     """
 
+    reads_only = False
+    """Whether whoever has the connection at this moment only reads."""
+
     async def cancel_safe(self, *, timeout: float = CANCEL_SECONDS) -> None:
-        """Cancel the statement; where that cannot be done, hang up."""
+        """Hang up; or, of who only reads, cancel the statement, and hang up if that fails."""
+        if not self.reads_only:
+            _hang_up(self)
+            return
         try:
             await super().cancel_safe(timeout=min(timeout, CANCEL_SECONDS))
         except psycopg.Error:
@@ -208,6 +222,9 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
         self._insists = insists_on_writes(conninfo)
         self._generation = 0
         self._lent: set[Connection] = set()
+        self._pids: weakref.WeakKeyDictionary[Connection, int] = weakref.WeakKeyDictionary()
+        # Of sessions whose connections came back closed: their commits may wait for a standby.
+        self._given_up: set[int] = set()
         self._generations: weakref.WeakKeyDictionary[Connection, int] = weakref.WeakKeyDictionary()
         super().__init__(
             conninfo, connection_class=BoundedConnection,
@@ -234,10 +251,31 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
 
     async def putconn(self, conn: Connection) -> None:
         """Take a connection back, and drop the others if it is closed."""
-        if conn.closed and self._generations.get(conn) == self._generation:
-            self._generation += 1
-            await self.drain()
+        if conn.closed:
+            if conn in self._pids:
+                self._given_up.add(self._pids[conn])
+            if self._generations.get(conn) == self._generation:
+                self._generation += 1
+                await self.drain()
         await super().putconn(conn)
+
+    async def refuse_too_many_waiting(self, connection: Connection) -> None:
+        """Ask a connection, where many were closed, how many of their sessions still commit.
+
+        While a synchronous standby is away, each commit that was given up keeps its session.
+        Without a bound they would take all the connections that PostgreSQL has.
+
+        Raises:
+            StorageUnavailableError: As many as the pool may have connections wait for a standby.
+        """
+        if len(self._given_up) < self.max_size:
+            return
+        cursor = await connection.execute(_COMMITTING, [list(self._given_up)])
+        self._given_up.intersection_update([row[0] for row in await cursor.fetchall()])
+        if len(self._given_up) >= self.max_size:
+            raise errors.StorageUnavailableError(
+                f"{len(self._given_up)} commits that were given up still wait for a standby"
+            )
 
     async def leave(self) -> None:
         """Replace all connections, with those that are lent: what is under way on them fails."""
@@ -251,6 +289,7 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
             await refuse_read_only(connection)
         await bound_idle(connection)
         self._generations[connection] = self._generation
+        self._pids[connection] = connection.info.backend_pid
         arrays.register(connection)
         # A pooler may lend us the session of somebody who listens; what it hears would pile up.
         connection.add_notify_handler(lambda _: None)
@@ -339,11 +378,18 @@ async def open_pools(config: Database, dsn: str) -> Pools:
 
 
 @contextlib.asynccontextmanager
-async def connection_of(pool: Pool) -> AsyncIterator[Connection]:
-    """Lend a connection for one statement, with the driver's errors translated."""
+async def connection_of(pool: Pool, *, reads_only: bool = False) -> AsyncIterator[Connection]:
+    """Lend a connection for one statement, with the driver's errors translated.
+
+    A statement that is given up is cancelled if it `reads_only`; see BoundedConnection.
+    """
     with translated():
         async with pool.connection() as connection:
             heed_cancellation()
+            if isinstance(connection, BoundedConnection):
+                connection.reads_only = reads_only
+                if not reads_only:
+                    await pool.refuse_too_many_waiting(connection)
             try:
                 yield connection
             except (errors.StorageReadOnlyError, psycopg.errors.ReadOnlySqlTransaction):

@@ -202,7 +202,7 @@ class Processes:
         row = await self._reads.ask(wanted)
         if row is not None and not views.is_whole(row):
             async with (
-                connection_of(self._pool) as connection,
+                connection_of(self._pool, reads_only=True) as connection,
                 asyncio.timeout(self._statement_timeout),
             ):
                 [row] = await self._read_rows(connection, [wanted], state_bytes_max=_NO_BOUND)

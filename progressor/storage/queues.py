@@ -88,7 +88,7 @@ class Queues:
             "late_after": LATE_AFTER,
         }
         async with (
-            connection_of(self._pool) as connection,
+            connection_of(self._pool, reads_only=True) as connection,
             asyncio.timeout(self._statement_timeout),
         ):
             cursor = await connection.execute(_SQL["count_waiting"], parameters, binary=True)

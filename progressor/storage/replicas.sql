@@ -4,13 +4,16 @@ SELECT nextval('progressor.replica_ids')
 
 -- name: beat
 -- Renews all leases of a replica at once; enters it again if its row was deleted meanwhile. Returns
--- the instant of the heartbeat.
+-- the instant of the heartbeat. A beat before it whose commit waits for a synchronous standby keeps
+-- the row locked: this one fails after a second, so that such beats do not pile up.
 INSERT INTO progressor.replicas AS r
     (replica_id, name, version, functions, started_at, heartbeat_at, draining,
     lease_timeout, step_count, caller_count, clock_offset, facts)
-VALUES (%(replica_id)s, %(name)s, %(version)s, %(functions)s,
+SELECT %(replica_id)s, %(name)s, %(version)s, %(functions)s,
     coalesce(%(now)s, clock_timestamp()), coalesce(%(now)s, clock_timestamp()), %(draining)s,
-    %(lease_timeout)s, %(step_count)s, %(caller_count)s, %(clock_offset)s, %(facts)s)
+    %(lease_timeout)s, %(step_count)s, %(caller_count)s, %(clock_offset)s, %(facts)s
+FROM (SELECT set_config('lock_timeout', '1s', true) AS patience OFFSET 0) AS bound
+WHERE bound.patience IS NOT NULL
 ON CONFLICT (replica_id) DO UPDATE
 SET heartbeat_at = excluded.heartbeat_at,
     draining = excluded.draining,

@@ -86,7 +86,7 @@ class Results:
             "process_id": arrays.TextColumn(key.process_id for key in tasks.values()),
             "task_id": arrays.Int8Column(tasks.keys()),
         }
-        async with connection_of(self._pool) as connection:
+        async with connection_of(self._pool, reads_only=True) as connection:
             cursor = await connection.execute(_SQL["fetch_results"], parameters, binary=True)
             return [_result(row) for row in await cursor.fetchall()]
 

@@ -37,7 +37,7 @@ class Traces:
         """
         named: dict[str, Any] = dataclasses.asdict(key)
         async with (
-            connection_of(self._pool) as connection,
+            connection_of(self._pool, reads_only=True) as connection,
             asyncio.timeout(self._statement_timeout),
         ):
             cursor = await connection.execute(

@@ -92,7 +92,7 @@ class Watch:
             "limit": REPLICAS_MAX,
         }
         async with (
-            connection_of(self._pool) as connection,
+            connection_of(self._pool, reads_only=True) as connection,
             asyncio.timeout(self._statement_timeout),
         ):
             cursor = await connection.execute(_SQL["read_facts"], parameters)

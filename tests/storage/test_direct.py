@@ -11,12 +11,11 @@ import uvloop
 from psycopg.pq import TransactionStatus
 
 from progressor import errors
-from progressor.storage import direct
 from progressor.storage.arrays import ByteaColumn, InstantColumn, Int8Column, TextColumn
 from progressor.storage.direct import Direct
 from progressor.storage.pools import Connection, Pool, connection_of, translated
 from tests.support.storage import connect
-from tests.support.storage_locks import until_blocked, until_none_blocked
+from tests.support.storage_locks import blocked_count, until_blocked, until_none_blocked
 
 T = TypeVar("T")
 Run = Callable[[Callable[[Connection], Coroutine[Any, Any, T]]], T]
@@ -25,12 +24,6 @@ LARGE = 40_000_000
 AN_INSTANT = dt.datetime(2026, 11, 21, 13, 34, 17, 123456, tzinfo=dt.UTC)
 LOCKED = 42
 PATIENT_SECONDS = 30.0
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a request to cancel take as long as a busy machine needs."""
-    monkeypatch.setattr(direct, "CANCEL_SECONDS", PATIENT_SECONDS)
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -185,7 +178,7 @@ def test_what_no_column_can_hold_is_not_sent(run: Run[Any]) -> None:
     assert run(work) == [([],)]
 
 
-def test_a_cancelled_statement_is_stopped_and_closes_its_connection(
+def test_of_a_cancelled_statement_the_connection_is_closed_and_postgresql_goes_on(
     run: Run[Any], holder: psycopg.Connection[Any], eye: psycopg.Connection[Any]
 ) -> None:
     async def work(connection: Connection) -> None:
@@ -195,12 +188,13 @@ def test_a_cancelled_statement_is_stopped_and_closes_its_connection(
         assert connection.closed
 
     run(work)
-    assert not holder.closed
-    # PostgreSQL is asked to stop it, and does so in its own time.
+    # A commit that waits for a standby would be shown to others if it were cancelled.
+    assert blocked_count(eye) == 1
+    holder.execute("SELECT pg_advisory_unlock(%s)", [LOCKED])
     asyncio.run(until_none_blocked(eye))
 
 
-def test_a_statement_that_takes_too_long_is_stopped(
+def test_a_statement_that_takes_too_long_is_given_up(
     run: Run[Any], holder: psycopg.Connection[Any], eye: psycopg.Connection[Any]
 ) -> None:
     async def work(connection: Connection) -> None:
@@ -222,25 +216,35 @@ def test_a_statement_that_takes_too_long_is_stopped(
     assert not holder.closed
 
 
-def test_a_connection_is_closed_even_if_nobody_hears_the_request_to_cancel(
-    run: Run[Any],
+@pytest.mark.parametrize("reads_only", [False, True])
+def test_a_cursors_statement_that_is_given_up_is_cancelled_only_if_it_is_a_read(
+    runner: asyncio.Runner,
+    database: str,
     holder: psycopg.Connection[Any],
     eye: psycopg.Connection[Any],
     monkeypatch: pytest.MonkeyPatch,
+    *,
+    reads_only: bool,
 ) -> None:
-    async def unheard(_connection: Connection, *, timeout: float) -> None:
-        assert timeout == PATIENT_SECONDS
-        raise psycopg.errors.CancellationTimeout("nobody there")
+    monkeypatch.setattr("progressor.storage.pools.CANCEL_SECONDS", PATIENT_SECONDS)
 
-    async def work(connection: Connection) -> None:
-        monkeypatch.setattr(psycopg.AsyncConnection, "cancel_safe", unheard)
-        task = await given_up(connection, eye)
+    async def wait(pool: Pool) -> None:
+        async with connection_of(pool, reads_only=reads_only) as connection:
+            await connection.execute("SELECT pg_advisory_xact_lock(%s)", [LOCKED])
 
-        assert task.cancelled()
-        assert connection.closed
+    async def work() -> None:
+        options: dict[str, Any] = {"autocommit": True}
+        async with Pool(database, patience=60.0, kwargs=options, min_size=1, max_size=1) as pool:
+            task = asyncio.ensure_future(wait(pool))
+            await until_blocked(eye)
+            task.cancel()
+            await asyncio.wait({task})
+            assert task.cancelled()
 
-    run(work)
+    runner.run(work())
+    assert blocked_count(eye) == (0 if reads_only else 1)
     holder.execute("SELECT pg_advisory_unlock(%s)", [LOCKED])
+    asyncio.run(until_none_blocked(eye))
 
 
 def test_a_pool_lends_no_connection_in_the_middle_of_an_answer(
