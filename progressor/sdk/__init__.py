@@ -90,7 +90,7 @@ from progressor.sdk.activity import (
     rates_by_namespace,
 )
 from progressor.sdk.client import Client
-from progressor.sdk.codecs import BYTES, JSON, BytesCodec, Codec, JsonCodec, Payload
+from progressor.sdk.codecs import BYTES, JSON, BytesCodec, CheckedCodec, Codec, JsonCodec, Payload
 from progressor.sdk.constraints import Constraints, GateHold, Order, TimeSpent
 from progressor.sdk.failures import EngineUnavailableError, UnexpectedStatusError
 from progressor.sdk.gates import Gate, GateHolder, GateView, GateWaiter
@@ -172,6 +172,7 @@ __all__ = (
     "Answer",
     "Backfilled",
     "BytesCodec",
+    "CheckedCodec",
     "Client",
     "Codec",
     "Constraints",

@@ -1,11 +1,20 @@
 """How values become the payloads that the engine keeps, and come back."""
 
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
+from typing_extensions import TypeForm
+
+from progressor.sdk import json_types
+from progressor.sdk.kinds import Asked, admits_none, members_of, name_of
 
 Payload: TypeAlias = Any
 """A value of the user's own: args, response, state, event. Only the codec knows its type."""
+
+
+_BYTES_LIKE = (bytes, bytearray, memoryview, type(None), Coroutine)
+"""What the bytes codec takes, and what a handler may return to be awaited first."""
 
 
 class Codec(Protocol):
@@ -29,6 +38,21 @@ class Codec(Protocol):
         """
 
 
+@runtime_checkable
+class CheckedCodec(Protocol):
+    """What a codec may have besides: it knows types that it can never carry.
+
+    A processor asks it when it is made and when a handler is registered, so that a mistake shows
+    there and not in the first process.
+    """
+
+    def unreadable(self, kind: object, /) -> str | None:
+        """Return why no value of the type `kind` can be written and read again; None: one may."""
+
+    def unwritable(self, kind: object, /) -> tuple[object, str] | None:
+        """Return what in the type `kind` is never written, and why; None: it may be."""
+
+
 class JsonCodec:
     """JSON by msgspec: dataclasses, structs, datetimes, enums, and what JSON itself knows."""
 
@@ -39,6 +63,14 @@ class JsonCodec:
     def decode(self, data: bytes, kind: Payload = Any, /) -> Payload:
         """Return `data` as a `kind`, checked by msgspec, None for ``b""``."""
         return msgspec.json.decode(data, type=kind) if data else None
+
+    def unreadable(self, kind: object, /) -> str | None:
+        """Return why JSON cannot carry a `kind`, or msgspec cannot tell its members apart."""
+        return json_types.unreadable(kind)
+
+    def unwritable(self, kind: object, /) -> tuple[object, str] | None:
+        """Return the class in `kind` for which JSON has no form."""
+        return json_types.unwritable(kind)
 
 
 class BytesCodec:
@@ -57,6 +89,33 @@ class BytesCodec:
         """Return `data`; None for ``b""``, unless bytes are asked for."""
         return data if kind is bytes else data or None
 
+    def unreadable(self, kind: object, /) -> str | None:
+        """Return why a `kind` is not what this codec reads."""
+        found = self.unwritable(kind)
+        return None if found is None else found[1]
+
+    def unwritable(self, kind: object, /) -> tuple[object, str] | None:
+        """Return the class in `kind` that is not bytes."""
+        for member in members_of(kind):
+            if member is Any or not isinstance(member, type):
+                continue
+            if not any(issubclass(it, member) for it in _BYTES_LIKE):
+                return member, f"the bytes codec takes bytes, not {name_of(member)}"
+        return None
+
 
 JSON = JsonCodec()
 BYTES = BytesCodec()
+
+
+def decoded(codec: Codec, data: bytes, kind: TypeForm[Asked]) -> Asked:
+    """Return `data` as a `kind`.
+
+    Raises:
+        ValueError: It is not, or it is empty, and `kind` does not admit None.
+    """
+    value: Asked = codec.decode(data, kind)
+    if value is None and not admits_none(kind):
+        message = f"expected `{name_of(kind)}`, got an empty payload"
+        raise ValueError(message)
+    return value

@@ -12,9 +12,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from typing_extensions import TypeForm
 
 from progressor import errors
-from progressor.sdk.codecs import Codec, Payload
+from progressor.sdk.codecs import Codec, Payload, decoded
 from progressor.sdk.constraints import Constraints, constraints_from_wire
-from progressor.sdk.kinds import ANYTHING, Asked, decoded
+from progressor.sdk.kinds import ANYTHING, Asked
 from progressor.sdk.values import TaskError
 from progressor.sdk.waits import read_task_error
 from progressor.sdk.wire import WireEnum, instant_from_wire

@@ -6,28 +6,14 @@ from typing import Any
 
 from typing_extensions import TypeForm, TypeVar
 
-from progressor.sdk.codecs import Codec
-
 Asked = TypeVar("Asked", default=Any)
 """The type that was asked for; where none was, what the codec makes of the payload by itself."""
 
 ANYTHING: TypeForm[Any] = Any
 """No type is asked for."""
 
+_UNIONS = (typing.Union, types.UnionType)
 _NONES = (Any, object, None, type(None))
-
-
-def decoded(codec: Codec, data: bytes, kind: TypeForm[Asked]) -> Asked:
-    """Return `data` as a `kind`.
-
-    Raises:
-        ValueError: It is not, or it is empty, and `kind` does not admit None.
-    """
-    value: Asked = codec.decode(data, kind)
-    if value is None and not admits_none(kind):
-        message = f"expected `{name_of(kind)}`, got an empty payload"
-        raise ValueError(message)
-    return value
 
 
 def admits_none(kind: object) -> bool:
@@ -39,10 +25,15 @@ def admits_none(kind: object) -> bool:
         return admits_none(typing.get_args(kind)[0])
     if origin is typing.Literal:
         return None in typing.get_args(kind)
-    if origin in {typing.Union, types.UnionType}:
-        return any(map(admits_none, typing.get_args(kind)))
+    if origin in _UNIONS:
+        return any(map(admits_none, members_of(kind)))
     named = getattr(kind, "__value__", getattr(kind, "__supertype__", kind))
     return named is not kind and admits_none(named)
+
+
+def members_of(kind: object) -> tuple[object, ...]:
+    """Return the members of a union; of another type, itself."""
+    return typing.get_args(kind) if typing.get_origin(kind) in _UNIONS else (kind,)
 
 
 def name_of(kind: object) -> str:

@@ -11,8 +11,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar, overload
 
 import grpc
+from typing_extensions import TypeForm
 
 from progressor.sdk import server, words
+from progressor.sdk.blocking import Blocking, watched
+from progressor.sdk.checks import check_awaits, check_handler, check_state, name_of_handler
 from progressor.sdk.codecs import JSON, Codec, Payload
 from progressor.sdk.propagation import under
 from progressor.sdk.step import State, Step
@@ -31,13 +34,16 @@ class _Handler:
 
     function: Callable[[Any], Payload]
     is_async: bool
+    name: str
+    blocking: Blocking
 
 
 class Processor(Generic[State]):
     """Answers the steps of the processes of a namespace by functions of the user's.
 
     A handler takes a `Step` and returns the response, None for none. It is ``async def``, or a
-    plain function, which runs in a thread and may block. It raises `Reject`, `Fail` or `Retry`
+    plain function, which runs in a thread and may block. A coroutine that it returns is awaited. It
+    raises `Reject`, `Fail` or `Retry`
     to end the step otherwise; any other exception breaks the process, and is logged.
 
     A step that the engine gave up is cancelled, if its handler is async; a plain one runs on to
@@ -48,7 +54,7 @@ class Processor(Generic[State]):
     def __init__(self: "Processor[Any]", name: str, *, codec: Codec = JSON) -> None: ...
 
     @overload
-    def __init__(self, name: str, *, state: type[State], codec: Codec = JSON) -> None: ...
+    def __init__(self, name: str, *, state: TypeForm[State], codec: Codec = JSON) -> None: ...
 
     def __init__(self, name: str, *, state: Payload = Any, codec: Codec = JSON) -> None:
         """Take no handler yet.
@@ -58,11 +64,16 @@ class Processor(Generic[State]):
                 together; a processor served alone answers for whatever namespace asks it.
             state: The type that `Step.state` is decoded to: a dataclass, a msgspec.Struct ...
             codec: For all payloads.
+
+        Raises:
+            TypeError: The codec can never write and read a `state`.
         """
+        check_state(state, codec, f"processor {name!r}")
         self._name = name
         self._state_type = state
         self._codec = codec
         self._handlers: dict[int, _Handler] = {}
+        self._is_checked = False
 
     @property
     def name(self) -> str:
@@ -117,6 +128,25 @@ class Processor(Generic[State]):
         `Step.start_nodes` goes on with more.
         """
         return self._register(TaskType.JOIN, handler)
+
+    def check(self) -> None:
+        """Refuse what could not answer its first step; whoever serves it asks.
+
+        Raises:
+            ValueError: It has no handlers.
+            TypeError: A handler drops a coroutine that it must await.
+        """
+        if self._is_checked:
+            return
+        if not self._handlers:
+            message = (
+                f"processor {self._name!r} has no handlers: add one for each type of task that it "
+                "is to answer, with @processor.init, @processor.call and so on"
+            )
+            raise ValueError(message)
+        for handler in self._handlers.values():
+            check_awaits(handler.function, handler.name)
+        self._is_checked = True
 
     async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
         """Return what the handler of the task decides; plain handlers run in `threads`.
@@ -180,7 +210,12 @@ class Processor(Generic[State]):
         if task_type.number in self._handlers:
             message = f"processor {self._name!r} has its {task_type} handler already"
             raise ValueError(message)
-        self._handlers[task_type.number] = _Handler(handler, _is_async(handler))
+        name = f"processor {self._name!r}: {task_type} handler {name_of_handler(handler)}"
+        check_handler(handler, self._codec, name)
+        self._handlers[task_type.number] = _Handler(
+            function=handler, is_async=_is_async(handler), name=name, blocking=Blocking(name)
+        )
+        self._is_checked = False
         return handler
 
     def _unimplemented(self, request: pb.ProcessRequest) -> pb.ProcessResponse:
@@ -214,12 +249,15 @@ class Processor(Generic[State]):
 
 
 async def _run(handler: _Handler, step: Step[Any], threads: Executor) -> Payload:
+    """Return what a handler does; a coroutine that it returns is awaited, as its own would be."""
     if handler.is_async:
-        return await handler.function(step)
+        value = await watched(handler.function(step), handler.blocking)
+        return await watched(value, handler.blocking) if inspect.iscoroutine(value) else value
     # The handler sees the context variables (the current span among them) that a coroutine would.
     context = contextvars.copy_context()
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(threads, context.run, handler.function, step)
+    value = await loop.run_in_executor(threads, context.run, handler.function, step)
+    return await watched(value, handler.blocking) if inspect.iscoroutine(value) else value
 
 
 def _is_async(handler: Callable[..., object]) -> bool:

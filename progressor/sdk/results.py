@@ -5,9 +5,9 @@ import datetime as dt
 from google.protobuf.timestamp_pb2 import Timestamp
 from typing_extensions import TypeForm
 
-from progressor.sdk.codecs import Codec
+from progressor.sdk.codecs import Codec, decoded
 from progressor.sdk.constraints import constraints_from_wire, spent_from_wire
-from progressor.sdk.kinds import ANYTHING, Asked, decoded
+from progressor.sdk.kinds import ANYTHING, Asked
 from progressor.sdk.values import (
     Accepted,
     Answer,

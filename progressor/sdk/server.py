@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -58,6 +58,14 @@ class Answering(Protocol):
 
     async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:
         """Return the answer to one step."""
+
+
+@runtime_checkable
+class Checked(Protocol):
+    """What knows before its first step that it cannot answer one."""
+
+    def check(self) -> None:
+        """Raise ValueError or TypeError where that is so."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,10 +133,15 @@ async def running(
 
     Raises:
         RuntimeError: `bind` is taken, or no address.
-        ValueError: Two processors have the same name, or there is none; or `bind` has no port, or
-            one that does not exist.
+        ValueError: Two processors have the same name, or there is none; or one has no handlers; or
+            `bind` has no port, or one that does not exist.
+        TypeError: A handler drops a coroutine that it must await.
     """
     check_address(bind)
+    ask = _router(processors)
+    for processor in processors:
+        if isinstance(processor, Checked):
+            processor.check()
     # Steps are counted by `hands`: what gRPC counts has room for the streams that bring them.
     rpcs_max = limits.steps_max + _STREAMS_MAX
     server = grpc.aio.server(
@@ -142,7 +155,6 @@ async def running(
     )
     threads = ThreadPoolExecutor(limits.threads_max, thread_name_prefix="progressor-handler")
     hands = Hands(limits.steps_max)
-    ask = _router(processors)
     streams = Streams(ask, threads, hands) if streaming else None
     server.add_generic_rpc_handlers((_handler(_Servicer(ask, threads, hands), streams),))
     health_servicer = _Health()

@@ -7,12 +7,12 @@ from typing import Any, Generic, TypeVar
 import grpc
 from typing_extensions import TypeForm
 
-from progressor.sdk.codecs import Codec, Payload
+from progressor.sdk.codecs import Codec, Payload, decoded
 from progressor.sdk.constraints import Constraints
 from progressor.sdk.graph import Graph, nodes_to_wire
 from progressor.sdk.job_calls import Deadline, due_to_wire
 from progressor.sdk.jobs import NodeOutcome, read_outcome, results_of
-from progressor.sdk.kinds import Asked, decoded
+from progressor.sdk.kinds import Asked, name_of
 from progressor.sdk.requests import timer_to_wire
 from progressor.sdk.results import read_event
 from progressor.sdk.values import Event, HistoryRange, NewTimer, ProcessStatus, TaskType
@@ -163,7 +163,8 @@ class Step(Generic[State]):
     def state(self) -> State:
         """The state that the process keeps; None, whatever State says, until a step sets one.
 
-        Assign to save it: ``step.state = state``. A change inside of it is not noticed.
+        Assign to save it: ``step.state = state``. A change inside of it is not noticed. What could
+        not be read again as the processor's type is refused, as a TypeError.
         """
         if self._state is _UNREAD:
             self._state = self._codec.decode(self._request.process.aux_state, self._state_type)
@@ -172,7 +173,10 @@ class Step(Generic[State]):
 
     @state.setter
     def state(self, state: State) -> None:
-        self._response.aux_state = self._codec.encode(state)
+        data = self._codec.encode(state)
+        if data and self._state_type is not Any:
+            self._expect_readable(data)
+        self._response.aux_state = data
         self._state = state
 
     @property
@@ -302,3 +306,11 @@ class Step(Generic[State]):
             nodes=nodes_to_wire(graph, self._codec), **due_to_wire(deadline)
         )
         self._response.start_nodes.CopyFrom(action)
+
+    def _expect_readable(self, state: bytes) -> None:
+        """Refuse a state here, where it is set: the next step could not read it."""
+        try:
+            self._codec.decode(state, self._state_type)
+        except ValueError as error:
+            message = f"step.state must be of the type `{name_of(self._state_type)}`: {error}"
+            raise TypeError(message) from error

@@ -6,11 +6,11 @@ from typing import Any, Self
 
 from typing_extensions import TypeForm
 
-from progressor.sdk.codecs import JSON, Codec, Payload
+from progressor.sdk.codecs import JSON, Codec, Payload, decoded
 from progressor.sdk.graph import Graph, NewNode, graph_from_wire, nodes_to_wire
 from progressor.sdk.job_calls import Deadline, due_to_wire
 from progressor.sdk.jobs import JobState, NodeCounts, NodeOutcome, NodeState
-from progressor.sdk.kinds import ANYTHING, Asked, decoded
+from progressor.sdk.kinds import ANYTHING, Asked
 from progressor.sdk.namespaces import NamespaceConfig
 from progressor.sdk.processor import Processor
 from progressor.sdk.testing.carried_job import CarriedJob

@@ -8,9 +8,9 @@ from typing import Generic
 from typing_extensions import TypeForm
 
 from progressor import errors
-from progressor.sdk.codecs import Payload
+from progressor.sdk.codecs import Payload, decoded
 from progressor.sdk.jobs import NodeOutcome
-from progressor.sdk.kinds import ANYTHING, Asked, decoded
+from progressor.sdk.kinds import ANYTHING, Asked
 from progressor.sdk.namespaces import NamespaceConfig
 from progressor.sdk.processor import Processor
 from progressor.sdk.requests import metadata_to_wire

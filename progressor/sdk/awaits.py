@@ -1,0 +1,122 @@
+"""Finds calls of coroutine functions whose coroutines nothing awaits, in the source of a handler.
+
+Only what is certain is found: a name that is resolved without running anything, and a place where a
+coroutine is of no use. One that is passed on, kept in a variable or returned may be awaited there.
+"""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any, TypeAlias
+
+_Chain: TypeAlias = tuple[ast.AST, ...]
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_USELESS = (
+    ast.Expr,
+    ast.If,
+    ast.While,
+    ast.Assert,
+    ast.Compare,
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.Subscript,
+    ast.FormattedValue,
+    ast.AugAssign,
+)
+_OF_COROUTINES = frozenset({"close", "send", "throw"})
+_UNKNOWN = object()
+
+
+def forgotten_await(handler: Callable[..., object]) -> str | None:
+    """Return the first call in a handler that must be awaited, and where it stands; None: none."""
+    function = inspect.unwrap(getattr(handler, "__func__", handler))
+    if not isinstance(function, FunctionType):
+        return None
+    definition = _definition_of(function)
+    if definition is None:
+        return None
+    first_line = function.__code__.co_firstlineno
+    step = _step_name(definition, is_bound=inspect.ismethod(handler))
+    for call, chain in _calls(definition):
+        if _is_coroutine_function(call.func, function) and _is_lost(chain, step):
+            line = first_line + call.lineno - 1
+            place = f"{function.__code__.co_filename}, line {line}"
+            return f"{ast.unparse(call.func)}(...) ({place})"
+    return None
+
+
+def _definition_of(function: FunctionType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """Return the parsed source; None: there is none, or the function is a lambda."""
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+        definition = ast.parse(source).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return None
+    return definition if isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef) else None
+
+
+def _step_name(definition: ast.FunctionDef | ast.AsyncFunctionDef, *, is_bound: bool) -> str:
+    names = [it.arg for it in (*definition.args.posonlyargs, *definition.args.args)]
+    names = names[1:] if is_bound else names
+    return names[0] if names else ""
+
+
+def _calls(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[ast.Call, _Chain]]:
+    """Yield each call of the function's own body, with the nodes around it, the nearest first."""
+    stack: list[tuple[ast.AST, _Chain]] = [(it, ()) for it in reversed(definition.body)]
+    while stack:  # ends with the source
+        node, chain = stack.pop()
+        if isinstance(node, _SCOPES):
+            continue
+        if isinstance(node, ast.Call):
+            yield node, chain
+        inner = (node, *chain)
+        stack.extend((it, inner) for it in reversed(list(ast.iter_child_nodes(node))))
+
+
+def _is_lost(chain: _Chain, step: str) -> bool:
+    """Return whether a coroutine is never awaited where these nodes are around it."""
+    around, *outer = chain
+    match around:
+        case ast.BoolOp() | ast.IfExp():
+            return _is_lost(tuple(outer), step)
+        case ast.Attribute(attr=name):
+            return name not in _OF_COROUTINES
+        case ast.Assign(targets=targets):
+            return any(isinstance(it, ast.Attribute | ast.Subscript) for it in targets)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name))):
+            return name == step
+        case _:
+            return isinstance(around, _USELESS)
+
+
+def _is_coroutine_function(callee: ast.expr, function: FunctionType) -> bool:
+    found = _resolved(callee, function)
+    return inspect.iscoroutinefunction(getattr(found, "__func__", found))
+
+
+def _resolved(expression: ast.expr, function: FunctionType) -> Any:  # noqa: ANN401  # whatever the user's names stand for
+    """Return what a name, or a name with attributes, stands for; no property is evaluated."""
+    match expression:
+        case ast.Name(id=name):
+            return _named(name, function)
+        case ast.Attribute(value=value, attr=name):
+            owner = _resolved(value, function)
+            return _UNKNOWN if owner is _UNKNOWN else inspect.getattr_static(owner, name, _UNKNOWN)
+        case _:
+            return _UNKNOWN
+
+
+def _named(name: str, function: FunctionType) -> Any:  # noqa: ANN401  # as above
+    code = function.__code__
+    if name in code.co_varnames or name in code.co_cellvars:
+        return _UNKNOWN
+    if name in code.co_freevars:
+        try:
+            return (function.__closure__ or ())[code.co_freevars.index(name)].cell_contents
+        except ValueError:  # not assigned yet
+            return _UNKNOWN
+    return function.__globals__.get(name, _UNKNOWN)

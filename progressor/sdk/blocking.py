@@ -1,0 +1,107 @@
+"""Handlers that hold up the event loop: each turn of theirs is timed, and long ones are told of."""
+
+import logging
+import time
+from collections.abc import Coroutine, Generator
+from typing import Any
+
+LIMIT_SECONDS = 0.1
+"""A turn that is longer than this: of a second of calls it would leave room for ten."""
+
+_PAUSE_SECONDS = 60.0
+_PASSED = object()
+
+clock = time.perf_counter
+
+_log = logging.getLogger(__name__)
+
+
+class Blocking:
+    """Warns of one handler, once a minute at most."""
+
+    def __init__(self, handler: str) -> None:
+        """Have nothing to warn of yet; `handler` is how it is named."""
+        self._handler = handler
+        self._quiet_until = 0.0
+        self._left_out = 0
+
+    def note(self, seconds: float) -> None:
+        """Warn of a turn that took so long, or count it."""
+        now = time.monotonic()
+        if now < self._quiet_until:
+            self._left_out += 1
+            return
+        more = f", and {self._left_out} times since the last warning" if self._left_out else ""
+        self._quiet_until, self._left_out = now + _PAUSE_SECONDS, 0
+        _log.warning(
+            "%s blocked the event loop for %.2f s%s: all other steps waited; await what takes "
+            "long, or make the handler a plain `def`, which runs in a thread",
+            self._handler,
+            seconds,
+            more,
+        )
+
+
+async def watched(coroutine: Coroutine[Any, Any, Any], blocking: Blocking) -> Any:  # noqa: ANN401  # whatever it returns
+    """Return what `coroutine` returns; tell `blocking` of turns that are too long.
+
+    The first turn, in which most handlers end, is taken here: that costs half as much.
+    """
+    began = clock()
+    try:
+        awaited = coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    finally:
+        took = clock() - began
+        if took > LIMIT_SECONDS:
+            blocking.note(took)
+    return await _Turns(coroutine, blocking, awaited)
+
+
+class _Turns:
+    """A coroutine after its first turn, which awaits something; each further turn is timed."""
+
+    __slots__ = ("_awaited", "_blocking", "_coroutine")
+
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        blocking: Blocking,
+        awaited: Any,  # noqa: ANN401  # a future, for the loop alone
+    ) -> None:
+        self._coroutine, self._blocking, self._awaited = coroutine, blocking, awaited
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self
+
+    def __iter__(self) -> "_Turns":
+        return self
+
+    def __next__(self) -> Any:  # noqa: ANN401  # as above
+        return self.send(None)
+
+    def send(self, value: Any) -> Any:  # noqa: ANN401  # as above
+        if self._awaited is not _PASSED:
+            awaited, self._awaited = self._awaited, _PASSED
+            return awaited
+        began = clock()
+        try:
+            return self._coroutine.send(value)
+        finally:
+            self._note(began)
+
+    def throw(self, *error: Any) -> Any:  # noqa: ANN401  # as above
+        began = clock()
+        try:
+            return self._coroutine.throw(*error)
+        finally:
+            self._note(began)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def _note(self, began: float) -> None:
+        took = clock() - began
+        if took > LIMIT_SECONDS:
+            self._blocking.note(took)

@@ -1,0 +1,82 @@
+"""Mistakes that show before the first step: the type of a state, handlers, forgotten awaits."""
+
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from progressor.sdk.awaits import forgotten_await
+from progressor.sdk.codecs import CheckedCodec, Codec
+from progressor.sdk.kinds import name_of
+
+
+def name_of_handler(handler: object) -> str:
+    """Return how a handler is named in errors and warnings."""
+    return str(getattr(handler, "__qualname__", None) or repr(handler))
+
+
+def check_state(kind: object, codec: Codec, owner: str) -> None:
+    """Refuse a type of states that the codec can never write and read.
+
+    Raises:
+        TypeError: It is one; the message names the `owner` and the type.
+    """
+    if kind is Any or not isinstance(codec, CheckedCodec):
+        return
+    why = codec.unreadable(kind)
+    if why is not None:
+        message = f"{owner}: the state cannot be a `{name_of(kind)}`: {why}"
+        raise TypeError(message)
+
+
+def check_handler(handler: Callable[..., object], codec: Codec, owner: str) -> None:
+    """Refuse what can never answer a step.
+
+    Raises:
+        TypeError: It is no function of one argument, yields, or returns what the codec cannot
+            write; the message begins with the `owner`.
+    """
+    problem = _form_of(handler) or _returned_by(handler, codec)
+    if problem is not None:
+        message = f"{owner} {problem}"
+        raise TypeError(message)
+
+
+def check_awaits(handler: Callable[..., object], owner: str) -> None:
+    """Refuse a handler that drops a coroutine instead of awaiting it.
+
+    Raises:
+        TypeError: It does; the message begins with the `owner` and names call, file and line.
+    """
+    call = forgotten_await(handler)
+    if call is not None:
+        how = "" if inspect.iscoroutinefunction(handler) else "; make the handler `async def`"
+        message = f"{owner} must await {call}{how}"
+        raise TypeError(message)
+
+
+def _form_of(handler: Callable[..., object]) -> str | None:
+    if not callable(handler):
+        return f"must be a function, got {handler!r}"
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        return "must return its response, not yield"
+    try:
+        signature = inspect.signature(handler)
+    except ValueError:  # a builtin that does not tell
+        return None
+    try:
+        signature.bind(None)
+    except TypeError:
+        return f"must take one argument, the step; it takes {signature}"
+    return None
+
+
+def _returned_by(handler: Callable[..., object], codec: Codec) -> str | None:
+    if not isinstance(codec, CheckedCodec):
+        return None
+    try:
+        hints = typing.get_type_hints(handler)
+    except (TypeError, NameError, AttributeError, SyntaxError):  # not annotated, or not resolvable
+        return None
+    found = codec.unwritable(hints.get("return", Any))
+    return None if found is None else f"cannot return a `{name_of(found[0])}`: {found[1]}"

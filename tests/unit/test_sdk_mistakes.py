@@ -1,0 +1,464 @@
+"""Mistakes of a processor's author show when it is written or served, not in the first process."""
+
+import abc
+import asyncio
+import collections
+import dataclasses
+import logging
+import pathlib
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, NoReturn, Protocol
+
+import msgspec
+import pytest
+
+from progressor.sdk import BYTES, Fail, Processor, ProcessStatus, Step, running
+from progressor.sdk.testing import Rehearsal
+
+
+@dataclasses.dataclass
+class Cash:
+    amount: int
+
+
+@dataclasses.dataclass
+class Card:
+    number: str
+
+
+class Paid(msgspec.Struct, tag=True):
+    amount: int
+
+
+class Due(msgspec.Struct, tag=True):
+    amount: int
+
+
+class Price:
+    """A class that JSON has no form for."""
+
+
+@dataclasses.dataclass
+class Basket:
+    prices: list[Price]
+
+
+@dataclasses.dataclass
+class Grid:
+    cells: dict[tuple[int, int], str]
+
+
+@dataclasses.dataclass
+class Tree:
+    left: "Tree | None"
+    leaf: complex
+
+
+class OwnCodec:
+    """A codec that the SDK knows nothing of."""
+
+    def encode(self, value: Any, /) -> bytes:
+        return repr(value).encode()
+
+    def decode(self, data: bytes, kind: Any = Any, /) -> Any:  # noqa: ARG002
+        return data
+
+
+async def charge(_order: str) -> bool:
+    return True
+
+
+async def served(processor: Processor[Any]) -> None:
+    """Serve a processor for a moment."""
+    async with running(processor, bind="127.0.0.1:0"):
+        pass
+
+
+# --- The type of the state
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Cash | Card, "more than one dataclass"),
+        (list[Cash | Card], "more than one dataclass"),
+        (Price, "JSON has no form for `Price`"),
+        (Basket, "JSON has no form for `Price` (in `Basket.prices`)"),
+        (Grid, "JSON has no form for a key that is a `tuple` (in `Grid.cells`)"),
+        (Tree, "JSON has no form for `complex` (in `Tree.leaf`)"),
+        (collections.deque, "JSON has no form for `deque`"),
+        ("Basket", "'Basket'"),
+    ],
+)
+def test_a_state_that_can_never_be_read_is_refused_by_the_processor(kind: Any, words: str) -> None:
+    with pytest.raises(TypeError) as raised:
+        Processor("orders", state=kind)
+
+    assert str(raised.value).startswith("processor 'orders': the state cannot be ")
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Cash, Paid | Due, Cash | None, dict[int, Cash], list[str], object, Any, tuple[int, ...]],
+)
+def test_a_state_that_can_be_read_is_taken(kind: Any) -> None:
+    assert Processor("orders", state=kind).state_type is kind
+
+
+def test_a_codec_of_bytes_refuses_a_state_of_another_type() -> None:
+    with pytest.raises(
+        TypeError, match="the state cannot be a `Cash`: the bytes codec takes bytes"
+    ):
+        Processor("orders", state=Cash, codec=BYTES)
+    assert Processor("orders", state=bytes, codec=BYTES).state_type is bytes
+
+
+def test_a_codec_of_ones_own_is_trusted() -> None:
+    assert Processor("orders", state=Price, codec=OwnCodec()).state_type is Price
+
+
+# --- Handlers
+
+
+def no_argument() -> None: ...
+
+
+def two_arguments(_step: Step[Any], _order: str) -> None: ...
+
+
+def keyword_only(_step: Step[Any], *, order: str) -> None: ...
+
+
+def generating(_step: Step[Any]) -> Iterator[int]:
+    yield 1
+
+
+async def generating_async(_step: Step[Any]) -> Any:
+    yield 1
+
+
+def returning_path(_step: Step[Any]) -> pathlib.Path:
+    return pathlib.Path()
+
+
+def returning_path_or_nothing(_step: Step[Any]) -> pathlib.Path | None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [
+        (no_argument, "must take one argument, the step; it takes ()"),
+        (two_arguments, "must take one argument, the step; it takes (_step: "),
+        (keyword_only, "must take one argument, the step; it takes (_step: "),
+        (generating, "must return its response, not yield"),
+        (generating_async, "must return its response, not yield"),
+        (returning_path, "cannot return a `Path`: JSON has no form for `Path`"),
+        (returning_path_or_nothing, "cannot return a `Path`: JSON has no form for `Path`"),
+        ("pay", "must be a function, got 'pay'"),
+    ],
+)
+def test_a_handler_that_can_never_answer_is_refused_when_it_is_registered(
+    handler: Any, words: str
+) -> None:
+    processor = Processor("orders")
+
+    with pytest.raises(TypeError) as raised:
+        processor.call(handler)
+
+    name = getattr(handler, "__qualname__", repr(handler))
+    assert str(raised.value).startswith(f"processor 'orders': call handler {name} ")
+    assert words in str(raised.value)
+
+
+class Answering(abc.ABC):
+    @abc.abstractmethod
+    def total(self) -> int: ...
+
+
+class Base:
+    pass
+
+
+@dataclasses.dataclass
+class Derived(Base):
+    amount: int
+
+
+class HasTotal(Protocol):
+    total: int
+
+
+class Handlers:
+    def place(self, step: Step[Any]) -> None: ...
+
+    def __call__(self, step: Step[Any]) -> None: ...
+
+
+def abstract(_step: Step[Any]) -> Answering: ...  # type: ignore[empty-body]
+def derived(_step: Step[Any]) -> Base:
+    return Derived(1)
+
+
+def protocol(_step: Step[Any]) -> HasTotal: ...  # type: ignore[empty-body]
+def two_dataclasses(_step: Step[Any]) -> Cash | Card: ...  # type: ignore[empty-body]
+def never(_step: Step[Any]) -> NoReturn:
+    raise Fail("always")
+
+
+def unresolved(_step: Step[Any]) -> "Nowhere": ...  # type: ignore[name-defined]  # noqa: F821
+def more(_step: Step[Any], retries: int = 3, *_args: object, **_options: object) -> None: ...
+def awaitable(_step: Step[Any]) -> Awaitable[bool]:
+    return charge("order")
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        abstract, derived, protocol, two_dataclasses, never, unresolved, more, awaitable,
+        Handlers(), Handlers().place, lambda _step: None, print,
+    ],
+)  # fmt: skip
+def test_a_handler_that_may_answer_is_taken(handler: Callable[[Step[Any]], Any]) -> None:
+    Processor("orders").call(handler)
+
+
+# --- Forgotten awaits
+
+
+async def discarding(step: Step[Any]) -> None:
+    charge(step.process_id)  # type: ignore[unused-coroutine]
+
+
+def discarding_plainly(step: Step[Any]) -> None:
+    charge(step.process_id)  # type: ignore[unused-coroutine]
+
+
+async def deciding_by_it(step: Step[Any]) -> None:
+    if charge("order"):  # type: ignore[truthy-bool]
+        step.unset_timer()
+
+
+async def keeping_it(step: Step[Any]) -> None:
+    step.state = charge("order")
+
+
+async def emitting_it(step: Step[Any]) -> None:
+    step.emit(charge("order"))
+
+
+async def discarding_of_a_module(_step: Step[Any]) -> None:
+    asyncio.sleep(1)  # type: ignore[unused-coroutine]
+
+
+async def looking_into_it(_step: Step[Any]) -> str:
+    return charge("order").amount  # type: ignore[attr-defined, no-any-return]
+
+
+async def negating_it(_step: Step[Any]) -> bool:
+    return not charge("order")  # type: ignore[truthy-bool]
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        discarding, discarding_plainly, deciding_by_it, keeping_it, emitting_it, looking_into_it,
+        negating_it,
+    ],
+)  # fmt: skip
+async def test_a_forgotten_await_is_refused_at_the_start(handler: Any) -> None:
+    processor = Processor("orders")
+    processor.call(handler)
+    line = handler.__code__.co_firstlineno + 1
+
+    with pytest.raises(TypeError) as raised:
+        await served(processor)
+
+    assert str(raised.value).startswith(
+        f"processor 'orders': call handler {handler.__qualname__} must await charge(...) "
+        f"({__file__}, line {line})"
+    )
+
+
+async def test_a_forgotten_await_of_a_modules_function_is_refused_at_the_start() -> None:
+    processor = Processor("orders")
+    processor.init(discarding_of_a_module)
+
+    with pytest.raises(TypeError, match=r"init handler .* must await asyncio.sleep\(...\) "):
+        await served(processor)
+
+
+async def awaiting(step: Step[Any]) -> bool:
+    first = charge("a")
+    both = await asyncio.gather(first, charge("b"), *[charge(it) for it in ("c", "d")])
+    third = asyncio.create_task(charge("e"))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(charge("f"))
+    if await charge("g") and all(both) and await third:
+        return await (charge("h") if step.attempt else charge("i"))
+
+    async def later() -> None:
+        await charge("j")
+
+    await later()
+    return await asyncio.wait_for(charge("k"), 1)
+
+
+async def shadowing(step: Step[Any]) -> None:
+    charge = step.emit
+    charge("order")
+
+
+async def test_what_is_awaited_somewhere_is_taken() -> None:
+    for handler in (awaiting, shadowing):
+        processor = Processor("orders")
+        processor.call(handler)
+        await served(processor)
+
+
+async def asked_by(handler: Callable[[Step[Any]], Any]) -> Any:
+    """Return what a handler of calls answers in a process."""
+    processor = Processor("orders")
+    processor.init(lambda step: step.unset_timer())
+    processor.call(handler)
+    process = Rehearsal(processor)
+    await process.start()
+    return (await process.call()).response
+
+
+async def returning_a_coroutine(_step: Step[Any]) -> Any:
+    return charge("order")
+
+
+@pytest.mark.parametrize(
+    "handler", [lambda _step: charge("order"), awaitable, returning_a_coroutine]
+)
+async def test_a_coroutine_that_a_handler_returns_is_awaited(handler: Any) -> None:
+    assert await asked_by(handler) is True
+
+
+# --- No handlers
+
+
+async def test_a_processor_without_handlers_is_not_served() -> None:
+    with pytest.raises(ValueError, match=r"processor 'orders' has no handlers: .*@processor.init"):
+        await served(Processor("orders"))
+
+
+# --- The state that a step sets
+
+
+@pytest.mark.parametrize("wrong", [{"amount": "1"}, Cash("1"), "cash", [1]])  # type: ignore[arg-type]
+async def test_a_state_of_a_wrong_type_is_refused_by_the_step_that_sets_it(wrong: Any) -> None:
+    processor = Processor("orders", state=Cash)
+    went_on = []
+
+    @processor.init
+    async def place(step: Step[Cash]) -> None:
+        step.state = Cash(1)
+
+    @processor.call
+    async def spoil(step: Step[Cash]) -> None:
+        step.state = wrong
+        went_on.append(step)
+
+    process = Rehearsal(processor)
+    await process.start()
+    with pytest.raises(Exception, match=r"step\.state must be of the type `Cash`: Expected `"):
+        await process.call()
+
+    assert (went_on, process.state) == ([], Cash(1))
+    assert process.status is ProcessStatus.ERROR
+
+
+async def test_a_state_can_be_emptied_and_be_equivalent() -> None:
+    processor = Processor("orders", state=Cash)
+    processor.init(lambda step: setattr(step, "state", {"amount": 3}))
+    processor.call(lambda step: setattr(step, "state", None))
+    process = Rehearsal(processor)
+
+    await process.start()
+    assert process.state == Cash(3)
+    await process.call()
+    assert process.state is None
+
+
+# --- Handlers that block
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    with caplog.at_level(logging.WARNING, logger="progressor.sdk"):
+        yield lambda: [it.getMessage() for it in caplog.records if "blocked" in it.getMessage()]
+
+
+async def test_a_handler_that_blocks_the_loop_is_named(
+    warnings: Callable[[], list[str]],
+) -> None:
+    async def pay(_step: Step[Any]) -> None:
+        await asyncio.sleep(0)
+        time.sleep(0.15)  # noqa: ASYNC251
+
+    await asked_by(pay)
+
+    (message,) = warnings()
+    assert "processor 'orders': call handler test_a_handler_that_blocks" in message
+    assert ".pay blocked the event loop for 0." in message
+
+
+async def test_a_handler_that_blocks_at_each_step_is_named_once_a_minute(
+    warnings: Callable[[], list[str]],
+) -> None:
+    async def pay(_step: Step[Any]) -> None:
+        time.sleep(0.11)  # noqa: ASYNC251
+
+    processor = Processor("orders")
+    processor.init(pay)
+    for number in range(4):
+        await Rehearsal(processor, f"order-{number}").start()
+
+    assert len(warnings()) == 1
+
+
+async def test_a_plain_handler_may_block(warnings: Callable[[], list[str]]) -> None:
+    def pay(_step: Step[Any]) -> None:
+        time.sleep(0.15)
+
+    await asked_by(pay)
+
+    assert warnings() == []
+
+
+async def test_what_a_handler_awaits_does_not_count_as_blocking(
+    warnings: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter(range(1_000))
+
+    async def pay(_step: Step[Any]) -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr("progressor.sdk.blocking.LIMIT_SECONDS", 1.5)
+    monkeypatch.setattr("progressor.sdk.blocking.clock", lambda: float(next(moments)))
+    await asked_by(pay)
+
+    assert warnings() == []
+
+
+async def test_cancellation_and_errors_reach_a_handler(
+    warnings: Callable[[], list[str]],
+) -> None:
+    caught: list[str] = []
+
+    async def pay(_step: Step[Any]) -> str:
+        try:
+            async with asyncio.timeout(0):
+                await asyncio.sleep(60)
+        except TimeoutError:
+            caught.append("timeout")
+        return "late"
+
+    assert await asked_by(pay) == "late"
+    assert (caught, warnings()) == (["timeout"], [])
