@@ -111,6 +111,12 @@ proto-lint: $(DONE)/dev ## Lint proto/
 	BUF_CACHE_DIR="$(CURDIR)/.venv/.buf" $(BIN)/buf lint proto
 	BUF_CACHE_DIR="$(CURDIR)/.venv/.buf" $(BIN)/buf format proto --diff --exit-code
 
+AGAINST ?= main
+.PHONY: proto-breaking
+proto-breaking: $(DONE)/dev ## Fail if proto/ breaks users of the one at AGAINST, a git reference
+	BUF_CACHE_DIR="$(CURDIR)/.venv/.buf" $(BIN)/buf breaking proto \
+	  --against "$$(git rev-parse --git-common-dir)#ref=$(AGAINST),subdir=proto"
+
 # --- Checks, in the order in which they fail fastest
 
 .PHONY: check

@@ -100,7 +100,8 @@ class Failed:
 
     ``retryable`` says that another attempt may help; whether there is one, the policy decides.
     ``retry_after`` is the earliest that the processor wants to be asked again. ``patient``: retried
-    without counting attempts, since somebody else knows when it has been enough.
+    without counting attempts, since somebody else knows when it has been enough. ``misconfigured``:
+    the target was reached, but does not serve this namespace, or not this engine.
     """
 
     code: int
@@ -109,6 +110,7 @@ class Failed:
     retryable: bool
     retry_after: dt.timedelta | None = None
     patient: bool = False
+    misconfigured: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

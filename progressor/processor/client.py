@@ -75,20 +75,28 @@ class ProcessorClient:
             return failures.message_too_large(
                 f"the request has {len(request)} bytes, more than {failures.MESSAGE_BYTES_MAX}"
             )
-        target = _target_of(task)
+        target, was_there = _target_of(task), False
         if target is not None:
             if target not in namespace.processor_targets:
                 return failures.target_not_found(target)
             namespace = _bound(namespace, target)
-            if self._channels.is_connected(namespace.name):
-                # Whoever is cut off now was there: it may be the step that takes the target down.
-                target = None
-        answer = await self._exchange(request, task, namespace, timeout.total_seconds())
-        if not isinstance(answer, bytes):
-            return answer if target is None else self._patiently(answer, namespace, target)
-        return codec.decode_answer(
-            answer, task_type=task.task_type, payload_bytes_max=namespace.payload_bytes_max
+            # Whoever is cut off later was there: it may be the step that takes the target down.
+            was_there = bool(self._channels.is_connected(namespace.name))
+        packed = await self._exchange(request, task, namespace, timeout.total_seconds())
+        if isinstance(packed, bytes):
+            answer = codec.decode_answer(
+                packed, task_type=task.task_type, payload_bytes_max=namespace.payload_bytes_max
+            )
+        else:
+            answer = packed
+        misconfigured = isinstance(answer, Failed) and answer.misconfigured
+        self.reach.note(
+            namespace.name, answered=isinstance(packed, bytes), misconfigured=misconfigured
         )
+        is_reached = was_there or isinstance(packed, bytes)
+        if target is None or (is_reached and not misconfigured):
+            return answer
+        return self._patiently(answer, namespace, target)
 
     async def _exchange(
         self, request: bytes, task: RunningTask, namespace: Namespace, seconds: float
@@ -99,7 +107,6 @@ class ProcessorClient:
             tell_server(task.trace_context, connection.target)
         try:
             answer = await self._ask_by(connection, request, task, deadline)
-            self.reach.note(namespace.name, answered=isinstance(answer, bytes))
         finally:
             await self._channels.give_back(connection)
         return answer

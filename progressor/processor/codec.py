@@ -7,7 +7,7 @@ reason INVALID_ANSWER that names the field, since half an answer would be a lie 
 import datetime as dt
 from collections.abc import Mapping
 
-from google.protobuf import message, unknown_fields
+from google.protobuf import message
 from google.rpc import code_pb2
 
 from progressor import errors, node_wire, wire
@@ -73,7 +73,6 @@ def decode_answer(answer: bytes, *, task_type: TaskType, payload_bytes_max: int)
     except message.DecodeError:
         return failures.invalid_answer("response: is not a ProcessResponse")
     try:
-        _refuse_unknown_fields(response)
         match response.WhichOneof("action"):
             case "reject":
                 return _rejected(response.reject, task_type)
@@ -83,14 +82,6 @@ def decode_answer(answer: bytes, *, task_type: TaskType, payload_bytes_max: int)
                 return Succeeded(_intent(response, action, payload_bytes_max))
     except errors.InvalidRequestError as error:
         return failures.invalid_answer(str(error))
-
-
-def _refuse_unknown_fields(response: processor_service_pb2.ProcessResponse) -> None:
-    # Against the custom of protobuf: an action that this release does not know would otherwise be
-    # no action, and bytes that are no answer at all would be an empty one. Both lose a step.
-    unknown = unknown_fields.UnknownFieldSet(response)
-    if len(unknown):
-        wire.refuse("response", f"has a field {unknown[0].field_number}, unknown to this release")
 
 
 def _intent(
@@ -166,14 +157,19 @@ def _action(
 def _rejected(reject: processor_service_pb2.Reject, task_type: TaskType) -> Rejected:
     if task_type in {TaskType.TIMEOUT, TaskType.JOIN}:
         wire.refuse("reject", f"a {task_type} has no caller to refuse")
-    if not 1 <= reject.code <= _CODE_MAX:
-        wire.refuse("reject.code", f"{reject.code} is not in 1 .. {_CODE_MAX}")
     return Rejected(
-        code=reject.code,
+        code=_code(reject.code, "reject.code"),
         message=failures.clean_text(reject.message),
         reason=failures.clean_reason(reject.reason),
         metadata=_reject_metadata(reject.metadata) if reject.metadata else {},
     )
+
+
+def _code(code: int, field: str) -> int:
+    """Return the status of a reject or a failure; one that names none is still what it is."""
+    if not 0 <= code <= _CODE_MAX:
+        wire.refuse(field, f"must be in 1 .. {_CODE_MAX}, or 0 for UNKNOWN, got {code}")
+    return code or code_pb2.UNKNOWN
 
 
 def _reject_metadata(pairs: Mapping[str, str]) -> dict[str, str]:
@@ -188,16 +184,15 @@ def _reject_metadata(pairs: Mapping[str, str]) -> dict[str, str]:
 
 
 def _failed(failure: processor_service_pb2.Failure) -> Failed:
-    # A failure that names no code is still a failure, and its words matter more than its form.
-    code = failure.code or code_pb2.UNKNOWN
-    if not 1 <= code <= _CODE_MAX:
-        wire.refuse("failure.code", f"{code} is not in 1 .. {_CODE_MAX}")
+    code = _code(failure.code, "failure.code")
     retry_after = None
     if failure.HasField("retry_after"):
         retry_after = wire.duration_to_timedelta(failure.retry_after, "failure.retry_after")
         if not dt.timedelta(0) <= retry_after <= failures.RETRY_AFTER_MAX:
             days = failures.RETRY_AFTER_MAX.days
             wire.refuse("failure.retry_after", f"{retry_after} is not in 0 .. {days} days")
+    if code in failures.MISCONFIGURED_CODES:
+        return failures.misconfigured(code, failure.reason, failure.message, retry_after)
     return Failed(
         code=code,
         reason=failures.clean_reason(failure.reason) or failures.code_name(code),

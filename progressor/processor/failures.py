@@ -8,10 +8,16 @@ CANCELLED                      PROCESSOR_UNAVAILABLE    yes        the other sid
 DEADLINE_EXCEEDED              STEP_TIMEOUT             yes        the step ran past its timeout
 RESOURCE_EXHAUSTED, too large  MESSAGE_TOO_LARGE        no         it will be as large next time
 RESOURCE_EXHAUSTED, ABORTED    the code's name *        yes        the processor asks for patience
+UNIMPLEMENTED                  PROCESSOR_UNAVAILABLE    yes        not served at this target
+UNAUTHENTICATED                PROCESSOR_UNAVAILABLE    yes        this engine is not accepted there
 any other                      the code's name *        no         the processor means it
 =============================  =======================  =========  ==============================
 
 (*) or ErrorInfo.reason, where the status has one. RetryInfo becomes ``retry_after``.
+
+UNIMPLEMENTED and UNAUTHENTICATED are faults of a configuration: a namespace names the wrong target,
+or a target does not serve the namespace (yet). They count as a processor that was not reached. A
+``failure`` in an answer with one of these codes is taken alike.
 
 This is of calls, which carry one step. The status of a stream is about none of its steps in
 particular, so whatever it is, each of them was cut off.
@@ -46,6 +52,14 @@ RETRY_AFTER_MAX = dt.timedelta(days=30)
 
 RETRYABLE_CODES = frozenset({code_pb2.UNAVAILABLE, code_pb2.RESOURCE_EXHAUSTED, code_pb2.ABORTED})
 """What a processor says when another attempt may help."""
+
+_MISCONFIGURED_TEXTS: Mapping[int, str] = {
+    code_pb2.UNIMPLEMENTED: "the target does not serve this namespace",
+    code_pb2.UNAUTHENTICATED: "the target does not accept this engine",
+}
+
+MISCONFIGURED_CODES = frozenset(_MISCONFIGURED_TEXTS)
+"""What a target says that is not this namespace's processor, or not for this engine."""
 
 CUT_OFF = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 """How gRPC says that a connection is not there, or no more."""
@@ -120,6 +134,17 @@ def processor_unavailable(why: str) -> Failed:
     )
 
 
+def misconfigured(
+    code: int, reason: str, why: str, retry_after: dt.timedelta | None = None
+) -> Failed:
+    """Return the failure of a step whose target is there, but is the wrong one, as unreachable."""
+    said = f"{code_name(code)} {reason}" if reason else code_name(code)
+    words = f"{_MISCONFIGURED_TEXTS[code]}: {said}: {why}"
+    return dataclasses.replace(
+        processor_unavailable(words), misconfigured=True, retry_after=retry_after
+    )
+
+
 def target_not_found(target: str) -> Failed:
     """Return the failure of a node whose target its namespace does not name any more."""
     return Failed(
@@ -159,6 +184,8 @@ def failure_of(error: aio.AioRpcError) -> Failed:
     details = _details_of(error)
     if code == code_pb2.RESOURCE_EXHAUSTED and not details.reason and _is_too_large(text):
         return message_too_large(text)
+    if code in MISCONFIGURED_CODES:
+        return misconfigured(code, details.reason, text, details.retry_after)
     return Failed(
         code=code,
         reason=_reason_of(code, details),

@@ -46,6 +46,8 @@ STALL_SECONDS = 10.0
 _SWEEP_SECONDS = 0.01
 """Between two looks for steps that are due, unless one that comes anew is due before."""
 
+_UNANSWERED = failures.invalid_answer("answers.response: must be set")
+
 _CLOSED = "the channel was closed during the call"
 
 _CLOCK_SECONDS = 0.001
@@ -223,7 +225,9 @@ class Stream:
                 del waiting[answer.step_id]
                 self._has_answered = True
                 if not step.answer.done():
-                    step.answer.set_result(answer.response)
+                    # Empty bytes are an answer without fields; none at all are no answer.
+                    is_answered = answer.HasField("response")
+                    step.answer.set_result(answer.response if is_answered else _UNANSWERED)
         self._leave_when_done()
 
     async def _write(self, items: Sequence[_Item]) -> None:

@@ -225,7 +225,8 @@ class Processor(Generic[State]):
             f"add one with @processor.{task_type}"
         )
         if task_type in {TaskType.TIMEOUT, TaskType.JOIN}:
-            return failure(grpc.StatusCode.UNIMPLEMENTED, message, "NO_HANDLER")
+            # Not UNIMPLEMENTED, by which the engine takes the whole processor for another one.
+            return failure(grpc.StatusCode.FAILED_PRECONDITION, message, "NO_HANDLER")
         # A request that nobody has thought of is the caller's mistake: it must not break a process.
         unknown = Reject(message, code=grpc.StatusCode.UNIMPLEMENTED, reason="NO_HANDLER")
         return unknown.to_wire()

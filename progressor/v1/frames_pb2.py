@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aprogressor/v1/frames.proto\x12\rprogressor.v1\x1a\x1egoogle/protobuf/duration.proto\"F\n\nStepsFrame\x12%\n\x05steps\x18\x01 \x03(\x0b\x32\x16.progressor.v1.RawStep\x12\x11\n\tcancelled\x18\x02 \x03(\x03\"+\n\x07RawStep\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12\x0f\n\x07request\x18\x02 \x01(\x0c\"S\n\x10StepAnswersFrame\x12-\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1c.progressor.v1.RawStepAnswer\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\"2\n\rRawStepAnswer\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12\x10\n\x08response\x18\x02 \x01(\x0c\"F\n\nCallsFrame\x12%\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x16.progressor.v1.RawCall\x12\x11\n\tcancelled\x18\x02 \x03(\x03\"\x9b\x02\n\x07RawCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12?\n\rtrace_context\x18\x03 \x03(\x0b\x32(.progressor.v1.RawCall.TraceContextEntry\x12\x0f\n\x05start\x18\x04 \x01(\x0cH\x00\x12\x0e\n\x04\x63\x61ll\x18\x05 \x01(\x0cH\x00\x12\x10\n\x06notify\x18\x06 \x01(\x0cH\x00\x12\x10\n\x06repair\x18\x07 \x01(\x0cH\x00\x12\r\n\x03get\x18\x08 \x01(\x0cH\x00\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\t\n\x07request\"S\n\x10\x43\x61llAnswersFrame\x12-\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1c.progressor.v1.RawCallAnswer\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\"\x8f\x01\n\rRawCallAnswer\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\x0f\n\x05\x65rror\x18\x02 \x01(\x0cH\x00\x12\x0f\n\x05start\x18\x04 \x01(\x0cH\x00\x12\x0e\n\x04\x63\x61ll\x18\x05 \x01(\x0cH\x00\x12\x10\n\x06notify\x18\x06 \x01(\x0cH\x00\x12\x10\n\x06repair\x18\x07 \x01(\x0cH\x00\x12\r\n\x03get\x18\x08 \x01(\x0cH\x00\x42\x08\n\x06resultb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aprogressor/v1/frames.proto\x12\rprogressor.v1\x1a\x1egoogle/protobuf/duration.proto\"F\n\nStepsFrame\x12%\n\x05steps\x18\x01 \x03(\x0b\x32\x16.progressor.v1.RawStep\x12\x11\n\tcancelled\x18\x02 \x03(\x03\"+\n\x07RawStep\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12\x0f\n\x07request\x18\x02 \x01(\x0c\"S\n\x10StepAnswersFrame\x12-\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1c.progressor.v1.RawStepAnswer\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\"D\n\rRawStepAnswer\x12\x0f\n\x07step_id\x18\x01 \x01(\x03\x12\x15\n\x08response\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x0b\n\t_response\"F\n\nCallsFrame\x12%\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x16.progressor.v1.RawCall\x12\x11\n\tcancelled\x18\x02 \x03(\x03\"\x9b\x02\n\x07RawCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12*\n\x07timeout\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12?\n\rtrace_context\x18\x03 \x03(\x0b\x32(.progressor.v1.RawCall.TraceContextEntry\x12\x0f\n\x05start\x18\x04 \x01(\x0cH\x00\x12\x0e\n\x04\x63\x61ll\x18\x05 \x01(\x0cH\x00\x12\x10\n\x06notify\x18\x06 \x01(\x0cH\x00\x12\x10\n\x06repair\x18\x07 \x01(\x0cH\x00\x12\r\n\x03get\x18\x08 \x01(\x0cH\x00\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\t\n\x07request\"S\n\x10\x43\x61llAnswersFrame\x12-\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1c.progressor.v1.RawCallAnswer\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\"\x8f\x01\n\rRawCallAnswer\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x03\x12\x0f\n\x05\x65rror\x18\x02 \x01(\x0cH\x00\x12\x0f\n\x05start\x18\x04 \x01(\x0cH\x00\x12\x0e\n\x04\x63\x61ll\x18\x05 \x01(\x0cH\x00\x12\x10\n\x06notify\x18\x06 \x01(\x0cH\x00\x12\x10\n\x06repair\x18\x07 \x01(\x0cH\x00\x12\r\n\x03get\x18\x08 \x01(\x0cH\x00\x42\x08\n\x06resultb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,15 +41,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STEPANSWERSFRAME']._serialized_start=194
   _globals['_STEPANSWERSFRAME']._serialized_end=277
   _globals['_RAWSTEPANSWER']._serialized_start=279
-  _globals['_RAWSTEPANSWER']._serialized_end=329
-  _globals['_CALLSFRAME']._serialized_start=331
-  _globals['_CALLSFRAME']._serialized_end=401
-  _globals['_RAWCALL']._serialized_start=404
-  _globals['_RAWCALL']._serialized_end=687
-  _globals['_RAWCALL_TRACECONTEXTENTRY']._serialized_start=625
-  _globals['_RAWCALL_TRACECONTEXTENTRY']._serialized_end=676
-  _globals['_CALLANSWERSFRAME']._serialized_start=689
-  _globals['_CALLANSWERSFRAME']._serialized_end=772
-  _globals['_RAWCALLANSWER']._serialized_start=775
-  _globals['_RAWCALLANSWER']._serialized_end=918
+  _globals['_RAWSTEPANSWER']._serialized_end=347
+  _globals['_CALLSFRAME']._serialized_start=349
+  _globals['_CALLSFRAME']._serialized_end=419
+  _globals['_RAWCALL']._serialized_start=422
+  _globals['_RAWCALL']._serialized_end=705
+  _globals['_RAWCALL_TRACECONTEXTENTRY']._serialized_start=643
+  _globals['_RAWCALL_TRACECONTEXTENTRY']._serialized_end=694
+  _globals['_CALLANSWERSFRAME']._serialized_start=707
+  _globals['_CALLANSWERSFRAME']._serialized_end=790
+  _globals['_RAWCALLANSWER']._serialized_start=793
+  _globals['_RAWCALLANSWER']._serialized_end=936
 # @@protoc_insertion_point(module_scope)

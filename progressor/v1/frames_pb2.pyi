@@ -109,17 +109,20 @@ class RawStepAnswer(_message.Message):
     RESPONSE_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     response: _builtins.bytes
+    """Empty bytes are an answer without fields. None at all are no answer."""
     def __init__(
         self,
         *,
         step_id: _builtins.int = ...,
-        response: _builtins.bytes = ...,
+        response: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_response", b"_response", "response", b"response"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["response", b"response", "step_id", b"step_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_response", b"_response", "response", b"response", "step_id", b"step_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__response: _TypeAlias = _typing.Literal["response"]  # noqa: Y015
+    _WhichOneofArgType__response: _TypeAlias = _typing.Literal["_response", b"_response"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__response) -> _WhichOneofReturnType__response | None: ...
 
 Global___RawStepAnswer: _TypeAlias = RawStepAnswer  # noqa: Y015
 

@@ -120,7 +120,10 @@ class StreamedAnswer(_message.Message):
     step_id: _builtins.int
     @_builtins.property
     def response(self) -> Global___ProcessResponse:
-        """What would end a unary call with a status is said in `failure`."""
+        """What would end a unary call with a status is said in `failure`. Must be set: an answer without
+        it is invalid and breaks the process, while a response without fields is a step that changes
+        nothing.
+        """
 
     def __init__(
         self,
@@ -279,7 +282,9 @@ Global___ProcessorTask: _TypeAlias = ProcessorTask  # noqa: Y015
 
 @_typing.final
 class ProcessResponse(_message.Message):
-    """What a step decided. Everything in it is saved in one transaction, or nothing."""
+    """What a step decided. Everything in it is saved in one transaction, or nothing. Fields that the
+    engine does not know are ignored: check at build time that both sides have the same contract.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -453,7 +458,7 @@ class Reject(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     code: _builtins.int
-    """The gRPC status code (google.rpc.Code) that the caller gets, 1 .. 16."""
+    """The gRPC status code (google.rpc.Code) that the caller gets, 1 .. 16. 0: UNKNOWN."""
     message: _builtins.str
     """The message that the caller gets."""
     reason: _builtins.str
@@ -489,8 +494,9 @@ class Failure(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
     code: _builtins.int
-    """google.rpc.Code. UNAVAILABLE (14), RESOURCE_EXHAUSTED (8) and ABORTED (10) are retried by the
-    namespace's policy, any other breaks the process.
+    """google.rpc.Code, 1 .. 16. 0: UNKNOWN. UNAVAILABLE (14), RESOURCE_EXHAUSTED (8) and ABORTED (10)
+    are retried by the namespace's policy; UNIMPLEMENTED (12) and UNAUTHENTICATED (16) count as an
+    unreachable processor; any other breaks the process.
     """
     message: _builtins.str
     reason: _builtins.str

@@ -54,7 +54,8 @@ class ProcessorServiceServicer(object):
     def Process(self, request, context):
         """Carries out one step. A gRPC status other than OK is a failure of the step: UNAVAILABLE,
         RESOURCE_EXHAUSTED and ABORTED (and a deadline that passed) are retried by the namespace's
-        policy, any other breaks the process.
+        policy. UNIMPLEMENTED and UNAUTHENTICATED say that the target does not serve the namespace, or
+        not this engine: the processor counts as unreachable. Any other status breaks the process.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

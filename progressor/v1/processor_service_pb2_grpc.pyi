@@ -42,7 +42,8 @@ class ProcessorServiceStub:
     Process: _grpc.UnaryUnaryMultiCallable[_processor_service_pb2.ProcessRequest, _processor_service_pb2.ProcessResponse]
     """Carries out one step. A gRPC status other than OK is a failure of the step: UNAVAILABLE,
     RESOURCE_EXHAUSTED and ABORTED (and a deadline that passed) are retried by the namespace's
-    policy, any other breaks the process.
+    policy. UNIMPLEMENTED and UNAUTHENTICATED say that the target does not serve the namespace, or
+    not this engine: the processor counts as unreachable. Any other status breaks the process.
     """
     ProcessStream: _grpc.StreamStreamMultiCallable[_processor_service_pb2.ProcessStreamRequest, _processor_service_pb2.ProcessStreamResponse]
     """The same steps, many to a frame, answered in any order: a unary call costs both sides several
@@ -59,7 +60,8 @@ class ProcessorServiceAsyncStub(ProcessorServiceStub):
     Process: _aio.UnaryUnaryMultiCallable[_processor_service_pb2.ProcessRequest, _processor_service_pb2.ProcessResponse]  # type: ignore[assignment]
     """Carries out one step. A gRPC status other than OK is a failure of the step: UNAVAILABLE,
     RESOURCE_EXHAUSTED and ABORTED (and a deadline that passed) are retried by the namespace's
-    policy, any other breaks the process.
+    policy. UNIMPLEMENTED and UNAUTHENTICATED say that the target does not serve the namespace, or
+    not this engine: the processor counts as unreachable. Any other status breaks the process.
     """
     ProcessStream: _aio.StreamStreamMultiCallable[_processor_service_pb2.ProcessStreamRequest, _processor_service_pb2.ProcessStreamResponse]  # type: ignore[assignment]
     """The same steps, many to a frame, answered in any order: a unary call costs both sides several
@@ -79,7 +81,8 @@ class ProcessorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_processor_service_pb2.ProcessResponse, _abc.Awaitable[_processor_service_pb2.ProcessResponse]]:
         """Carries out one step. A gRPC status other than OK is a failure of the step: UNAVAILABLE,
         RESOURCE_EXHAUSTED and ABORTED (and a deadline that passed) are retried by the namespace's
-        policy, any other breaks the process.
+        policy. UNIMPLEMENTED and UNAUTHENTICATED say that the target does not serve the namespace, or
+        not this engine: the processor counts as unreachable. Any other status breaks the process.
         """
 
     @_abc_1.abstractmethod

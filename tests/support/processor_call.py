@@ -48,8 +48,10 @@ class ScriptedCall:
         self._to_read.put_nowait(asyncio.CancelledError())
         return True
 
-    def answer(self, answers: Iterable[tuple[int, bytes]], *, draining: bool = False) -> None:
-        """Put a frame of answers on the stream."""
+    def answer(
+        self, answers: Iterable[tuple[int, bytes | None]], *, draining: bool = False
+    ) -> None:
+        """Put a frame of answers on the stream; None: one without a response."""
         raws = [frames_pb2.RawStepAnswer(step_id=i, response=answer) for i, answer in answers]
         frame = frames_pb2.StepAnswersFrame(answers=raws, draining=draining)
         self._to_read.put_nowait(frame.SerializeToString())

@@ -18,6 +18,7 @@ from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
 from progressor.domain.intent import Failed, Rejected
+from progressor.processor.failures import misconfigured
 from progressor.v1 import processor_service_pb2, types_pb2
 from tests.support import processor as script
 from tests.support.asking import (
@@ -129,7 +130,9 @@ async def test_garbage_is_an_invalid_answer(processor: ScriptedProcessor, asking
         (grpc.StatusCode.DEADLINE_EXCEEDED, failed(4, "STEP_TIMEOUT", retryable=True)),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, failed(8, "RESOURCE_EXHAUSTED", retryable=True)),
         (grpc.StatusCode.ABORTED, failed(10, "ABORTED", retryable=True)),
-        (grpc.StatusCode.UNIMPLEMENTED, failed(12, "UNIMPLEMENTED", retryable=False)),
+        (grpc.StatusCode.UNIMPLEMENTED, misconfigured(12, "", "text")),
+        (grpc.StatusCode.UNAUTHENTICATED, misconfigured(16, "", "text")),
+        (grpc.StatusCode.PERMISSION_DENIED, failed(7, "PERMISSION_DENIED", retryable=False)),
         (grpc.StatusCode.INVALID_ARGUMENT, failed(3, "INVALID_ARGUMENT", retryable=False)),
         (grpc.StatusCode.INTERNAL, failed(13, "INTERNAL", retryable=False)),
         (grpc.StatusCode.UNKNOWN, failed(2, "UNKNOWN", retryable=False)),
@@ -323,7 +326,9 @@ async def test_a_processor_of_another_service_is_not_asked_again(asking: Asking)
     outcome = await asking.ask()
 
     await server.stop(0)
-    assert wordless(outcome) == failed(12, "UNIMPLEMENTED", retryable=False)
+    assert isinstance(outcome, Failed)
+    assert (outcome.reason, outcome.retryable) == ("PROCESSOR_UNAVAILABLE", True)
+    assert outcome.misconfigured
 
 
 async def test_the_scripted_processor_notices_two_at_once(asking: Asking) -> None:

@@ -16,13 +16,14 @@ import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
+from google.rpc import code_pb2
 from google.rpc.error_details_pb2 import (
     ErrorInfo,
     RetryInfo,
 )
 from grpc import StatusCode
 
-from progressor.sdk import ProcessStatus, TaskTrace, WaitCause
+from progressor.sdk import ProcessStatus, RetryPolicy, TaskTrace, WaitCause
 from progressor.v1.processor_service_pb2 import (
     Complete,
     Failure,
@@ -209,11 +210,9 @@ class TestSlow:
 
 NONSENSE: dict[str, tuple[Step, str]] = {
     "garbage": (Garble(), "response"),
-    "an empty field 15, unknown to this release": (Garble(b"\x7a\x00"), "response"),
     "a code of a reject that is none": (
         Answer(ProcessResponse(reject=Reject(code=99))), "reject.code",
     ),
-    "a reject without a code": (Answer(ProcessResponse(reject=Reject())), "reject.code"),
     "a code of a failure that is none": (
         Answer(ProcessResponse(failure=Failure(code=99))), "failure.code",
     ),
@@ -296,7 +295,10 @@ async def test_nonsense_about_one_process_does_not_touch_another_in_the_same_mom
 
 
 class TestAStatus:
-    @pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED"])
+    @pytest.mark.parametrize(
+        "code",
+        ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED", "UNIMPLEMENTED", "UNAUTHENTICATED"],
+    )
     async def test_is_tried_again_with(self, stage: Stage, code: str) -> None:
         await stage.running("p", Refuse(StatusCode[code]), Answer())
 
@@ -305,7 +307,7 @@ class TestAStatus:
         assert answer.response == b"1"
 
     @pytest.mark.parametrize(
-        "code", ["INTERNAL", "INVALID_ARGUMENT", "UNIMPLEMENTED", "UNAUTHENTICATED", "UNKNOWN"]
+        "code", ["INTERNAL", "INVALID_ARGUMENT", "PERMISSION_DENIED", "UNKNOWN"]
     )
     async def test_breaks_the_process_with(self, stage: Stage, code: str) -> None:
         reason, message = await why_it_broke(stage, Refuse(StatusCode[code], "why"))
@@ -332,18 +334,55 @@ class TestAStatus:
         assert wait.until >= started_at + dt.timedelta(seconds=HOUR)
 
 
-async def test_a_server_that_is_no_processor_breaks_the_process(replica: Replica) -> None:
+async def test_a_server_without_a_processor_counts_as_unreachable(replica: Replica) -> None:
     server = grpc.aio.server()
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    async with open_stage(replica, processor_targets=(f"127.0.0.1:{port}",)) as stage:
+    soon = RetryPolicy(initial_interval=dt.timedelta(milliseconds=1), attempts_max=3)
+    async with open_stage(
+        replica, processor_targets=(f"127.0.0.1:{port}",), retry_policy=soon
+    ) as stage:
         status = await refusal(stage.client.start("p"))
-        error = (await last_task(stage)).error
+        task = await last_task(stage)
     await server.stop(None)
 
-    assert status.reason == "PROCESS_FAILED"
-    assert error is not None
-    assert error.reason == "UNIMPLEMENTED"
+    assert (status.reason, task.attempt_count) == ("PROCESS_FAILED", 3)
+    assert task.error is not None
+    assert task.error.reason == "PROCESSOR_UNAVAILABLE"
+    assert "the target does not serve this namespace: UNIMPLEMENTED" in task.error.message
+
+
+async def test_a_processor_that_does_not_serve_the_namespace_yet_is_waited_for(
+    stage: Stage,
+) -> None:
+    absent = Failure(code=code_pb2.UNIMPLEMENTED, reason="NO_PROCESSOR", message="only others")
+    await stage.running("p", Answer(ProcessResponse(failure=absent)), Answer())
+
+    answer = await stage.client.call("p", b"1")
+
+    assert answer.response == b"1"
+
+
+@pytest.mark.parametrize("code", [0, code_pb2.UNKNOWN])
+async def test_a_reject_without_a_code_is_of_unknown_status_and_breaks_nothing(
+    stage: Stage, code: int
+) -> None:
+    await stage.running("p", Answer(ProcessResponse(reject=Reject(code=code, message="no"))))
+
+    status = await refusal(stage.client.call("p"))
+
+    process = (await stage.client.get("p")).process
+    assert (status.code, status.message) == (StatusCode.UNKNOWN, "no")
+    assert process.status is ProcessStatus.RUNNING
+
+
+async def test_a_field_of_a_later_release_is_ignored(stage: Stage) -> None:
+    later = ProcessResponse(response=b"r").SerializeToString() + b"\x7a\x00"
+    await stage.running("p", Garble(later))
+
+    answer = await stage.client.call("p", b"1")
+
+    assert answer.response == b"r"
 
 
 async def test_the_processor_of_a_namespace_can_be_moved_at_run_time(

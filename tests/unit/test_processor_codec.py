@@ -347,8 +347,10 @@ _INVALID: dict[str, tuple[Response, str]] = {
         lambda: set_timer(history_range=types_pb2.HistoryRange.FromString(b"\x18\x09")),
         "set_timer.history_range.direction: 9",
     ),
-    "a reject that is OK": (lambda: answer_of(reject={}), "reject.code: 0 is not in 1 .. 16"),
-    "a reject of no known code": (lambda: answer_of(reject={"code": 17}), "reject.code: 17"),
+    "a reject of no known code": (
+        lambda: answer_of(reject={"code": 17}),
+        "reject.code: must be in 1 .. 16, or 0 for",
+    ),
     "a reject with too many words": (
         lambda: answer_of(reject={"code": 3, "metadata": {"a": "x" * 2048}}),
         "reject.metadata: 2049 bytes",
@@ -357,7 +359,10 @@ _INVALID: dict[str, tuple[Response, str]] = {
         lambda: answer_of(reject={"code": 3, "metadata": {str(i): "" for i in range(65)}}),
         "reject.metadata: 65 pairs",
     ),
-    "a failure of no known code": (lambda: answer_of(failure={"code": -1}), "failure.code: -1"),
+    "a failure of no known code": (
+        lambda: answer_of(failure={"code": -1}),
+        "failure.code: must be in 1 .. 16",
+    ),
     "a retry in the past": (
         lambda: answer_of(failure={"code": 14, "retry_after": {"seconds": -1}}),
         "failure.retry_after: -1 day, 23:59:59 is not",
@@ -386,12 +391,37 @@ def test_bytes_that_are_no_answer_fail_the_step() -> None:
     assert answer == invalid("response: is not a ProcessResponse")
 
 
-def test_another_message_is_not_taken_for_an_empty_answer() -> None:
+def test_a_field_that_this_release_does_not_know_is_ignored() -> None:
     unknown = b"\xa2\x06\x03abc"
+    known = answer_of(response=b"r", complete={"result": b"end"}).SerializeToString()
 
-    answer = codec.decode_answer(unknown, task_type=TaskType.CALL, payload_bytes_max=100)
+    answer = codec.decode_answer(known + unknown, task_type=TaskType.CALL, payload_bytes_max=100)
 
-    assert answer == invalid("response: has a field 100, unknown to this release")
+    assert answer == Succeeded(Intent(response=b"r", action=Complete(b"end")))
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_a_reject_and_a_failure_without_a_code_are_of_unknown_status(code: int) -> None:
+    rejected = decode(answer_of(reject={"code": code, "message": "no"}))
+    failed = decode(answer_of(failure={"code": code, "message": "no"}))
+
+    assert rejected == Rejected(code=2, message="no")
+    assert failed == Failed(code=2, reason="UNKNOWN", message="no", retryable=False)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (12, "the target does not serve this namespace: UNIMPLEMENTED NO_PROCESSOR: who?"),
+        (16, "the target does not accept this engine: UNAUTHENTICATED NO_PROCESSOR: who?"),
+    ],
+)
+def test_a_failure_of_the_configuration_counts_as_unreachable(code: int, words: str) -> None:
+    failure = {"code": code, "reason": "NO_PROCESSOR", "message": "who?"}
+
+    assert decode(answer_of(failure=failure)) == Failed(
+        code=14, reason="PROCESSOR_UNAVAILABLE", message=words, retryable=True, misconfigured=True
+    )
 
 
 def test_metadata_may_be_as_deep_as_any_reader_of_a_trace_can_follow() -> None:
@@ -437,7 +467,7 @@ def test_what_stands_beside_a_refusal_or_failure_is_ignored(action: str) -> None
     assert answer.code == 9
 
 
-@pytest.mark.parametrize("code", range(1, 17))
+@pytest.mark.parametrize("code", sorted({*range(1, 17)} - {12, 16}))
 def test_a_failure_is_retryable_by_its_code_alone(code: int) -> None:
     response = answer_of(failure={"code": code, "reason": "R"})
 

@@ -36,7 +36,10 @@ NOT_OK = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 
 @pytest.mark.parametrize("code", NOT_OK)
 def test_only_what_may_pass_by_itself_is_retryable(code: grpc.StatusCode) -> None:
-    patient = {"UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED", "DEADLINE_EXCEEDED", "CANCELLED"}
+    patient = {
+        "UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED", "DEADLINE_EXCEEDED", "CANCELLED",
+        "UNIMPLEMENTED", "UNAUTHENTICATED",
+    }  # fmt: skip
 
     assert failures.failure_of(status(code)).retryable == (code.name in patient)
 
@@ -47,6 +50,8 @@ def test_the_reason_follows_from_the_code(code: grpc.StatusCode) -> None:
         "UNAVAILABLE": "PROCESSOR_UNAVAILABLE",
         "CANCELLED": "PROCESSOR_UNAVAILABLE",
         "DEADLINE_EXCEEDED": "STEP_TIMEOUT",
+        "UNIMPLEMENTED": "PROCESSOR_UNAVAILABLE",
+        "UNAUTHENTICATED": "PROCESSOR_UNAVAILABLE",
     }
 
     assert failures.failure_of(status(code)).reason == special.get(code.name, code.name)
@@ -54,7 +59,12 @@ def test_the_reason_follows_from_the_code(code: grpc.StatusCode) -> None:
 
 @pytest.mark.parametrize("code", NOT_OK)
 def test_the_processor_may_give_its_own_reason(code: grpc.StatusCode) -> None:
-    engines = {"CANCELLED": "PROCESSOR_UNAVAILABLE", "DEADLINE_EXCEEDED": "STEP_TIMEOUT"}
+    engines = {
+        "CANCELLED": "PROCESSOR_UNAVAILABLE",
+        "DEADLINE_EXCEEDED": "STEP_TIMEOUT",
+        "UNIMPLEMENTED": "PROCESSOR_UNAVAILABLE",
+        "UNAUTHENTICATED": "PROCESSOR_UNAVAILABLE",
+    }
 
     failed = failures.failure_of(status(code, details=(ERROR_INFO,)))
 

@@ -94,6 +94,34 @@ async def test_a_look_ends_it_where_the_processor_is_connected_or_nobodys(
     assert (before, duration(reach)) == (seconds(0), None)
 
 
+async def test_a_target_that_serves_others_counts_though_it_is_connected(
+    reach: Reach, ways: Ways, clock: ManualClock
+) -> None:
+    ways.connected = True
+    reach.note(NOWHERE.name, answered=True, misconfigured=True)
+    clock.advance(seconds(2))
+    reach.look()
+    before = duration(reach)
+    reach.note(NOWHERE.name, answered=True)
+
+    assert (before, duration(reach)) == (seconds(2), None)
+
+
+async def test_a_target_that_served_others_and_is_gone_is_back_with_its_connection(
+    reach: Reach, ways: Ways, clock: ManualClock
+) -> None:
+    ways.connected = True
+    reach.note(NOWHERE.name, answered=True, misconfigured=True)
+    clock.advance(seconds(2))
+    ways.connected = False
+    reach.note(NOWHERE.name, answered=False)
+    gone = duration(reach)
+    ways.connected = True
+    reach.look()
+
+    assert (gone, duration(reach)) == (seconds(2), None)
+
+
 @pytest_asyncio.fixture
 async def channels() -> AsyncIterator[Channels]:
     channels = Channels()

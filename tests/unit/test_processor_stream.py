@@ -169,6 +169,21 @@ async def test_a_processor_that_reads_nothing_while_steps_run_out_is_cut_off() -
 
 
 @in_virtual_time
+async def test_an_answer_without_a_response_finishes_nothing() -> None:
+    async with opened() as (asked, call), asyncio.TaskGroup() as group:
+        first = group.create_task(asked.ask(b"a", now() + 5))
+        second = group.create_task(asked.ask(b"b", now() + 5))
+        await settled()
+        call.answer([(1, None), (2, b"")])
+
+        unanswered = await first
+        assert isinstance(unanswered, Failed)
+        assert (unanswered.reason, unanswered.retryable) == ("INVALID_ANSWER", False)
+        assert unanswered.message == "answers.response: must be set"
+        assert await second == b""
+
+
+@in_virtual_time
 async def test_a_stream_refused_gives_its_steps_back() -> None:
     async with opened() as (asked, call), asyncio.TaskGroup() as group:
         asking = group.create_task(asked.ask(b"a", now() + 5))

@@ -149,5 +149,5 @@ async def test_a_leader_without_a_join_handler_is_told_so(threads: Executor) -> 
     response = await Processor("orders").answer(join_of(DONE), threads)
 
     # There is nobody whom a refusal would reach.
-    assert response.failure.code == grpc.StatusCode.UNIMPLEMENTED.value[0]
+    assert response.failure.code == grpc.StatusCode.FAILED_PRECONDITION.value[0]
     assert "@processor.join" in response.failure.message
