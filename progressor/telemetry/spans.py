@@ -24,6 +24,7 @@ from progressor.domain.intent import Failed, Outcome, Rejected
 from progressor.domain.settlement import Retry, Settlement
 from progressor.domain.task import RunningTask
 from progressor.telemetry import names
+from progressor.telemetry.progress import Progress
 
 TraceContext = Mapping[str, str]
 """``traceparent`` and ``tracestate``; empty: there is none."""
@@ -133,7 +134,8 @@ class Recorded(Span):
     """A span that is exported once it has ended."""
 
     __slots__ = (
-        "_began_at", "_is_dropped", "_is_rpc", "_span", "_step", "_subject", "_token", "_tracer",
+        "_began_at", "_is_dropped", "_is_rpc", "_progress", "_span", "_step", "_subject", "_token",
+        "_tracer",
     )  # fmt: skip
 
     def __init__(
@@ -144,16 +146,19 @@ class Recorded(Span):
         is_rpc: bool = False,
         step: "Recorded | None" = None,
         subject: Mapping[str, AttributeValue] = NOTHING,
+        progress: Progress | None = None,
     ) -> None:
         """Take a span that has begun; `step` is what it is part of, `subject` what that is about.
 
         Its parts have the attributes of `subject` too: whoever searches for a process finds them.
+        What follows from it, or from its parts, is told of the `progress` of their trace.
         """
         self._tracer = tracer
         self._span = span
         self._is_rpc = is_rpc
         self._step = step
         self._subject = subject
+        self._progress = progress
         self._is_dropped = False
         # The event loop's own clock may count in milliseconds.
         self._began_at = time.perf_counter()
@@ -185,6 +190,8 @@ class Recorded(Span):
         """Return its own."""
         carrier: dict[str, str] = {}
         W3C.inject(carrier, trace.set_span_in_context(self._span))
+        if self._progress is not None:
+            carrier["tracestate"] = self._progress.noted(carrier.get("tracestate", ""))
         return carrier
 
     def handed(self, task: RunningTask) -> RunningTask:
@@ -282,7 +289,7 @@ class Recorded(Span):
     ) -> Span:
         context = trace.set_span_in_context(self._span)
         span = self._tracer.start_span(name, context, kind, {**self._subject, **attributes})
-        return Recorded(self._tracer, span, is_rpc=is_rpc, step=self)
+        return Recorded(self._tracer, span, is_rpc=is_rpc, step=self, progress=self._progress)
 
 
 def is_sampled(context: TraceContext) -> bool:

@@ -4,7 +4,8 @@ Whether a request is traced is decided once, when it arrives: by its caller, who
 says so, or by a ratio where the story begins here. The decision goes with the context that is
 stored with its task, and with each timer that its steps set. Whoever meets one of them later, in
 whichever replica and after however many days, looks at one character of that context; so what is
-not traced costs next to nothing. A story without a context is not told.
+not traced costs next to nothing. A story without a context is not told. One without an end is told
+in several traces, each linked to the last (``progress``).
 
     progressor.v1.ProcessService/Call           its context is stored with the task
       progressor.admit
@@ -32,6 +33,7 @@ from progressor.domain.admission import Request
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import TIMER_TYPES, RunningTask, TaskType
 from progressor.telemetry import names
+from progressor.telemetry.progress import Progress
 from progressor.telemetry.spans import (
     NOTHING,
     POSTGRESQL,
@@ -138,10 +140,15 @@ class Tracing:
         attributes = {**subject, **_consumed(task), **spent}
         parent = _parent(context)
         links: tuple[trace.Link, ...] = ()
+        before = Progress.before(task)
+        is_over = before.is_over(task.started_at)
         if task.task_type in TIMER_TYPES:
             due_at = task.scheduled_at if claim is None else claim.due_at
             attributes[names.LATENESS] = (task.started_at - due_at) / _MILLISECOND
+        if is_over or task.task_type in TIMER_TYPES:
             links = (trace.Link(trace.get_current_span(parent).get_span_context()),)
+        if is_over:
+            parent, before = contexts.Context(), Progress(0, task.started_at)
         begun_at = None if claim is None else _nanoseconds(claim.sent_at)
         span = self._tracer.start_span(
             names.STEP, parent, trace.SpanKind.CONSUMER, attributes, links, begun_at
@@ -152,7 +159,7 @@ class Tracing:
                 names.CLAIM, within, trace.SpanKind.CLIENT, {**subject, **spent, **POSTGRESQL},
                 start_time=begun_at,
             ).end(_nanoseconds(claim.answered_at))  # fmt: skip
-        return Recorded(self._tracer, span, subject=subject)
+        return Recorded(self._tracer, span, subject=subject, progress=before.one_more())
 
     def collection(self, zombie: Carried, *, cause: str) -> Span:
         """Begin to settle a lost lease."""

@@ -1,11 +1,13 @@
 """Trace contexts over the wire: carried to the processor and on, whoever traces, or left out."""
 
+import collections
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grpc
 import pytest
 
+from progressor.telemetry.progress import STEPS_MAX
 from progressor.v1 import process_service_pb2 as messages
 from progressor.v1 import types_pb2 as types
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
@@ -115,9 +117,41 @@ async def test_what_vendors_say_of_a_trace_goes_through_the_spans_of_the_engine(
     of_the_call, of_the_timer = contexts_of(stage.processor)[1:]
     for context in (of_the_call, of_the_timer):
         assert context["traceparent"].startswith(f"00-{TRACE_ID}-")
-        assert context["tracestate"] == STATED["tracestate"]
+        ours, theirs = context["tracestate"].split(",", 1)
+        assert ours.startswith("progressor=")
+        assert theirs == STATED["tracestate"]
     assert of_the_call["traceparent"] != of_the_timer["traceparent"]
     assert told_in_metadata(stage.processor)[1:] == [of_the_call, of_the_timer]
+
+
+async def test_a_chain_of_timers_is_several_traces_each_linked_to_the_last(
+    own_database: str,
+) -> None:
+    chained = [answering(set_timer=timer())] * 40
+    async with (
+        running_receiver() as receiver,
+        running_replica(own_database, {"telemetry.otlp_endpoint": receiver.endpoint}) as replica,
+        open_stage(replica) as stage,
+    ):
+        await stage.running("p", *chained, Answer())
+        call = messages.CallRequest(namespace=stage.namespace, process_id="p")
+        await ask(replica, "unary", call, TRACED)
+        await stage.asked("p", 2 + len(chained))
+        await stage.settled("p")
+
+    steps = {
+        it.span_id: it
+        for it in receiver.named("progressor.step")
+        if it.attributes["progressor.task_type"] != "init"
+    }
+    lengths = collections.Counter(it.trace_id for it in steps.values())
+    roots = [it for it in steps.values() if not it.parent_id]
+    assert len(steps) == 1 + len(chained)
+    assert max(lengths.values()) == STEPS_MAX
+    assert len(roots) == len(lengths) - 1 == len(chained) // STEPS_MAX
+    for root in roots:
+        [link] = root.links
+        assert steps[link].trace_id != root.trace_id
 
 
 async def test_a_timer_that_came_with_an_import_belongs_to_the_story_of_who_brought_it(

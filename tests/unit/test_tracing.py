@@ -203,7 +203,7 @@ def test_a_step_is_a_child_of_what_is_stored_and_the_parent_of_its_parts() -> No
         "messaging.destination.name": task.key.namespace,
         "messaging.message.id": "7",
     }
-    assert handed.trace_context == {"traceparent": f"00-{TRACE_ID}-{id_of(called)}-01"}
+    assert handed.trace_context["traceparent"] == f"00-{TRACE_ID}-{id_of(called)}-01"
     assert attributes_of(called) == subject | {
         "rpc.system.name": "grpc",
         "rpc.method": "progressor.v1.ProcessorService/Process",

@@ -224,8 +224,8 @@ async def test_a_timer_is_stored_under_the_step_that_set_it() -> None:
     (entry,) = bench.settlements.entries
     (asked, _, _) = bench.processor.asked[0]
     assert parent_of(step) == SPAN_ID
-    assert entry.trace_context == {"traceparent": f"00-{TRACE_ID}-{id_of(step)}-01"}
-    assert asked.trace_context == {"traceparent": f"00-{TRACE_ID}-{id_of(call)}-01"}
+    assert entry.trace_context["traceparent"] == f"00-{TRACE_ID}-{id_of(step)}-01"
+    assert asked.trace_context["traceparent"] == f"00-{TRACE_ID}-{id_of(call)}-01"
     assert parent_of(spans.one("progressor.settle")) == id_of(step)
 
 
