@@ -32,7 +32,7 @@ class Exports:
         """
         bind, collector = self._settings.metrics_at(), self._settings.otlp_endpoint
         if bind is not None:
-            endpoint = Endpoint(self._metrics, bind)
+            endpoint = Endpoint(self._metrics, bind, self._clock)
             self.url = endpoint.open()
             self._endpoint = endpoint
         if collector:

@@ -9,19 +9,15 @@ a line (2026-11, Python 3.11, prometheus-client 0.26): each quarter of a minute,
 """
 
 import errno
-import http
+import functools
+import gzip
 import itertools
-import logging
-import socket
-import socketserver
-import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
-from urllib.parse import urlsplit
+from typing import cast
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import MetricsHandler
+from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -32,33 +28,30 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.utils import floatToGoString
 
 from progressor import errors
+from progressor.clock import Clock, SystemClock
 from progressor.settings.addresses import HttpBind
 from progressor.settings.sections import METRICS_KEY
 from progressor.telemetry.instruments import Distribution, Family, Kind, Metric
 from progressor.telemetry.metrics import Metrics
-
-PATH = "/metrics"
+from progressor.telemetry.scrape_server import PATH, Headers, ScrapeServer
 
 _PORTS_TRIED = 100
-_SCRAPES_MAX = 8
-_SCRAPE_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _UNITS = {"ms": "ms", "s": "seconds", "By": "bytes"}
-
-_log = logging.getLogger(__name__)
 
 
 class Endpoint:
     """Answers ``GET /metrics`` between `open` and `close`."""
 
-    def __init__(self, metrics: Metrics, bind: HttpBind) -> None:
+    def __init__(self, metrics: Metrics, bind: HttpBind, clock: Clock | None = None) -> None:
         """Open nothing yet."""
         self._bind = bind
+        self._clock = clock or SystemClock()
         self._registry = CollectorRegistry(support_collectors_without_names=True)
         self._registry.register(Families(metrics))
         # Processor time, memory and open files, by the names that everybody gives them.
         ProcessCollector(registry=self._registry)
-        self._server: _Server | None = None
+        self._server: ScrapeServer | None = None
         self._thread: threading.Thread | None = None
 
     def open(self) -> str:
@@ -83,7 +76,7 @@ class Endpoint:
             self._server.server_close()
             self._server = self._thread = None
 
-    def _listen(self) -> "_Server":
+    def _listen(self) -> ScrapeServer:
         port = self._bind.port
         ports = [port]
         if self._bind.or_above and port:
@@ -91,7 +84,8 @@ class Endpoint:
         why = ""
         for each in ports:
             try:
-                return _Server(self._bind.host, each, self._registry)
+                scrape = functools.partial(scrape_of, self._registry)
+                return ScrapeServer(self._bind.host, each, scrape, self._clock)
             except OSError as error:
                 why = error.strerror or str(error)
                 if error.errno != errno.EADDRINUSE:
@@ -134,52 +128,21 @@ class Families:
         return map(exposed, self._metrics.families())
 
 
-class _Server(socketserver.ThreadingTCPServer):
-    """Gives each scrape a thread, and lets no more than a few in at once."""
-
-    allow_reuse_address = True  # connections that a stopped engine left behind do not count
-    daemon_threads = True
-
-    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
-        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        self.address_family, _, _, _, address = places[0]
-        self._places = threading.BoundedSemaphore(_SCRAPES_MAX)
-        super().__init__(address, _Handler.factory(registry))  # type: ignore[arg-type]
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self.server_address[1])
-
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        del request
-        if not isinstance(sys.exception(), OSError):  # which is: nobody waits for the answer
-            _log.error("scrape broke", extra={"peer": client_address[0]}, exc_info=True)
-
-
-class _Handler(MetricsHandler):
-    """One scrape."""
-
-    timeout = _SCRAPE_SECONDS
-    server_version, sys_version = "progressor", ""
-
-    def do_GET(self) -> None:  # noqa: N802  http.server's name
-        if urlsplit(self.path).path == PATH:
-            super().do_GET()
-        else:
-            self.send_error(http.HTTPStatus.NOT_FOUND, explain=f"metrics are at {PATH}")
+def scrape_of(
+    registry: CollectorRegistry, accept: str, encodings: str, names: list[str]
+) -> tuple[Headers, bytes]:
+    """Return a scrape in the format and the encoding that a client accepts; as text otherwise."""
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # it names a version that cannot be compared
+        encode, content_type = choose_encoder("")
+    if not content_type.isprintable():  # the version is repeated in it
+        encode, content_type = choose_encoder("")
+    chosen = registry.restricted_registry(names) if names else registry
+    body, headers = encode(cast("CollectorRegistry", chosen)), [("Content-Type", content_type)]
+    if gzip_accepted(encodings):
+        return [*headers, ("Content-Encoding", "gzip")], gzip.compress(body)
+    return headers, body
 
 
 def _number(value: float | Distribution) -> float:

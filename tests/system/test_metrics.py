@@ -33,7 +33,6 @@ from tests.support.points import PATIENCE_SECONDS
 from tests.support.replica import answering, open_stage, running_replica
 from tests.support.step_bench import Bench
 
-SCRAPES_MAX = 8
 PROCESSES = 100_000
 SETTLED = "progressor_tasks_settled_total"
 HOUR = dt.timedelta(hours=1)
@@ -89,32 +88,6 @@ async def test_a_scrape_of_openmetrics_gets_that(served: Served) -> None:
 async def test_there_is_nothing_but_the_metrics(served: Served) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404"):
         scrape(served.url.removesuffix("metrics"))
-
-
-def test_whoever_connects_and_says_nothing_takes_no_more_than_a_few_places(served: Served) -> None:
-    silent = [socket.create_connection(served.place) for _ in range(SCRAPES_MAX)]
-    try:
-        with socket.create_connection(served.place, timeout=PATIENCE_SECONDS) as one_more:
-            refused = one_more.recv(1)
-        silent.pop().close()
-        answered = until_answered(served.url)
-    finally:
-        for each in silent:
-            each.close()
-
-    assert refused == b""
-    assert families(answered).keys() >= ALL
-
-
-def until_answered(url: str) -> str:
-    """Return what a scrape gets once there is a place for it again."""
-    for _ in range(1_000):
-        try:
-            return scrape(url)
-        except (ConnectionError, urllib.error.URLError):
-            continue
-    message = "no place was given back"
-    raise AssertionError(message)
 
 
 def test_a_port_that_is_taken_is_an_error_by_its_key(served: Served) -> None:

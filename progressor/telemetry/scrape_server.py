@@ -1,0 +1,211 @@
+"""The HTTP server under the metrics endpoint, of which a scrape needs little.
+
+It reads one request of a connection, answers it and closes. What holds:
+
+- Whatever comes is answered with an HTTP status; nothing that a client sends is an error of ours.
+- A request has REQUEST_SECONDS to arrive, however it trickles in, and ANSWER_SECONDS to be read.
+- There are at most CONNECTIONS_MAX connections, each with a thread. Where one more comes, the one
+  that has been sending its request for longest is closed: a scraper sends its own at once.
+"""
+
+import contextlib
+import http
+import http.server
+import io
+import logging
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
+
+from progressor.clock import Clock
+
+PATH = "/metrics"
+CONNECTIONS_MAX = 64
+REQUEST_SECONDS = 5.0
+ANSWER_SECONDS = 10.0
+HEAD_BYTES_MAX = 16 * 1024
+
+_LINGER_SECONDS = 1.0
+_CHUNK = 4096
+_ENDS = (b"\r\n\r\n", b"\n\n")
+_TOO_MANY = b"HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
+_BROKEN = b"HTTP/1.0 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"
+
+Headers = list[tuple[str, str]]
+Scrape = Callable[[str, str, list[str]], tuple[Headers, bytes]]
+"""Takes Accept, Accept-Encoding and the names asked for; returns headers and body."""
+
+_log = logging.getLogger(__name__)
+
+
+class ScrapeServer(socketserver.ThreadingTCPServer):
+    """Serves scrapes until it is shut down."""
+
+    allow_reuse_address = True  # connections that a stopped engine left behind do not count
+    daemon_threads = True
+    request_queue_size = CONNECTIONS_MAX
+
+    def __init__(self, host: str, port: int, scrape: Scrape, clock: Clock) -> None:
+        """Listen.
+
+        Raises:
+            OSError: The address cannot be had.
+        """
+        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, _, _, _, address = places[0]
+        self.scrape, self.clock = scrape, clock
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        # Those whose request is not complete, the oldest first.
+        self._sending: dict[socket.socket, None] = {}
+        super().__init__(address, _Handler)  # type: ignore[arg-type]
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.server_address[1])
+
+    def has_sent(self, connection: socket.socket) -> bool:
+        """Note that a request is complete; False if its connection was closed meanwhile."""
+        with self._lock:
+            if connection not in self._sending:
+                return False
+            del self._sending[connection]
+            return True
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Give a connection a thread, or turn it away."""
+        if self._enter(request):
+            super().process_request(request, client_address)
+            return
+        request.settimeout(0)
+        with contextlib.suppress(OSError):
+            request.send(_TOO_MANY)
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Serve a connection, in its thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._leave(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Log a bug of ours; that a client has left is none."""
+        if isinstance(sys.exception(), OSError):  # which is: nobody waits for the answer
+            return
+        _log.error("scrape broke", extra={"peer": client_address[0]}, exc_info=True)
+        with contextlib.suppress(OSError):
+            request.sendall(_BROKEN)
+
+    def _enter(self, connection: socket.socket) -> bool:
+        """Give a connection a place, if need be that of one whose request is slow."""
+        with self._lock:
+            if len(self._open) >= CONNECTIONS_MAX:
+                slowest = next(iter(self._sending), None)
+                if slowest is None:
+                    return False
+                del self._sending[slowest]
+                self._open.discard(slowest)
+                with contextlib.suppress(OSError):
+                    slowest.shutdown(socket.SHUT_RDWR)  # its thread wakes up and closes it
+            self._open.add(connection)
+            self._sending[connection] = None
+            return True
+
+    def _leave(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._open.discard(connection)
+            self._sending.pop(connection, None)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    """One request."""
+
+    server_version, sys_version = "progressor", ""
+    default_request_version = "HTTP/1.0"  # in 0.9, which is its own default, there is no status
+    # Until a request line is known.
+    requestline = command = ""
+    request_version = "HTTP/1.0"
+
+    def handle(self) -> None:
+        server = cast("ScrapeServer", self.server)
+        head, status = self._read_head(server.clock)
+        if not server.has_sent(self.connection) or (not head and status is None):
+            return
+        self.connection.settimeout(ANSWER_SECONDS)
+        if status is not None:
+            self.send_error(status)
+        else:
+            self.rfile = io.BufferedReader(io.BytesIO(head))
+            self.handle_one_request()
+        self._linger(server.clock)
+
+    def do_GET(self) -> None:
+        try:
+            asked = urlsplit(self.path)
+            names = parse_qs(asked.query, max_num_fields=_CHUNK).get("name[]", [])
+        except ValueError:
+            self.send_error(http.HTTPStatus.BAD_REQUEST)
+            return
+        if asked.path != PATH:
+            self.send_error(http.HTTPStatus.NOT_FOUND, explain=f"metrics are at {PATH}")
+            return
+        accepted = self.headers.get("Accept", ""), self.headers.get("Accept-Encoding", "")
+        headers, body = cast("ScrapeServer", self.server).scrape(*accepted, names)
+        self.send_response(http.HTTPStatus.OK)
+        for name, value in (*headers, ("Content-Length", str(len(body)))):
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET  # noqa: N815  http.server's name
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401
+        """Log nothing."""
+
+    def _read_head(self, clock: Clock) -> tuple[bytes, http.HTTPStatus | None]:
+        """Return what came up to the end of the headers, and a status if that is enough."""
+        head, until = b"", clock.monotonic() + REQUEST_SECONDS
+        while not _is_complete(head):
+            if len(head) > HEAD_BYTES_MAX:
+                is_line = b"\n" not in head
+                large = http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+                return head, http.HTTPStatus.REQUEST_URI_TOO_LONG if is_line else large
+            left = until - clock.monotonic()
+            self.connection.settimeout(max(left, 0.001))
+            try:
+                chunk = self.connection.recv(_CHUNK) if left > 0 else None
+            except TimeoutError:
+                chunk = None
+            if chunk is None:
+                return head, http.HTTPStatus.REQUEST_TIMEOUT
+            if not chunk:
+                # Half a request, or none: whoever only looks whether the port is open.
+                return head, http.HTTPStatus.BAD_REQUEST if head else None
+            head += chunk
+        is_blank = not head.splitlines()[0].strip()
+        return head, http.HTTPStatus.BAD_REQUEST if is_blank else None
+
+    def _linger(self, clock: Clock) -> None:
+        """Let the client read the answer: to close on what it still sends would take it away."""
+        until = clock.monotonic() + _LINGER_SECONDS
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            while (left := until - clock.monotonic()) > 0:
+                self.connection.settimeout(left)
+                if not self.connection.recv(_CHUNK):
+                    return
+
+
+def _is_complete(head: bytes) -> bool:
+    """Tell whether the headers have ended, or there are none: HTTP/0.9, or not HTTP at all."""
+    if any(end in head for end in _ENDS) or head.startswith((b"\r\n", b"\n")):
+        return True
+    line, newline, _ = head.partition(b"\n")
+    return bool(newline) and b"HTTP/" not in line
