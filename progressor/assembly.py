@@ -156,6 +156,8 @@ class Assembly:
         self._metrics.jobs_ended.add(1, (key.namespace, state))
 
     def _heard_of_jobs(self, news: JobNews) -> None:
+        for key in news.failed:
+            self._ended(key, JobState.FAILED)
         self._tending.heard(news)
 
     def _promoted(self, told: Promoted) -> None:

@@ -1,5 +1,5 @@
--- Ends jobs that run: their nodes that have not been started are cancelled; those that have are left to
--- tend_job, and to the settlement of whatever step they are in.
+-- Ends jobs that run: their nodes that have not been started are cancelled, or fail, where p_fails says so;
+-- those that have are left to tend_job, and to the settlement of whatever step they are in.
 -- Locks: none of its own; the caller has locked the leaders.
 -- Returns: the jobs that tend_job has to look at.
 CREATE FUNCTION end_jobs(
@@ -8,7 +8,8 @@ CREATE FUNCTION end_jobs(
     p_namespace  text[],
     p_process_id text[],
     p_state      job_state[],
-    p_detail     text[]
+    p_detail     text[],
+    p_fails      boolean[] DEFAULT NULL
 )
 RETURNS TABLE (slot smallint, namespace text, process_id text)
 LANGUAGE plpgsql
@@ -23,10 +24,17 @@ AS $$
 #variable_conflict use_column
 BEGIN
     UPDATE job_nodes n
-    SET state = 'cancelled', ended_at = p_now, revision = l.revision
+    SET state = CASE WHEN l.fails THEN 'failed' ELSE 'cancelled' END::node_state,
+        error_code = CASE WHEN l.fails THEN 10 END,
+        error_reason = CASE WHEN l.fails THEN 'JOB_FAILED' END,
+        error_message = CASE WHEN l.fails THEN l.why END,
+        ended_at = p_now,
+        revision = l.revision
     FROM (
-        SELECT n.node_row, j.revision + 1 AS revision
-        FROM unnest(p_slot, p_namespace, p_process_id) AS l (slot, namespace, process_id)
+        SELECT n.node_row, coalesce(l.fails, false) AS fails, why_of(l.detail) AS why,
+            j.revision + 1 AS revision
+        FROM unnest(p_slot, p_namespace, p_process_id, p_detail, p_fails)
+            AS l (slot, namespace, process_id, detail, fails)
         CROSS JOIN LATERAL (
             SELECT j.revision
             FROM jobs j
@@ -50,7 +58,9 @@ BEGIN
         UPDATE jobs j
         SET state = l.state,
             detail = l.detail,
-            cancelled = j.cancelled + j.waiting + j.ready,
+            failed = j.failed + CASE WHEN l.fails THEN j.waiting + j.ready ELSE 0 END,
+            cancelled = j.cancelled + CASE WHEN l.fails THEN 0 ELSE j.waiting + j.ready END,
+            fails_nodes = l.fails,
             waiting = 0,
             ready = 0,
             revision = j.revision + 1,
@@ -58,9 +68,9 @@ BEGIN
             ended_at = p_now,
             untended_at = CASE WHEN j.running > 0 THEN p_now END
         FROM (
-            SELECT j.job_row, l.state, l.detail
-            FROM unnest(p_slot, p_namespace, p_process_id, p_state, p_detail)
-                AS l (slot, namespace, process_id, state, detail)
+            SELECT j.job_row, l.state, l.detail, coalesce(l.fails, false) AS fails
+            FROM unnest(p_slot, p_namespace, p_process_id, p_state, p_detail, p_fails)
+                AS l (slot, namespace, process_id, state, detail, fails)
             CROSS JOIN LATERAL (
                 SELECT j.ctid AS job_row
                 FROM jobs j

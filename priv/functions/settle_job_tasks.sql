@@ -5,6 +5,8 @@
 -- The arguments are those of settle_tasks, and then
 --   p_leader_*, p_node  of an item that follows: its leader, and its ordinal there; else null
 --   p_leads             of an item that leads a job, or will by this step
+--   p_fails_job         of an item that fails the jobs which it leads, and follows in, as a whole: a schedule has
+--                       started them, and they have lost a replica (fail_jobs)
 --   l_*, g_*, a_*       of the items that add nodes: as add_nodes takes them; l_item is the item
 --
 -- Where a worker would have nothing to go on with, it is given the init of another ready node of the
@@ -17,7 +19,8 @@
 -- leader_namespace, leader_id, node, options]; and one of item null, whose cancelled tells
 -- {"due": [[slot, namespace, process_id, task_id], ...], "untended": [[slot, namespace, process_id], ...]}
 -- of what is due at once, and of the jobs that tend_job has to look at; and "cancelled": [[slot, namespace,
--- process_id, tasks], ...] of followers that were stopped; null where there is none.
+-- process_id, tasks], ...] of followers and leaders that were stopped; and "failed": [[slot, namespace,
+-- process_id], ...] of jobs that were failed as a whole; null where there is none.
 CREATE FUNCTION settle_job_tasks(
     p_now                timestamptz,
     p_replica_id         bigint,
@@ -59,6 +62,7 @@ CREATE FUNCTION settle_job_tasks(
     p_leader_id          text[],
     p_node               integer[],
     p_leads              boolean[],
+    p_fails_job          boolean[],
     l_item               integer[],
     l_deadline_at        timestamptz[],
     l_timeout            double precision[],
@@ -119,6 +123,7 @@ DECLARE
     v_start      record;
     v_stop       record;
     v_cancelled  jsonb[];
+    v_failed     jsonb[];     -- jobs, as a whole
 BEGIN
     SELECT array_agg(k.slot) FILTER (WHERE p.process_row IS NULL) AS slots,
         array_agg(k.namespace) FILTER (WHERE p.process_row IS NULL) AS spaces,
@@ -157,6 +162,28 @@ BEGIN
             p_leader_namespace[item] := NULL;
             p_leader_id[item] := NULL;
             p_node[item] := NULL;
+        END LOOP;
+    END IF;
+
+    IF p_fails_job IS NOT NULL THEN
+        FOR v_stop IN
+            SELECT *
+            FROM fail_lost_jobs(
+                v_now, p_replica_id, p_patience, p_fails_job, p_slot, p_namespace, p_process_id,
+                p_token, p_leads, p_leader_slot, p_leader_namespace, p_leader_id, p_node)
+        LOOP
+            IF v_stop.told IS NOT NULL THEN
+                item := 0;
+                cancelled := v_stop.told;
+                RETURN NEXT;
+                cancelled := NULL;
+            ELSIF v_stop.cancelled IS NOT NULL THEN
+                v_cancelled := array_append(v_cancelled, jsonb_build_array(
+                    v_stop.slot, v_stop.namespace, v_stop.process_id, v_stop.cancelled));
+            ELSE
+                v_failed := array_append(v_failed, jsonb_build_array(
+                    v_stop.slot, v_stop.namespace, v_stop.process_id));
+            END IF;
         END LOOP;
     END IF;
 
@@ -321,11 +348,14 @@ BEGIN
     IF v_below IS NOT NULL THEN
         v_untended := coalesce(v_untended, '[]') || to_jsonb(v_below);
     END IF;
-    IF v_due IS NOT NULL OR v_untended IS NOT NULL OR v_cancelled IS NOT NULL THEN
+    IF v_due IS NOT NULL OR v_untended IS NOT NULL OR v_cancelled IS NOT NULL
+        OR v_failed IS NOT NULL
+    THEN
         item := NULL;
         settled_at := v_now;
         cancelled := jsonb_build_object(
-            'due', to_jsonb(v_due), 'untended', v_untended, 'cancelled', to_jsonb(v_cancelled));
+            'due', to_jsonb(v_due), 'untended', v_untended, 'cancelled', to_jsonb(v_cancelled),
+            'failed', to_jsonb(v_failed));
         next_task_id := NULL;
         RETURN NEXT;
     END IF;

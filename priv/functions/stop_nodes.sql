@@ -1,7 +1,8 @@
 -- Stops followers of jobs that have ended: one without a step in hand breaks, all that it has in line is
 -- cancelled, and so is its node. One with a step in hand ends that first; its settlement calls this again.
 -- A follower that leads a job itself fails that. The process tells JOB_CANCELLED and why in its detail; the node
--- has the one as its reason, and the other as its message.
+-- has the one as its reason, and the other as its message. Of a job that failed as a whole (fail_jobs) the node
+-- fails, as do those of the jobs below, and the reason is JOB_FAILED.
 -- Locks: none of its own, the caller has locked leaders and followers; then as halt_processes.
 -- Returns: as halt_processes; and rows with a key alone, of jobs of followers that tend_job has to look at.
 CREATE FUNCTION stop_nodes(
@@ -33,17 +34,19 @@ BEGIN
         array_agg(n.follower_slot) AS follower_slots,
         array_agg(n.follower_namespace) AS follower_spaces,
         array_agg(n.follower_id) AS follower_ids,
-        array_agg(n.why) AS whys, array_agg(concat('JOB_CANCELLED: ', n.why)) AS details
+        array_agg(n.why) AS whys, array_agg(n.fails) AS fails,
+        array_agg(CASE WHEN n.fails THEN 'failed' ELSE 'cancelled' END::node_state) AS states,
+        array_agg(n.reason) AS reasons, array_agg(concat(n.reason, ': ', n.why)) AS details
     INTO v_nodes
     FROM (
         SELECT n.slot, n.namespace, n.process_id, n.ordinal, n.follower_slot,
-            n.follower_namespace, n.follower_id,
-            coalesce(nullif(j.why, ''), 'the job has ended') AS why
+            n.follower_namespace, n.follower_id, j.why, j.fails_nodes AS fails,
+            CASE WHEN j.fails_nodes THEN 'JOB_FAILED' ELSE 'JOB_CANCELLED' END AS reason
         FROM unnest(p_slot, p_namespace, p_process_id, p_ordinal)
             AS i (slot, namespace, process_id, ordinal)
         CROSS JOIN LATERAL (
             -- Of a job whose leader was stopped itself the detail says so already.
-            SELECT regexp_replace(j.detail, '^JOB_CANCELLED: ', '') AS why
+            SELECT why_of(j.detail) AS why, j.fails_nodes
             FROM jobs j
             WHERE (j.slot, j.namespace, j.process_id) = (i.slot, i.namespace, i.process_id)
                 AND j.state <> 'running'
@@ -71,13 +74,15 @@ BEGIN
     END IF;
 
     SELECT array_agg(p.slot) AS slots, array_agg(p.namespace) AS spaces,
-        array_agg(p.process_id) AS ids, array_agg(i.detail) AS details
+        array_agg(p.process_id) AS ids, array_agg(i.detail) AS details,
+        array_agg(i.fails) AS fails
     INTO v_living
     FROM unnest(
         v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals, v_nodes.follower_slots,
-        v_nodes.follower_spaces, v_nodes.follower_ids, v_nodes.details
+        v_nodes.follower_spaces, v_nodes.follower_ids, v_nodes.details, v_nodes.fails
     ) AS i (
-        slot, namespace, process_id, ordinal, follower_slot, follower_namespace, follower_id, detail
+        slot, namespace, process_id, ordinal, follower_slot, follower_namespace, follower_id,
+        detail, fails
     )
     CROSS JOIN LATERAL (
         SELECT p.slot, p.namespace, p.process_id
@@ -100,12 +105,11 @@ BEGIN
         FROM end_jobs(
             p_now, v_living.slots, v_living.spaces, v_living.ids,
             array_fill('failed'::job_state, ARRAY[cardinality(v_living.slots)]),
-            v_living.details) e;
+            v_living.details, v_living.fails) e;
     END IF;
     PERFORM end_nodes(
         p_now, p_replica_id, v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals,
-        array_fill('cancelled'::node_state, ARRAY[cardinality(v_nodes.slots)]), NULL,
-        array_fill(10, ARRAY[cardinality(v_nodes.slots)]),
-        array_fill('JOB_CANCELLED'::text, ARRAY[cardinality(v_nodes.slots)]), v_nodes.whys);
+        v_nodes.states, NULL, array_fill(10, ARRAY[cardinality(v_nodes.slots)]), v_nodes.reasons,
+        v_nodes.whys);
 END;
 $$;

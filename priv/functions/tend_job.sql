@@ -1,11 +1,13 @@
 -- Does a batch of what no settlement does for a job: starts ready nodes with constraints, or, once the job
 -- has ended, stops its followers; and where it was brought back from below, reopens the node that its leader
--- is of a job above. Where nothing of that is left, the job is tended.
+-- is of a job above, or, where it has failed as a whole, fails that job too. Where nothing of that is left, the
+-- job is tended.
 -- The keys are looked up before they are locked, and what they are about is looked at again after.
 -- p_after: the ordinal up to which nodes have been looked at.
 -- Locks: the leader, the one that it follows, and the followers, in key order; followers that are new are inserted in key order; then
 -- as settle_gates.
--- Returns: what halt_processes returns; then a row with a verdict: tended; more, from `ordinal` on; again, since
+-- Returns: what halt_processes returns, and with the verdict failed a job that was failed as a whole; then a row
+-- with a verdict: tended; more, from `ordinal` on; again, since
 -- the job has moved meanwhile; and how many nodes were started, and stopped, and what of gates is told.
 CREATE FUNCTION tend_job(
     p_now        timestamptz,
@@ -40,6 +42,7 @@ DECLARE
     v_ordinals integer[];
     v_before   integer;
     v_verdict  text;
+    v_leader   processes%ROWTYPE;
 BEGIN
     SELECT j.state
     INTO v_state
@@ -153,6 +156,31 @@ BEGIN
         INTO stopped
         FROM jobs j
         WHERE (j.slot, j.namespace, j.process_id) = (p_slot, p_namespace, p_process_id);
+    END IF;
+
+    IF v_job.fails_nodes AND v_job.state = 'failed' THEN
+        SELECT p.*
+        INTO v_leader
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id)
+            AND p.leader_id IS NOT NULL
+            AND p.status = 'error';
+        IF FOUND AND is_node_of(v_leader) THEN
+            FOR slot, namespace, process_id, cancelled, told IN
+                SELECT *
+                FROM fail_jobs(
+                    v_now, p_replica_id, p_patience, ARRAY[v_leader.leader_slot],
+                    ARRAY[v_leader.leader_namespace], ARRAY[v_leader.leader_id],
+                    ARRAY[concat('ZOMBIE: ', why_of(v_job.detail))])
+            LOOP
+                verdict := CASE WHEN cancelled IS NULL AND told IS NULL THEN 'failed' END;
+                RETURN NEXT;
+            END LOOP;
+            verdict := NULL;
+            slot := NULL; namespace := NULL; process_id := NULL; cancelled := NULL; told := NULL;
+            PERFORM fail_node(
+                v_now, p_replica_id, v_leader, 'JOB_FAILED', why_of(v_job.detail));
+        END IF;
     END IF;
 
     IF v_verdict = 'tended' THEN

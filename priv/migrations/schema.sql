@@ -252,6 +252,7 @@ CREATE TABLE progressor.jobs (
     retry_count integer NOT NULL DEFAULT 0,
     revision bigint NOT NULL DEFAULT 1,
     untended_at timestamp with time zone,
+    fails_nodes boolean NOT NULL DEFAULT false,
     CONSTRAINT jobs_pkey PRIMARY KEY (slot, namespace, process_id),
     CONSTRAINT counts_are_counts CHECK (((LEAST(waiting, ready, running, failed, skipped, cancelled, beginning) >= 0) AND ((((((waiting + ready) + running) + failed) + skipped) + cancelled) <= node_count) AND (beginning <= running))),
     CONSTRAINT ended_when_not_running CHECK (((state = 'running'::progressor.job_state) = (ended_at IS NULL)))

@@ -13,7 +13,7 @@ failed       any task, retryable, attempts left         Retry
              namespace lets calls fail alone
              anything else                              Break
 lost         policy retry, attempts left                Retry at once
-             a job that a schedule has started          as failed for good
+             a job that a schedule has started          as failed for good, and its job as a whole
              policy fail, or attempts spent             as failed for good
 released     any task                                   Retry at once, the attempt not counted
 ===========  =========================================  ==========================================
@@ -95,9 +95,13 @@ class Retry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Break:
-    """The task ends in error and breaks its process."""
+    """The task ends in error and breaks its process.
+
+    ``fails_job``: and fails the job which that leads, or in which it follows, as a whole.
+    """
 
     error: TaskError
+    fails_job: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +201,8 @@ def _settle_loss(task: Attempted, namespace: Namespace, options: JobOptions) -> 
     zombie_policy = options.zombie_policy or namespace.zombie_policy
     if options.scheduled:
         # Its schedule comes again; what is lost is not to pile up behind it.
-        zombie_policy = ZombiePolicy.FAIL
+        given_up = _give_up(task, error, alone=False)
+        return Break(error, fails_job=True) if isinstance(given_up, Break) else given_up
     if zombie_policy is ZombiePolicy.RETRY and task.attempt < policy.attempts_max:
         return Retry(delay=_NOW, attempt_count=task.attempt, error=error)
     return _give_up(task, error, alone=False)

@@ -6,7 +6,7 @@ from typing import Protocol
 from progressor.domain.graph import NodePlan
 from progressor.domain.job import StartNodes
 from progressor.domain.process import Part, ProcessKey
-from progressor.domain.settlement import Finish, Settlement
+from progressor.domain.settlement import Break, Finish, Settlement
 from progressor.storage import arrays, rows
 from progressor.storage.constraints import constraints_text
 from progressor.storage.parts import options_text
@@ -39,6 +39,7 @@ def columns(batch: Sequence[Item]) -> list[arrays.Column | None]:
         *_leader_columns([None if part is None else part.leader for part in parts]),
         _node_column(parts),
         _leads_column(batch),
+        _fails_column(batch),
         *_plan_columns(batch),
     ]
 
@@ -64,6 +65,11 @@ def _leads_column(batch: Sequence[Item]) -> arrays.Column | None:
         for entry in batch
     ]
     return arrays.BoolColumn(leads) if any(leads) else None
+
+
+def _fails_column(batch: Sequence[Item]) -> arrays.Column | None:
+    fails = [isinstance(it.settlement, Break) and it.settlement.fails_job for it in batch]
+    return arrays.BoolColumn(fails) if any(fails) else None
 
 
 def _plan_columns(batch: Sequence[Item]) -> list[arrays.Column | None]:

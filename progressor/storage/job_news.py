@@ -15,14 +15,15 @@ from progressor.storage.cancelled import Cancelled, cancelled
 class JobNews:
     """What a settlement has brought about: what came due `at`, by PostgreSQL's clock, and the rest.
 
-    ``untended`` are leaders whose jobs want tending, ``cancelled`` tasks of followers that were
-    stopped with their job.
+    ``untended`` are leaders whose jobs want tending, ``cancelled`` tasks of processes that were
+    stopped with their job, ``failed`` the leaders of jobs that were failed as a whole.
     """
 
     at: dt.datetime
     due: Sequence[tuple[ProcessKey, int]]
     untended: Sequence[ProcessKey]
     cancelled: Sequence[tuple[ProcessKey, Cancelled]] = ()
+    failed: Sequence[ProcessKey] = ()
 
 
 OnJobs = Callable[[JobNews], None]
@@ -58,4 +59,5 @@ def job_news(at: dt.datetime, told: Mapping[str, Any]) -> JobNews:
             for *key, tasks in told["cancelled"] or ()
             for task in cancelled(tasks)
         ],
+        failed=[ProcessKey(*key) for key in told["failed"] or ()],
     )

@@ -110,7 +110,7 @@ class Jobs:
 
         ``on_promoted`` hears what the writes tell of gates and of tasks that are due,
         ``on_cancelled`` of tasks that will never run, ``on_untended`` of jobs for `tend`,
-        ``on_ended`` of jobs that `cancel` has ended.
+        ``on_ended`` of jobs that `cancel` or `tend` has ended.
         """
         self._pool = pool
         self._clock = clock
@@ -331,6 +331,8 @@ class Jobs:
     async def tend(self, key: ProcessKey) -> Tended:
         """Start a job's ready nodes that have constraints; or, if it has ended, stop its followers.
 
+        One that has failed as a whole fails the job in which its leader follows.
+
         In batches, each a transaction; safe to repeat, to cancel, and to do from many replicas.
 
         Raises:
@@ -341,6 +343,8 @@ class Jobs:
         while True:
             *told, row = await self._call(self._tend_job, *_columns(key), after, TEND_MAX)
             for other in told:
+                if other[0] == "failed":
+                    self._on_ended(ProcessKey(*other[4:7]), JobState.FAILED)
                 self._stopped(other[4:9], below=True)
             started, stopped = started + row[2], stopped + row[3]
             self._on_promoted(promoted(row[8]))

@@ -112,7 +112,7 @@ WHERE j.state = 'running'
 -- The settlement that ends a follower ends its node, the one that starts it says running, and what reopens
 -- it reopens its node; removing it ends its node too. A node may fail without a follower, with an error,
 -- and run with one in error whose timer is run again. One whose follower leads a job that was brought back
--- from below is reopened when that is tended.
+-- from below is reopened when that is tended, and failed then where that has failed as a whole.
 SELECT n.namespace, n.process_id,
     concat('node ', n.ordinal, ' (', n.name, ') is ', n.state, ', and its follower ', n.follower_namespace,
         '/', n.follower_id, ' is ', coalesce(f.status::text, 'not there')) AS detail
@@ -139,9 +139,9 @@ LEFT JOIN LATERAL (
     FROM progressor.jobs u
     WHERE (u.slot, u.namespace, u.process_id)
             = (n.follower_slot, n.follower_namespace, n.follower_id)
-        AND u.state = 'running'
     OFFSET 0
-) u ON n.state IN ('failed', 'cancelled') AND f.status = 'running'
+) u ON (n.state IN ('failed', 'cancelled') AND f.status = 'running')
+    OR (n.state = 'running' AND f.status = 'error')
 LEFT JOIN LATERAL (
     SELECT s.task_id
     FROM progressor.schedule s

@@ -134,7 +134,7 @@ class Settlements:
         self._on_promoted = on_promoted
         self._on_jobs = on_jobs
         self._settle_tasks = Direct(functions.call("settle_tasks", arguments=35))
-        self._settle_job_tasks = Direct(functions.call("settle_job_tasks", arguments=60))
+        self._settle_job_tasks = Direct(functions.call("settle_job_tasks", arguments=61))
 
         def group(
             name: str, write: Write[Entry, Outcome], *, families: bool

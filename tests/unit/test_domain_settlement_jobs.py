@@ -79,7 +79,14 @@ def test_what_a_schedule_has_started_is_not_tried_again_when_it_is_lost(
     found = settlement_of(Lost(), JobOptions(scheduled=True, zombie_policy=policy))
 
     assert isinstance(found, Break)
-    assert found.error.reason == ZOMBIE
+    assert (found.error.reason, found.fails_job) == (ZOMBIE, True)
+
+
+def test_no_other_loss_fails_a_job_as_a_whole() -> None:
+    found = settlement_of(Lost(), JobOptions(zombie_policy=ZombiePolicy.FAIL))
+
+    assert isinstance(found, Break)
+    assert not found.fails_job
 
 
 def test_what_a_schedule_has_started_is_tried_again_when_it_fails() -> None:

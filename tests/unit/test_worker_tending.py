@@ -108,20 +108,23 @@ def test_the_news_are_read_as_settlements_write_them() -> None:
         "due": [[*_columns(ONE), 7]],
         "untended": [[*_columns(OTHER)]],
         "cancelled": [[*_columns(OTHER), [[9, "call", [3]]]]],
+        "failed": [_columns(OTHER)],
     }
 
     news = job_news(START, told)
 
     assert (news.at, list(news.due), list(news.untended)) == (START, [(ONE, 7)], [OTHER])
+    assert news.failed == [OTHER]
     ((key, task),) = news.cancelled
     assert (key, task.task_id, task.reply_to) == (OTHER, 9, (3,))
 
 
-@pytest.mark.parametrize("key", ["due", "untended", "cancelled"])
+@pytest.mark.parametrize("key", ["due", "untended", "cancelled", "failed"])
 def test_news_without_one_of_its_parts_are_read(key: str) -> None:
-    news = job_news(START, {"due": None, "untended": None, "cancelled": None} | {key: []})
+    nothing = dict.fromkeys(("due", "untended", "cancelled", "failed"))
+    news = job_news(START, nothing | {key: []})
 
-    assert news == JobNews(START, [], [], [])
+    assert news == JobNews(START, [], [], [], [])
 
 
 def _columns(key: ProcessKey) -> tuple[int, str, str]:

@@ -1,0 +1,75 @@
+-- Fails the jobs of those items of settle_job_tasks whose replica was lost: that which the process leads, and
+-- that in which it follows. An item that has lost its own lease meanwhile fails none.
+-- Locks: none of its own; settle_job_tasks has locked the processes and their leaders.
+-- Returns: as fail_jobs.
+CREATE FUNCTION fail_lost_jobs(
+    p_now              timestamptz,
+    p_replica_id       bigint,
+    p_patience         double precision,
+    p_fails_job        boolean[],
+    p_slot             smallint[],
+    p_namespace        text[],
+    p_process_id       text[],
+    p_token            bigint[],
+    p_leads            boolean[],
+    p_leader_slot      smallint[],
+    p_leader_namespace text[],
+    p_leader_id        text[],
+    p_node             integer[]
+)
+RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_item integer;
+    v_name text;
+BEGIN
+    FOR v_item IN
+        SELECT i.item::integer
+        FROM unnest(p_fails_job) WITH ORDINALITY AS i (fails, item)
+        CROSS JOIN LATERAL (
+            SELECT r.token
+            FROM running r
+            WHERE (r.slot, r.namespace, r.process_id)
+                = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
+            OFFSET 0
+        ) r
+        WHERE i.fails AND r.token = p_token[i.item]
+    LOOP
+        -- The settlement breaks the leader itself.
+        IF p_leads[v_item] THEN
+            PERFORM end_jobs(
+                p_now, ARRAY[p_slot[v_item]], ARRAY[p_namespace[v_item]],
+                ARRAY[p_process_id[v_item]], ARRAY['failed'::job_state],
+                ARRAY['ZOMBIE: the replica of its leader was lost'], ARRAY[true]);
+        END IF;
+        IF p_leader_id[v_item] IS NOT NULL THEN
+            SELECT n.name
+            INTO v_name
+            FROM job_nodes n
+            WHERE (n.slot, n.namespace, n.process_id, n.ordinal) = (
+                    p_leader_slot[v_item], p_leader_namespace[v_item], p_leader_id[v_item],
+                    p_node[v_item])
+                AND (n.follower_slot, n.follower_namespace, n.follower_id)
+                    = (p_slot[v_item], p_namespace[v_item], p_process_id[v_item])
+                AND n.state = 'running';
+            IF FOUND THEN
+                RETURN QUERY
+                SELECT f.*
+                FROM fail_jobs(
+                    p_now, p_replica_id, p_patience, ARRAY[p_leader_slot[v_item]],
+                    ARRAY[p_leader_namespace[v_item]], ARRAY[p_leader_id[v_item]],
+                    ARRAY[format('ZOMBIE: the replica of node "%s" was lost', v_name)]) f;
+            END IF;
+        END IF;
+    END LOOP;
+END;
+$$;
