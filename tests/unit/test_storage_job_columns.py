@@ -17,7 +17,7 @@ from tests.support.clock import START
 LEADER = make_key("leader")
 DONE = Finish(make_success().intent)
 NAMES = (
-    "leader_slot", "leader_namespace", "leader_id", "node", "leads",
+    "leader_slot", "leader_namespace", "leader_id", "node", "leads", "fails_job",
     "l_item", "l_deadline_at", "l_timeout", "l_schedule_id", "l_caller_context", "l_trace_context",
     "g_leader", "g_ordinal", "g_name", "g_slot", "g_namespace", "g_process_id", "g_args",
     "g_options", "g_constraints", "g_predecessors", "g_successors",
