@@ -8,6 +8,12 @@ from progressor.domain.constraint import Constraints
 from progressor.domain.event import HistoryRange, NewEvent
 from progressor.domain.job import StartNodes
 
+STEP_TIMEOUT = "STEP_TIMEOUT"
+"""The reason of a step that ran past its timeout."""
+
+STILL_RUNNING = "STILL_RUNNING"
+"""The reason of a step that a processor did not begin: an earlier attempt still runs there."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KeepTimer:

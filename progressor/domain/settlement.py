@@ -27,6 +27,8 @@ import datetime as dt
 from typing import Protocol, assert_never
 
 from progressor.domain.intent import (
+    STEP_TIMEOUT,
+    STILL_RUNNING,
     Failed,
     Intent,
     Lost,
@@ -192,6 +194,9 @@ def _settle_failure(
     error = TaskError(code=failed.code, reason=failed.reason, message=failed.message)
     if delay is not None:
         return Retry(delay=delay, attempt_count=task.attempt, error=error)
+    if failed.reason in {STEP_TIMEOUT, STILL_RUNNING}:
+        attempts = "1 attempt" if task.attempt == 1 else f"{task.attempt} attempts"
+        error = dataclasses.replace(error, message=f"{error.message}, {attempts}")
     return _give_up(task, error, alone=failed.retryable and namespace.exhausted_call_fails_alone)
 
 

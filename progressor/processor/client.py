@@ -90,6 +90,9 @@ class ProcessorClient:
         else:
             answer = packed
         misconfigured = isinstance(answer, Failed) and answer.misconfigured
+        if isinstance(answer, Failed):
+            elapsed = self._clock.now() - task.first_started_at
+            answer = failures.out_of_time(answer, timeout, elapsed)
         self.reach.note(
             namespace.name, answered=isinstance(packed, bytes), misconfigured=misconfigured
         )

@@ -32,12 +32,11 @@ from google.protobuf import duration_pb2, message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc import aio
 
-from progressor.domain.intent import Failed
+from progressor.domain.intent import STEP_TIMEOUT, STILL_RUNNING, Failed
 
 INVALID_ANSWER = "INVALID_ANSWER"
 MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
 PROCESSOR_UNAVAILABLE = "PROCESSOR_UNAVAILABLE"
-STEP_TIMEOUT = "STEP_TIMEOUT"
 TARGET_NOT_FOUND = "TARGET_NOT_FOUND"
 TARGET_UNREACHABLE = "TARGET_UNREACHABLE"
 
@@ -74,6 +73,9 @@ STEP_RAN_OUT = Failed(
 
 _CODE_NAMES: Mapping[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 _STATUS_DETAILS_KEY = "grpc-status-details-bin"
+
+_RAN_OUT_TEXTS = frozenset({STEP_RAN_OUT.message, "context deadline exceeded"})
+"""What gRPC says of a call that ran past its deadline; the second is Go's."""
 
 # The only sign that it is the size: gRPC has no code of its own for it. C++, Python and Go say the
 # first, Java the second; whichever side noticed.
@@ -164,6 +166,24 @@ def target_unreachable(target: str, unreachable_for: dt.timedelta, why: str) -> 
         message=clean_text(f"{target} has been unreachable for {seconds:.1f} s: {why}"),
         retryable=False,
     )
+
+
+def out_of_time(failed: Failed, timeout: dt.timedelta, elapsed: dt.timedelta) -> Failed:
+    """Return a failure with the step timeout in its words, if the step ran past it.
+
+    Args:
+        failed: Any failure.
+        timeout: The step timeout.
+        elapsed: Since the first attempt began.
+    """
+    exceeded = f"step timeout of {timeout.total_seconds():g} s exceeded"
+    # Other words are the processor's own, of a deadline that it had set.
+    if failed.reason == STEP_TIMEOUT and failed.message in _RAN_OUT_TEXTS:
+        return dataclasses.replace(failed, message=exceeded)
+    if failed.reason == STILL_RUNNING and elapsed >= timeout:
+        message = clean_text(f"{exceeded} ({failed.message})")
+        return dataclasses.replace(failed, message=message)
+    return failed
 
 
 def cut_off(error: aio.AioRpcError) -> Failed:

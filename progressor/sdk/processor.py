@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar, overload
 
@@ -25,6 +25,9 @@ from progressor.v1 import processor_service_pb2 as pb
 
 Returned = TypeVar("Returned")
 
+STILL_RUNNING = "STILL_RUNNING"
+"""The reason of an attempt that was not begun, since an earlier one on its process still runs."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -38,6 +41,27 @@ class _Handler:
     blocking: Blocking
 
 
+@dataclasses.dataclass(slots=True)
+class _Attempt:
+    """One attempt in hand; ``thread``: of a plain handler, which may outlast its step."""
+
+    task_id: int
+    attempt: int
+    thread: "Future[Any] | None" = None
+
+
+class _Threads:
+    """Where a plain handler of one attempt runs."""
+
+    def __init__(self, executor: Executor, attempt: _Attempt) -> None:
+        self._executor, self._attempt = executor, attempt
+
+    async def run(self, function: Callable[..., Payload], *args: object) -> Payload:
+        """Return what a function does in a thread."""
+        self._attempt.thread = self._executor.submit(function, *args)
+        return await asyncio.wrap_future(self._attempt.thread)
+
+
 class Processor(Generic[State]):
     """Answers the steps of the processes of a namespace by functions of the user's.
 
@@ -47,7 +71,8 @@ class Processor(Generic[State]):
     to end the step otherwise; any other exception breaks the process, and is logged.
 
     A step that the engine gave up is cancelled, if its handler is async; a plain one runs on to
-    its end, which nobody hears.
+    its end, which nobody hears. Until then, other attempts on its process are answered ABORTED with
+    the reason STILL_RUNNING, and asked again by the namespace's retry policy.
     """
 
     @overload
@@ -73,6 +98,8 @@ class Processor(Generic[State]):
         self._state_type = state
         self._codec = codec
         self._handlers: dict[int, _Handler] = {}
+        # The attempts in hand, by namespace and process. Threads take theirs out themselves.
+        self._attempts: dict[tuple[str, str], _Attempt] = {}
         self._is_checked = False
 
     @property
@@ -157,11 +184,23 @@ class Processor(Generic[State]):
         handler = self._handlers.get(request.task.type)
         if handler is None:
             return self._unimplemented(request)
-        with under(request.task.trace_context):
-            return await self._answered(handler, request, threads)
+        key = (request.process.namespace, request.process.process_id)
+        earlier = self._attempts.get(key)
+        if earlier is not None:
+            return _still_running(request, earlier)
+        attempt = self._attempts[key] = _Attempt(request.task.task_id, request.task.attempt)
+        try:
+            with under(request.task.trace_context):
+                return await self._answered(handler, request, _Threads(threads, attempt))
+        finally:
+            if attempt.thread is None:
+                del self._attempts[key]
+            else:
+                # A thread cannot be cancelled: it may outlast the step by which it was begun.
+                attempt.thread.add_done_callback(lambda _: self._attempts.pop(key))
 
     async def _answered(
-        self, handler: _Handler, request: pb.ProcessRequest, threads: Executor
+        self, handler: _Handler, request: pb.ProcessRequest, threads: "_Threads"
     ) -> pb.ProcessResponse:
         response = pb.ProcessResponse()
         step: Step[State] = Step(request, response, codec=self._codec, state_type=self._state_type)
@@ -249,15 +288,21 @@ class Processor(Generic[State]):
         return failure(grpc.StatusCode.UNKNOWN, words.of_failure(error), type(error).__name__)
 
 
-async def _run(handler: _Handler, step: Step[Any], threads: Executor) -> Payload:
+def _still_running(request: pb.ProcessRequest, earlier: _Attempt) -> pb.ProcessResponse:
+    """Return the answer to an attempt on a process that another one is still at work on."""
+    words_of_it = f"attempt {earlier.attempt} of task {earlier.task_id} still runs"
+    _log.warning("not begun: %s (%s)", words_of_it, words.of_step(request))
+    return failure(grpc.StatusCode.ABORTED, words_of_it, STILL_RUNNING)
+
+
+async def _run(handler: _Handler, step: Step[Any], threads: "_Threads") -> Payload:
     """Return what a handler does; a coroutine that it returns is awaited, as its own would be."""
     if handler.is_async:
         value = await watched(handler.function(step), handler.blocking)
         return await watched(value, handler.blocking) if inspect.iscoroutine(value) else value
     # The handler sees the context variables (the current span among them) that a coroutine would.
     context = contextvars.copy_context()
-    loop = asyncio.get_running_loop()
-    value = await loop.run_in_executor(threads, context.run, handler.function, step)
+    value = await threads.run(context.run, handler.function, step)
     return await watched(value, handler.blocking) if inspect.iscoroutine(value) else value
 
 

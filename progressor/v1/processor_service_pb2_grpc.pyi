@@ -6,7 +6,9 @@ For processor authors: the one RPC to implement, Process; and its faster twin, P
 The engine asks at least once per task and, while its leases hold, never twice at the same time
 for one process. Code is not replayed: what a step returned is saved, and the next step starts
 from it. A step may be asked again after a crash, with a higher attempt: fence side effects by
-task id, or by `token` where a store can compare.
+task id, or by `token` where a store can compare. A processor that still carries an earlier
+attempt of the process, which the engine has given up, answers ABORTED with the reason
+STILL_RUNNING, and is asked again.
 """
 
 from collections import abc as _abc

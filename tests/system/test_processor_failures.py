@@ -177,9 +177,10 @@ class TestSlow:
     ) -> None:
         quick = dt.timedelta(milliseconds=400)
         async with open_stage(replica, step_timeout=quick, retry_policy=NOW_AND_THEN) as stage:
-            reason, _ = await why_it_broke(stage, Hang())
+            reason, message = await why_it_broke(stage, Hang())
 
             assert reason == "STEP_TIMEOUT"
+            assert message == "step timeout of 0.4 s exceeded, 3 attempts"
             assert (await last_task(stage)).attempt_count == 3
 
     async def test_but_in_time_is_no_failure(self, stage: Stage) -> None:

@@ -113,6 +113,21 @@ def test_a_failure_without_another_attempt_breaks_the_process(
     assert settlement == Break(error)
 
 
+@pytest.mark.parametrize("reason", ["STEP_TIMEOUT", "STILL_RUNNING"])
+@pytest.mark.parametrize(("attempts_max", "words"), [(1, "1 attempt"), (3, "3 attempts")])
+def test_a_step_that_ran_out_of_time_for_good_counts_its_attempts(
+    reason: str, attempts_max: int, words: str
+) -> None:
+    failed = make_failure(reason=reason, message="step timeout of 1 s exceeded", retryable=True)
+    namespace = make_namespace(retry_policy=RetryPolicy(attempts_max=attempts_max))
+
+    settlement = settlement_of(failed, make_task(attempt=attempts_max), namespace=namespace)
+
+    assert isinstance(settlement, Break)
+    assert settlement.error.message == f"step timeout of 1 s exceeded, {words}"
+    assert settlement.error.reason == reason
+
+
 def test_a_failed_repair_leaves_the_process_in_error() -> None:
     settlement = settlement_of(make_failure(retryable=False), make_task(task_type=TaskType.REPAIR))
 

@@ -1,5 +1,6 @@
 """What a gRPC status means for the step, whoever gave it."""
 
+import dataclasses
 import datetime as dt
 
 import grpc
@@ -42,6 +43,47 @@ def test_only_what_may_pass_by_itself_is_retryable(code: grpc.StatusCode) -> Non
     }  # fmt: skip
 
     assert failures.failure_of(status(code)).retryable == (code.name in patient)
+
+
+SECOND = dt.timedelta(seconds=1)
+STILL_RUNNING = failures.failure_of(
+    status(
+        grpc.StatusCode.ABORTED,
+        "attempt 1 of task 7 still runs",
+        details=(error_details_pb2.ErrorInfo(reason="STILL_RUNNING"),),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("failed", "elapsed", "message"),
+    [
+        (failures.STEP_RAN_OUT, SECOND, "step timeout of 1 s exceeded"),
+        (
+            failures.failure_of(status(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")),
+            SECOND,
+            "step timeout of 1 s exceeded",
+        ),
+        (
+            failures.failure_of(status(grpc.StatusCode.DEADLINE_EXCEEDED, "the bank is slow")),
+            SECOND,
+            "the bank is slow",
+        ),
+        (
+            STILL_RUNNING,
+            SECOND,
+            "step timeout of 1 s exceeded (attempt 1 of task 7 still runs)",
+        ),
+        (STILL_RUNNING, SECOND / 2, "attempt 1 of task 7 still runs"),
+        (failures.processor_unavailable("gone"), SECOND, "gone"),
+    ],
+)
+def test_a_step_that_ran_past_its_timeout_names_it(
+    failed: Failed, elapsed: dt.timedelta, message: str
+) -> None:
+    timed = failures.out_of_time(failed, SECOND, elapsed)
+
+    assert timed == dataclasses.replace(failed, message=message)
 
 
 @pytest.mark.parametrize("code", NOT_OK)

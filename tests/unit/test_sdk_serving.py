@@ -226,6 +226,7 @@ async def test_a_plain_handler_never_blocks_the_others() -> None:
 
     notified = called()
     notified.task.type = types.TASK_TYPE_NOTIFY
+    notified.process.process_id = "another"
     async with processor.running("127.0.0.1:0") as address, stub_of(address) as stub:
         blocked = stub.Process(called())
         await entered.wait()

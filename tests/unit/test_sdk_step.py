@@ -45,12 +45,13 @@ def asked(
     *,
     args: bytes = b"",
     state: bytes = b"",
+    process_id: str = "p",
 ) -> pb.ProcessRequest:
     """Return a request of the engine; every default is valid."""
     request = pb.ProcessRequest(
         process=types.Process(
             namespace="orders",
-            process_id="p",
+            process_id=process_id,
             status=types.PROCESS_STATUS_RUNNING,
             aux_state=state,
             last_event_id=1,
@@ -461,6 +462,100 @@ async def test_an_object_with_an_async_call_is_awaited(threads: Executor) -> Non
     assert (await decided(Adder(), asked(), threads)).response == b"3"
 
 
+class Blocking:
+    """A plain handler that runs until it is released; counts how many of it run at once."""
+
+    def __init__(self) -> None:
+        self.entered, self.released = threading.Semaphore(0), threading.Event()
+        self.left = threading.Semaphore(0)
+        self.count = 0
+
+    def __call__(self, step: Step[Any]) -> int:
+        self.count += 1
+        self.entered.release()
+        try:
+            assert self.released.wait(timeout=30)
+            return step.attempt
+        finally:
+            self.left.release()
+
+
+async def until_entered(blocking: Blocking) -> None:
+    assert await asyncio.to_thread(blocking.entered.acquire, timeout=30)
+
+
+async def test_an_attempt_is_not_begun_while_an_earlier_one_runs_in_a_thread(
+    threads: Executor, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocking = Blocking()
+    processor = Processor("orders")
+    processor.call(blocking)
+    processor.repair(lambda _: "repaired")
+    first = asyncio.create_task(processor.answer(asked(), threads), name="first attempt")
+    await until_entered(blocking)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+    again = await processor.answer(asked(), threads)
+    repair = await processor.answer(asked(types.TASK_TYPE_REPAIR), threads)
+
+    expected = pb.Failure(code=10, reason="STILL_RUNNING", message="attempt 2 of task 7 still runs")
+    assert [again.failure, repair.failure] == [expected, expected]
+    assert "attempt 2 of task 7 still runs" in caplog.text
+    assert blocking.count == 1
+    blocking.released.set()
+    await asyncio.to_thread(threads.shutdown)
+    with ThreadPoolExecutor(1) as others:
+        assert (await processor.answer(asked(), others)).response == b"2"
+
+
+async def test_an_attempt_on_another_process_is_begun_meanwhile(threads: Executor) -> None:
+    blocking = Blocking()
+    processor = Processor("orders")
+    processor.call(blocking)
+    first = asyncio.create_task(processor.answer(asked(), threads), name="first process")
+    await until_entered(blocking)
+    other = asked(process_id="another")
+    second = asyncio.create_task(processor.answer(other, threads), name="second process")
+    await until_entered(blocking)
+    blocking.released.set()
+
+    assert [(await each).response for each in (first, second)] == [b"2", b"2"]
+
+
+async def test_an_async_attempt_that_was_cancelled_makes_room_at_once(threads: Executor) -> None:
+    entered = asyncio.Event()
+
+    async def hang(_step: Step[Any]) -> str:
+        if entered.is_set():
+            return "begun"
+        entered.set()
+        return await asyncio.Future()
+
+    processor = Processor("orders")
+    processor.call(hang)
+    first = asyncio.create_task(processor.answer(asked(), threads), name="first attempt")
+    await entered.wait()
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+    assert (await processor.answer(asked(), threads)).response == b'"begun"'
+
+
+@pytest.mark.parametrize("error", [Fail("no"), ValueError("no")])
+async def test_an_attempt_that_failed_makes_room(error: Exception, threads: Executor) -> None:
+    def fail(_step: Step[Any]) -> None:
+        raise error
+
+    processor = Processor("orders")
+    processor.call(fail)
+    answers = [await processor.answer(asked(), threads) for _ in range(2)]
+
+    assert [it.failure.message for it in answers] == ["no", "no"]
+
+
 async def test_plain_functions_run_in_parallel(threads: Executor) -> None:
     together = threading.Barrier(4, timeout=30)
 
@@ -471,6 +566,9 @@ async def test_plain_functions_run_in_parallel(threads: Executor) -> None:
     processor = Processor("orders")
     processor.call(meet)
     async with asyncio.TaskGroup() as group:
-        steps = [group.create_task(processor.answer(asked(), threads)) for _ in range(4)]
+        steps = [
+            group.create_task(processor.answer(asked(process_id=f"p{number}"), threads))
+            for number in range(4)
+        ]
 
     assert [task.result().response for task in steps] == [b"true"] * 4
