@@ -22,6 +22,9 @@ _SUBJECT = (
     ("namespace", names.NAMESPACE),
     ("process_id", names.PROCESS_ID),
     ("job_id", names.PROCESS_ID),
+    ("schedule_id", names.SCHEDULE_ID),
+    ("gate", names.GATE),
+    ("task_id", names.TASK_ID),
 )
 _TEXT_MAX = 256
 
@@ -59,12 +62,14 @@ async def _serve_within(
         return end
 
 
-def _subject_of(request: object) -> dict[str, str]:
-    subject: dict[str, str] = {}
+def _subject_of(request: object) -> dict[str, str | int]:
+    subject: dict[str, str | int] = {}
     for field, name in _SUBJECT:
         value = getattr(request, field, None)
         if isinstance(value, str) and value:
             subject[name] = value[:_TEXT_MAX]
+        elif isinstance(value, int) and value:
+            subject[name] = value
     return subject
 
 

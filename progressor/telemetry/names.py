@@ -361,6 +361,10 @@ REJECTED = "progressor.rejected"
 CAUSE = "progressor.cause"
 SCHEDULE_ID = "progressor.schedule_id"
 INSTANT = "progressor.instant"
+GATE = "progressor.gate"
+GATES = "progressor.gates"
+WAITED_FOR = "progressor.waited_for"
+BEHIND_TASK_ID = "progressor.behind_task_id"
 SPENT = (
     "progressor.spent.time_us",
     "progressor.spent.order_us",
@@ -388,11 +392,12 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
     {
         NAMESPACE: "The namespace of the process, or of the schedule.",
         PROCESS_ID: "The id of the process; of a firing, of what it starts or calls.",
-        TASK_ID: "The id of the task; of a firing, of the one that it has put in line.",
+        TASK_ID: "The id of the task; of a request, of the one that it names or has become; of a "
+        "firing, of the one that it has put in line.",
         TASK_TYPE: "init, call, notify, repair, timeout, remove or join.",
         ATTEMPT: "The number of the attempt, from 1.",
-        LATENESS: "From the instant at which a timer, or its retry, was due to the start of its "
-        "step; of a firing whose time had come, until its transaction.",
+        LATENESS: "From the instant at which a task that had waited, a timer or a retry was due to "
+        "the start of its step; of a firing whose time had come, until its transaction.",
         BATCH_WAIT: "How long an admission or a settlement stood in line until it was sent.",
         VERDICT: "What admission said of the request: accepted, duplicate, process_not_found …; "
         "what became of a firing: started, queued, skipped, refused, missed.",
@@ -402,8 +407,14 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         REJECTED: "The processor refused the request: its own word to the caller, and no failure.",
         CAUSE: "How the lease was lost: silent, overrun, unknown; why a schedule fired: time, "
         "trigger, backfill.",
-        SCHEDULE_ID: "The id of the schedule.",
+        SCHEDULE_ID: "The id of the schedule, of a firing or a request.",
         INSTANT: "The instant that a firing is for, in UTC: with the schedule, its name.",
+        GATE: "The key of the gate that a request is about.",
+        GATES: "The keys of the gates that an admitted task has to pass.",
+        WAITED_FOR: "What the task of a step waited for before, each once: time (its instant, or "
+        "that of a retry), order, process (another task of its process), gates, available (a "
+        "worker, and nothing else). None: it was leased at once.",
+        BEHIND_TASK_ID: "The task of the same process whose end let this one begin.",
         SPENT[0]: "Of a task with constraints, of its life until this attempt began: how long it "
         "waited for an instant, its own or that of its retry. This and the next five add up to "
         "that life, to the microsecond.",

@@ -30,6 +30,7 @@ from opentelemetry import trace
 from opentelemetry.util.types import AttributeValue
 
 from progressor.domain.admission import Request
+from progressor.domain.constraint import GatedState
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import TIMER_TYPES, RunningTask, TaskType
 from progressor.telemetry import names
@@ -126,23 +127,30 @@ class Tracing:
             names.TASK_TYPE: str(request.task_type),
             **(_ADMIT_STARTS if request.task_type is TaskType.INIT else _ADMIT_REQUESTS),
         }
+        if request.constraints is not None and request.constraints.gates:
+            attributes[names.GATES] = tuple(request.constraints.gates)
         parent = _parent(request.trace_context)
         span = self._tracer.start_span(names.ADMIT, parent, trace.SpanKind.CLIENT, attributes)
         return Recorded(self._tracer, span)
 
-    def step(self, task: RunningTask) -> Span:
-        """Begin an attempt of a task, at its claim where it had waited."""
+    def step(self, task: RunningTask, *, behind: int | None = None) -> Span:
+        """Begin an attempt of a task, at its claim where it had waited.
+
+        Args:
+            task: What is leased.
+            behind: The task of the same process whose settlement leased it; None: another way.
+        """
         context = task.trace_context
         if not context or self._tracer is None or not is_sampled(context):
             return UNTRACED
         claim, subject = task.claim, _subject_of(task)
         spent = _spent(task)
-        attributes = {**subject, **_consumed(task), **spent}
+        attributes = {**subject, **_consumed(task), **spent, **_waited(task, behind)}
         parent = _parent(context)
         links: tuple[trace.Link, ...] = ()
         before = Progress.before(task)
         is_over = before.is_over(task.started_at)
-        if task.task_type in TIMER_TYPES:
+        if claim is not None or task.task_type in TIMER_TYPES:
             due_at = task.scheduled_at if claim is None else claim.due_at
             attributes[names.LATENESS] = (task.started_at - due_at) / _MILLISECOND
         if is_over or task.task_type in TIMER_TYPES:
@@ -241,6 +249,31 @@ def _spent(task: RunningTask) -> Mapping[str, AttributeValue]:
     if task.spent is None:
         return NOTHING
     return dict(zip(names.SPENT, task.spent, strict=True))
+
+
+def _waited(task: RunningTask, behind: int | None) -> dict[str, AttributeValue]:
+    """Return what a task waited for, in the order of `GatedState`."""
+    causes: list[str] = []
+    if task.spent is not None:
+        causes = [
+            cause for cause, spent in zip(GatedState, task.spent[:-1], strict=True) if spent > 0
+        ]
+    else:
+        is_timer = task.task_type in TIMER_TYPES
+        # A timer that was due at once, when the step that set it ended, has waited for nothing.
+        waited = task.claim is not None or task.started_at > task.scheduled_at
+        if waited and (is_timer or task.attempt > 1):
+            causes.append(GatedState.TIME)
+        if behind is not None and (waited or not is_timer):
+            causes.append(GatedState.PROCESS)
+        if task.claim is not None and task.started_at > task.claim.due_at:
+            causes.append(GatedState.AVAILABLE)
+    told: dict[str, AttributeValue] = {}
+    if causes:
+        told[names.WAITED_FOR] = tuple(map(str, causes))
+    if behind is not None and GatedState.PROCESS in causes:
+        told[names.BEHIND_TASK_ID] = behind
+    return told
 
 
 def _parent(context: TraceContext) -> contexts.Context:

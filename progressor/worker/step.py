@@ -138,13 +138,14 @@ class Steps:
             # Its claim was under way when the drain began: nobody has asked for it here.
             grip.ending = Ending.RELEASED
         turns = 0
+        behind: int | None = None
         try:
             while True:
                 turns += 1
                 self.measures.begun(task)
                 yields = turns >= TURNS_MAX and workers.has_backlog(task.key.namespace)
                 continues = not (yields or workers.draining)
-                span = self.tracing.step(task)
+                span = self.tracing.step(task, behind=behind)
                 if span is UNTRACED:
                     following = await self._step(task, grip, span, continues=continues)
                 else:
@@ -152,6 +153,8 @@ class Steps:
                         following = await self._step(task, grip, span, continues=continues)
                 if following is None:
                     return
+                # The settlement of a leader, or of a node, may lease a task of another process.
+                behind = task.task_id if following.key == task.key else None
                 task = following
                 self.leases.pass_on(grip, task)
         finally:

@@ -14,7 +14,7 @@ from grpc import aio
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1 import trace_pb2
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -156,7 +156,11 @@ def _told(span: trace_pb2.Span, resource: Mapping[str, object]) -> Told:
 
 
 def _values(pairs: Iterable[KeyValue]) -> dict[str, object]:
-    return {
-        pair.key: getattr(pair.value, pair.value.WhichOneof("value") or "string_value")
-        for pair in pairs
-    }
+    return {pair.key: _value(pair.value) for pair in pairs}
+
+
+def _value(value: AnyValue) -> object:
+    kind = value.WhichOneof("value") or "string_value"
+    if kind == "array_value":
+        return [_value(it) for it in value.array_value.values]
+    return getattr(value, kind)

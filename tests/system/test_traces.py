@@ -301,6 +301,30 @@ async def test_a_step_says_what_its_task_waited_for_before(
     assert not any(".spent." in key for it in others for key in it.attributes)
 
 
+async def test_a_call_says_behind_which_task_of_its_process_it_waited(
+    own_database: str, receiver: TraceReceiver
+) -> None:
+    async with (
+        opened(receiver) as (shop, target),
+        running_replica(own_database, traced(receiver, "always", ratio=1.0)) as replica,
+        client_of(replica.address, target) as client,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
+        await client.start("p")
+        await client.notify("p")
+        await shop.holding.wait()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(client.call("p"))
+            await replica.points.wait("admitted", 3)
+            shop.released.set()
+
+    steps = {it.attributes["progressor.task_type"]: it for it in receiver.named("progressor.step")}
+    behind = steps["notify"].attributes["progressor.task_id"]
+    assert steps["call"].attributes["progressor.waited_for"] == ["process"]
+    assert steps["call"].attributes["progressor.behind_task_id"] == behind
+    assert "progressor.waited_for" not in steps["init"].attributes
+
+
 async def test_without_a_caller_who_traces_the_ratio_decides_once_for_the_whole_story(
     own_database: str, receiver: TraceReceiver
 ) -> None:

@@ -9,7 +9,7 @@ from opentelemetry.semconv._incubating.attributes import messaging_attributes, r
 from opentelemetry.semconv.attributes import db_attributes, error_attributes, server_attributes
 
 from progressor.domain.admission import Admission, Verdict
-from progressor.domain.constraint import GatedState
+from progressor.domain.constraint import Constraints, GatedState
 from progressor.domain.intent import Failed, Outcome, Rejected, Released
 from progressor.domain.settlement import Finish, Retry
 from progressor.domain.task import Claim, TaskType
@@ -383,6 +383,52 @@ def test_a_step_of_a_task_with_constraints_says_what_its_life_was_spent_on() -> 
             if span.name == name
         ]
         assert sorted(told, key=len) == [{}, spent]
+
+
+WAITED = ("progressor.waited_for", "progressor.behind_task_id")
+LATER = START + seconds(1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "behind", "waited"),
+    [
+        # Leased by its admission.
+        ({}, None, (None, None)),
+        ({"claim": Claim(START, LATER, LATER), "started_at": LATER}, None, (("available",), None)),
+        ({}, 6, (("process",), 6)),
+        ({"attempt": 2, "claim": Claim(START, START, START)}, None, (("time",), None)),
+        ({"task_type": TaskType.TIMEOUT, "claim": Claim(START, START, START)}, None,
+         (("time",), None)),
+        # Set by that task, and due at once.
+        ({"task_type": TaskType.TIMEOUT}, 6, (None, None)),
+        # Due while that task ran.
+        ({"task_type": TaskType.TIMEOUT, "started_at": LATER}, 6, (("time", "process"), 6)),
+        ({"spent": (0, 0, 3, 4, 5, 6)}, None, (("process", "gates", "available"), None)),
+        ({"spent": (0, 0, 3, 0, 0, 0)}, 6, (("process",), 6)),
+        ({"spent": (0, 0, 0, 0, 0, 0)}, None, (None, None)),
+    ],
+)  # fmt: skip
+def test_a_step_says_what_its_task_waited_for(
+    fields: dict[str, object], behind: int | None, waited: tuple[object, object]
+) -> None:
+    spans = Spans()
+
+    with spans.tracing.step(make_task(trace_context=TRACED, **fields), behind=behind):
+        pass
+
+    told = attributes_of(spans.one("progressor.step"))
+    assert tuple(told.get(name) for name in WAITED) == waited
+
+
+def test_an_admission_names_the_gates_that_are_to_be_passed() -> None:
+    spans = Spans()
+    request = make_request(
+        trace_context=TRACED, constraints=Constraints(gates={"stock": 1, "bank": None})
+    )
+
+    spans.tracing.admission(request).end()
+
+    assert attributes_of(spans.one("progressor.admit"))["progressor.gates"] == ("stock", "bank")
 
 
 def test_the_ledger_is_told_by_the_names_of_the_states() -> None:

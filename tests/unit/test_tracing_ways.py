@@ -5,6 +5,7 @@ import dataclasses
 import datetime as dt
 
 import pytest
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from opentelemetry import trace
 
@@ -22,9 +23,12 @@ from progressor.domain.task import TaskType
 from progressor.storage.settlements import LeaseLost
 from progressor.telemetry import names
 from progressor.telemetry.tracing import Tracing
+from progressor.v1 import gate_service_pb2 as gates_pb
 from progressor.v1 import process_service_pb2 as pb
+from progressor.v1 import schedule_service_pb2 as schedules_pb
 from tests.support import intake_bench, step_bench
 from tests.support.builders import (
+    make_key,
     make_namespace,
     make_process,
     make_request,
@@ -48,6 +52,8 @@ from tests.support.virtual_time import in_virtual_time, settled
 
 CALL = f"{names.PROCESSOR_SERVICE}/Process"
 SERVER = "progressor.v1.ProcessService/Call"
+GATE_SERVICE = gates_pb.DESCRIPTOR.services_by_name["GateService"]
+SCHEDULE_SERVICE = schedules_pb.DESCRIPTOR.services_by_name["ScheduleService"]
 STORAGE_WORDS = "host=db"
 
 
@@ -83,9 +89,9 @@ class Method:
         return self._end
 
 
-def served(tracing: Tracing, method: Method) -> Served:
+def served(tracing: Tracing, method: Method, called: MethodDescriptor | None = None) -> Served:
     gate = Interceptor(clock=SystemClock(), tracing=tracing)
-    return gate.served(PROCESS_SERVICE.methods_by_name["Call"], method)
+    return gate.served(called or PROCESS_SERVICE.methods_by_name["Call"], method)
 
 
 def steps(spans: Spans) -> step_bench.Bench:
@@ -116,6 +122,32 @@ async def test_a_request_is_stored_under_the_span_that_tells_of_it() -> None:
         "progressor.process_id": "o-1",
         "progressor.task_id": 7,
     }
+
+
+@pytest.mark.parametrize(
+    ("service", "method", "request_", "subject"),
+    [
+        (SCHEDULE_SERVICE, "TriggerSchedule",
+         schedules_pb.TriggerScheduleRequest(schedule_id="nightly"),
+         {"progressor.schedule_id": "nightly"}),
+        (GATE_SERVICE, "SetGate", gates_pb.SetGateRequest(gate="stock"),
+         {"progressor.gate": "stock"}),
+        (PROCESS_SERVICE, "AwaitTask", pb.AwaitTaskRequest(process_id="p", task_id=7),
+         {"progressor.process_id": "p", "progressor.task_id": 7}),
+        (PROCESS_SERVICE, "Cancel", pb.CancelRequest(process_id="p", task_id=7),
+         {"progressor.process_id": "p", "progressor.task_id": 7}),
+    ],
+)  # fmt: skip
+async def test_a_request_says_what_it_is_about(
+    service: ServiceDescriptor, method: str, request_: Message, subject: dict[str, object]
+) -> None:
+    spans, refused = Spans(), Method(errors.StorageUnavailableError(STORAGE_WORDS))
+    serve = served(spans.tracing, refused, service.methods_by_name[method])
+
+    await serve(request_, Context(dict(TRACED)))
+
+    [span] = spans.ended()
+    assert subject.items() <= attributes_of(span).items()
 
 
 @pytest.mark.parametrize(
@@ -248,6 +280,25 @@ async def test_each_task_that_a_worker_goes_on_with_has_a_step_of_its_own() -> N
     assert second.on_sent is None
     assert third.on_sent is not None
     assert second.trace_context == {}
+
+
+@in_virtual_time
+async def test_a_task_that_a_worker_goes_on_with_names_the_one_that_it_waited_behind() -> None:
+    spans = Spans()
+    bench = steps(spans)
+    other = make_process(key=make_key(process_id="another"))
+    elsewhere = make_task(task_id=9, trace_context=TRACED, process=other)
+    bench.settlements.script.extend(
+        [
+            make_written(process=make_process(), next=make_task(task_id=8, trace_context=TRACED)),
+            make_written(process=other, next=elsewhere),
+        ]
+    )
+
+    await bench.carry(make_task(trace_context=TRACED))
+
+    told = [span for span in spans.ended() if span.name == "progressor.step"]
+    assert [attributes_of(it).get("progressor.behind_task_id") for it in told] == [None, 7, None]
 
 
 @pytest.mark.parametrize(
