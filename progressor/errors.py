@@ -482,7 +482,12 @@ class StorageConflictError(StorageUnavailableError):
 
 
 class StorageLockedError(StorageConflictError):
-    """Another transaction holds a row locked for longer than a batch waits; nothing was written."""
+    """Another transaction holds a row locked for longer than a batch waits; nothing was written.
+
+    ``row`` is the table and the place of that row; None where PostgreSQL does not say it.
+    """
+
+    row: tuple[str, str] | None = None
 
 
 class StorageReadOnlyError(StorageUnavailableError):

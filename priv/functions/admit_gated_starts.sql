@@ -34,7 +34,7 @@ SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
-SET lock_timeout = '300ms'
+SET lock_timeout = '100ms'
 AS $$
 #variable_conflict use_column
 DECLARE

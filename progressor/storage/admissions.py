@@ -40,7 +40,7 @@ from progressor.storage.group_commit import (
     Write,
     tell_nobody,
 )
-from progressor.storage.locks import find_locked
+from progressor.storage.locks import Concern, find_blocked, find_locked
 from progressor.storage.parts import options_text, part_of
 from progressor.storage.pools import Connection, Pool, before_sending
 from progressor.storage.promoted import PATIENCE, OnPromoted, ignore, promoted
@@ -94,6 +94,7 @@ class Admissions:
         self._find_missing_gates = Direct(functions.call("find_missing_gates", arguments=2))
 
         locked = find_locked(functions, statement_timeout)
+        blocked = find_blocked(functions, statement_timeout, _concern)
 
         def group(
             name: str,
@@ -109,6 +110,7 @@ class Admissions:
                 pool=pool,
                 insistence=Insistence.GIVE_UP,
                 find_locked=locked,
+                find_blocked=blocked,
                 lane_count=commit.lane_count,
                 batch_max=commit.batch_max,
                 queue_max=commit.queue_max,
@@ -352,6 +354,14 @@ def _tell_sent(batch: Sequence[Entry]) -> None:
 
 def _key(entry: Entry) -> ProcessKey:
     return entry.request.key
+
+
+def _concern(entry: Entry) -> Concern:
+    constraints = entry.request.constraints
+    if constraints is None:
+        return Concern(entry.request.key)
+    order = None if constraints.order is None else constraints.order.key
+    return Concern(entry.request.key, tuple(constraints.gates), order)
 
 
 def _bytes_of(entry: Entry) -> int:

@@ -13,7 +13,9 @@ What holds:
 - Every item gets its own result. An item that PostgreSQL refuses, or that cannot even be sent,
   fails alone: a batch that fails as a whole is split until the culprit stands alone.
 - An item whose process another transaction holds locked for long waits beside the line, with all
-  that comes after it for that process; the others of its batch are written without it.
+  that comes after it for that process; the others of its batch are written without it. So does an
+  item that waits for another row, such as a gate. It is found by the row that PostgreSQL names, or
+  else by halving the batch, and is tried again beside the lane, on a connection of its own.
 - A batch whose fate is unknown (the connection broke) is given up or insisted on, as the kind of
   write demands; see `Insistence`. The next one is half as large, down to one item, since it may
   have been too much at once: for the server's statement timeout, its memory, or the gigabyte of a
@@ -27,14 +29,14 @@ import enum
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Generic
 
 from progressor import errors
 from progressor.domain.process import ProcessKey
-from progressor.storage.backoff import steady
-from progressor.storage.lane import Entry, Flight, Item, Lane, Result
-from progressor.storage.locks import FindLocked
+from progressor.storage.backoff import Backoff, steady
+from progressor.storage.lane import ASIDE_SECONDS, Entry, Flight, Item, Lane, Result
+from progressor.storage.locks import FindBlocked, FindLocked, Reason
 from progressor.storage.pools import Connection, Pool, before_sending, connection_of, translated
 
 _log = logging.getLogger(__name__)
@@ -54,6 +56,9 @@ HOLD_SECONDS = 0.1
 
 IDLE_SECONDS = 0.02
 """How long a lane without work keeps its connection: the next item is about to come, or not."""
+
+BLOCKED_SECONDS_MAX = 1.0
+"""How often, at least, what waits for a row such as a gate is tried again."""
 
 RETRY_AFTER = dt.timedelta(seconds=1)
 
@@ -111,6 +116,7 @@ class GroupCommit(Generic[Item, Result]):
         pool: Pool,
         insistence: Insistence,
         find_locked: FindLocked,
+        find_blocked: FindBlocked[Item],
         lane_count: int,
         batch_max: int,
         queue_max: int,
@@ -132,6 +138,7 @@ class GroupCommit(Generic[Item, Result]):
             pool: Where a lane borrows its connection while it has work.
             insistence: What happens when the connection breaks.
             find_locked: Asked which processes of a batch others hold locked.
+            find_blocked: Asked, if none, which items have to do with the row that is locked.
             lane_count: Batches of this kind in flight at once.
             batch_max: Items of one batch.
             queue_max: Items that may wait over all lanes.
@@ -153,6 +160,8 @@ class GroupCommit(Generic[Item, Result]):
         self._pool = pool
         self._insistence = insistence
         self._find_locked = find_locked
+        self._find_blocked = find_blocked
+        self._jitter = jitter
         self._batch_max = batch_max
         self._queue_max = queue_max
         self._statement_timeout = statement_timeout
@@ -315,7 +324,7 @@ class GroupCommit(Generic[Item, Result]):
         if lane.flights[0].error is None:
             flight = lane.flights.popleft()
             lane.landed(flight)
-            lane.set_aside(flight.locked)
+            self._set_aside(lane, flight)
             return
         await asyncio.wait([flight.task for flight in lane.flights])
         lane.limit = max(1, len(lane.flights[0].batch) // 2)
@@ -324,8 +333,38 @@ class GroupCommit(Generic[Item, Result]):
         for flight in reversed(flights):
             if flight.error is not None:
                 lane.put_back(flight.batch)
-            lane.set_aside(flight.locked)
+            self._set_aside(lane, flight)
         raise error
+
+    def _set_aside(self, lane: Lane[Item, Result], flight: Flight[Item, Result]) -> None:
+        lane.set_aside(flight.locked)
+        if lane.has_blocked and not lane.tries_blocked:
+            lane.tries_blocked = True
+            self._group.create_task(self._try_blocked(lane), name=f"{self.name} blocked")
+
+    async def _try_blocked(self, lane: Lane[Item, Result]) -> None:
+        """Write what is blocked, beside the lane, until nothing is.
+
+        One of those that wait for the same shows whether all of them still do.
+        """
+        backoff = Backoff(first=ASIDE_SECONDS, longest=BLOCKED_SECONDS_MAX, jitter=self._jitter)
+        while lane.has_blocked:
+            await asyncio.sleep(backoff.pause())
+            self._lose_patience(lane)
+            for entry in lane.first_blocked():
+                try:
+                    async with connection_of(self._pool) as connection:
+                        await self._write_unless_refused(connection, [entry])
+                except errors.StorageLockedError:
+                    continue
+                except errors.StorageUnavailableError as error:
+                    facts = {"write": self.name, "why": error.why}
+                    _log.warning("blocked item not written", extra=facts)
+                    break
+                lane.let_go(entry)
+                backoff.reset()
+        lane.tries_blocked = False
+        lane.filled.set()
 
     async def _ask(self, lane: Lane[Item, Result], connection: Connection) -> None:
         """Return to the line what was put aside and is locked no more; lose patience with others.
@@ -335,6 +374,10 @@ class GroupCommit(Generic[Item, Result]):
         """
         keys = list(dict.fromkeys(entry.key for entry in lane.aside))
         lane.asked(await self._find_locked(connection, keys))
+        self._lose_patience(lane)
+
+    def _lose_patience(self, lane: Lane[Item, Result]) -> None:
+        """Fail those whose callers have waited for a lock as long as they may."""
         if self._insistence is Insistence.GIVE_UP:
             seconds = self._statement_timeout
             error = errors.StorageLockedError(f"its process has been locked for {seconds:g} s")
@@ -383,19 +426,38 @@ class GroupCommit(Generic[Item, Result]):
             StorageUnavailableError: It was not written, or parts of it were, which are `done`.
         """
         locked: list[Entry[Item, Result]] = []
-        for attempt in itertools.count(1):
+        while batch:
             try:
                 return locked + await self._write_unless_refused(connection, batch)
-            except errors.StorageLockedError:
-                if attempt == CONFLICT_ATTEMPTS_MAX:
-                    raise
-                held = await self._find_locked(connection, [entry.key for entry in batch])
-            # Whoever held nothing any more when asked may just have let go: all are tried again.
-            locked += [entry for entry in batch if entry.key in held]
-            batch = [entry for entry in batch if entry.key not in held]
-            if not batch:
-                return locked
-        raise AssertionError
+            except errors.StorageLockedError as error:
+                found = await self._find_culprits(connection, batch, error)
+            if not found:
+                # Nobody can say who it was; whoever it was may just have let go.
+                return locked + await self._halve(connection, batch)
+            locked += found
+            culprits = {id(entry) for entry in found}
+            batch = [entry for entry in batch if id(entry) not in culprits]
+        return locked
+
+    async def _find_culprits(
+        self,
+        connection: Connection,
+        batch: list[Entry[Item, Result]],
+        error: errors.StorageLockedError,
+    ) -> list[Entry[Item, Result]]:
+        """Return the items for which a batch had to wait too long, if it can be found out."""
+        held = await self._find_locked(connection, [entry.key for entry in batch])
+        found = [entry for entry in batch if entry.key in held]
+        if found:
+            return found
+        if len(batch) == 1:
+            reasons: Mapping[int, Reason] = {0: error.row or id(batch[0])}
+        else:
+            items = [entry.item for entry in batch]
+            reasons = await self._find_blocked(connection, items, error.row)
+        for place, reason in reasons.items():
+            batch[place].blocked_by = reason
+        return [batch[place] for place in reasons]
 
     async def _write_unless_refused(
         self, connection: Connection, batch: list[Entry[Item, Result]]
@@ -442,6 +504,14 @@ class GroupCommit(Generic[Item, Result]):
                     raise
         raise AssertionError
 
+    async def _halve(
+        self, connection: Connection, batch: list[Entry[Item, Result]]
+    ) -> list[Entry[Item, Result]]:
+        """Write the halves of a batch; return what is locked, down to the single culprit."""
+        middle = len(batch) // 2
+        locked = await self._write_batch(connection, batch[:middle])
+        return locked + await self._write_batch(connection, batch[middle:])
+
     async def _split(
         self,
         connection: Connection,
@@ -456,9 +526,7 @@ class GroupCommit(Generic[Item, Result]):
             if not batch[0].future.done():
                 batch[0].future.set_exception(error)
             return []
-        middle = len(batch) // 2
-        locked = await self._write_batch(connection, batch[:middle])
-        return locked + await self._write_batch(connection, batch[middle:])
+        return await self._halve(connection, batch)
 
     def _give_up(self, lane: Lane[Item, Result], error: errors.StorageUnavailableError) -> None:
         """Fail what waits while PostgreSQL is away, unless it must be written come what may."""

@@ -35,7 +35,7 @@ class Entry(Generic[Item, Result]):
 
     ``again``: it was sent before; ``done``: its result is known; ``aside_since`` is when it was put
     aside, on the clock of the event loop; ``since``, when it was put in line, on the clock of who
-    did so.
+    did so. ``blocked_by`` is what it waits for where its process is not locked itself.
     """
 
     item: Item
@@ -47,6 +47,7 @@ class Entry(Generic[Item, Result]):
     done: bool = False
     aside_since: float = 0.0
     since: float = 0.0
+    blocked_by: Hashable | None = None
 
 
 @dataclasses.dataclass(slots=True)
@@ -69,7 +70,9 @@ class Lane(Generic[Item, Result]):
     """Entries in the order in which they came.
 
     Those whose process another transaction holds locked wait `aside`, and with them all that comes
-    for the same process, so that nobody else waits for it, and each process keeps its order.
+    for the same process, so that nobody else waits for it, and each process keeps its order. So
+    do those that wait for a row that nobody can be asked about, such as a gate: they are *blocked*,
+    and whether they still are is found out by writing the first of them.
     """
 
     def __init__(self, batch_max: int, jitter: Callable[[], float]) -> None:
@@ -91,6 +94,8 @@ class Lane(Generic[Item, Result]):
         """Batches under way, the oldest first: one that PostgreSQL writes, and one behind it."""
         self.aside: list[Entry[Item, Result]] = []
         """What waits for a lock, in order."""
+        self.tries_blocked = False
+        """Whether somebody tries those of them that are blocked."""
         self._is_time_to_ask = False
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -211,8 +216,38 @@ class Lane(Generic[Item, Result]):
 
     def asked(self, locked: Container[ProcessKey]) -> None:
         """Take note of which processes are still locked, and return the others to the front."""
-        self._put_first([entry for entry in self.aside if entry.key not in locked])
-        self._keep_aside([entry for entry in self.aside if entry.key in locked])
+        blocked = {entry.key for entry in self.aside if entry.blocked_by is not None}
+        self._put_first([it for it in self.aside if it.key not in locked and it.key not in blocked])
+        self._keep_aside([it for it in self.aside if it.key in locked or it.key in blocked])
+
+    @property
+    def has_blocked(self) -> bool:
+        """Whether some wait for a row that nobody can be asked about."""
+        return any(entry.blocked_by is not None for entry in self.aside)
+
+    def first_blocked(self) -> list[Entry[Item, Result]]:
+        """Return the first of those that wait for the same, for each such row."""
+        first: dict[Hashable, Entry[Item, Result]] = {}
+        for entry in self.aside:
+            if entry.blocked_by is not None:
+                first.setdefault(entry.blocked_by, entry)
+        return list(first.values())
+
+    def let_go(self, written: Entry[Item, Result]) -> None:
+        """Take out an entry that was blocked, and return to the front what waited with it."""
+        if not any(entry is written for entry in self.aside):
+            return
+        self.bytes_waiting -= written.size
+        aside = [entry for entry in self.aside if entry is not written]
+        freed = {written.key}
+        for entry in aside:
+            if entry.blocked_by == written.blocked_by:
+                entry.blocked_by = None
+                freed.add(entry.key)
+        freed -= {entry.key for entry in aside if entry.blocked_by is not None}
+        self._put_first([entry for entry in aside if entry.key in freed])
+        self._keep_aside([entry for entry in aside if entry.key not in freed])
+        self.filled.set()
 
     def tired(self, seconds: float) -> list[Entry[Item, Result]]:
         """Take out, and return, what has been aside for longer than that."""

@@ -110,6 +110,7 @@ _COMMITTING = "SELECT pid FROM pg_stat_activity WHERE pid = ANY (%s) AND wait_ev
 
 _FUNCTION_LINE = re.compile(r"^PL/pgSQL function .* line \d+", re.MULTILINE)
 _PLACES_MAX = 3
+_ROW = re.compile(r"(\(\d+,\d+\)).*?[\"«„“](\w+)")
 
 
 @contextlib.contextmanager
@@ -156,12 +157,22 @@ def _ours(error: psycopg.Error) -> errors.StorageError:
     why, state = _why(error), error.sqlstate or ""
     for theirs, ours in _BY_CLASS:
         if isinstance(error, theirs):
-            return ours(why)
+            found = ours(why)
+            if isinstance(found, errors.StorageLockedError):
+                found.row = _row_of(error)
+            return found
     if state[:2] in _SCHEMA_CLASSES or (not state and _REFUSED_CONNECTION.search(why)):
         return errors.StorageSchemaError(why)
     if isinstance(error, _TRANSIENT) and state[:2] != _TOO_LARGE:
         return errors.StorageUnavailableError(why)
     return errors.StorageRefusedError(why, doubtful=state == _INTERNAL)
+
+
+def _row_of(error: psycopg.Error) -> tuple[str, str] | None:
+    """Return the table and the place of the row for which a statement has waited."""
+    # "while updating tuple (0,7) in relation "gates"", in the language of the server.
+    found = _ROW.search(error.diag.context or "")
+    return None if found is None else (found[2], found[1])
 
 
 def _why(error: psycopg.Error) -> str:

@@ -33,7 +33,7 @@ from progressor.storage.group_commit import (
     tell_nobody,
 )
 from progressor.storage.job_news import OnJobs, job_news, tell_no_job
-from progressor.storage.locks import find_locked
+from progressor.storage.locks import Concern, find_blocked, find_locked
 from progressor.storage.parts import part_of
 from progressor.storage.payloads import Payloads
 from progressor.storage.pools import Connection, Pool, before_sending
@@ -51,7 +51,7 @@ class Entry:
     worker goes on with the next task of the process, for `expires_after` unless that has a timeout
     of its own. ``trace_context`` goes with a timer that the step sets. ``on_sent`` is called when
     the batch with it is sent. ``part`` is the process's in jobs, ``plan`` what the step adds to
-    one.
+    one. ``is_gated`` says that the task had constraints.
     """
 
     key: ProcessKey
@@ -66,6 +66,7 @@ class Entry:
     trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
     part: Part | None = None
     plan: NodePlan | None = None
+    is_gated: bool = False
     on_sent: Callable[[], None] | None = dataclasses.field(default=None, compare=False)
 
 
@@ -147,6 +148,9 @@ class Settlements:
                 pool=pool,
                 insistence=Insistence.INSIST,
                 find_locked=find_locked(functions, statement_timeout, families=families),
+                find_blocked=find_blocked(
+                    functions, statement_timeout, lambda entry: Concern(entry.key)
+                ),
                 lane_count=commit.lane_count,
                 batch_max=commit.batch_max,
                 queue_max=commit.queue_max,
@@ -159,13 +163,16 @@ class Settlements:
 
         self._plain = group("settle_tasks", self._write, families=False)
         self._of_jobs = group("settle_job_tasks", self._write_of_jobs, families=True)
-        self._groups = (self._plain, self._of_jobs)
+        # Many of them may wait for one gate: whoever has none is not in a batch with them.
+        self._gated = group("settle_gated_tasks", self._write, families=False)
+        self._gated_of_jobs = group("settle_gated_job_tasks", self._write_of_jobs, families=True)
+        self._groups = (self._plain, self._of_jobs, self._gated, self._gated_of_jobs)
 
     def submit(self, entry: Entry) -> asyncio.Future[Outcome]:
         """Put a settlement in line; it is written whatever becomes of the future."""
         if entry.part is None and entry.plan is None:
-            return self._plain.submit(entry)
-        return self._of_jobs.submit(entry)
+            return (self._gated if entry.is_gated else self._plain).submit(entry)
+        return (self._gated_of_jobs if entry.is_gated else self._of_jobs).submit(entry)
 
     def waiting(self) -> Sequence[Waiting]:
         """Return what is in line, from any thread."""

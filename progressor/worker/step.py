@@ -187,6 +187,7 @@ class Steps:
             trace_context=task.trace_context,
             part=task.process.part,
             plan=plan,
+            is_gated=task.spent is not None,
         )
         if span is UNTRACED:
             return await self._settle(entry, task, namespace, span)

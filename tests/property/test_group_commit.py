@@ -61,11 +61,14 @@ class Database:
         faults: Sequence[Fault],
         *,
         locks: Mapping[str, float],
+        named_by: str,
         shared: bool,
         batch_max: int,
     ) -> None:
         self.locks = locks
         """Until when somebody else holds a process locked."""
+        self.named_by = named_by
+        """Whether it is found by its process, by the row that is locked, or not at all."""
         self.batch_max = batch_max
         self.shared = shared
         self.faults = collections.deque(faults)
@@ -93,7 +96,20 @@ class Database:
     async def find_locked(
         self, _connection: Connection, keys: Sequence[ProcessKey]
     ) -> frozenset[ProcessKey]:
+        if self.named_by != "process":
+            return frozenset()
         return frozenset(key for key in keys if self._is_locked(key.process_id))
+
+    async def find_blocked(
+        self, _connection: Connection, items: Sequence[Item], _row: tuple[str, str] | None
+    ) -> Mapping[int, str]:
+        if self.named_by != "row":
+            return {}
+        return {
+            place: item.process_id
+            for place, item in enumerate(items)
+            if self._is_locked(item.process_id)
+        }
 
     def _is_locked(self, process_id: str) -> bool:
         return self.locks.get(process_id, 0.0) > asyncio.get_running_loop().time()
@@ -163,6 +179,7 @@ def commit_to(
         pool=cast("Pool", pool),
         insistence=insistence,
         find_locked=database.find_locked,
+        find_blocked=database.find_blocked,
         lane_count=lanes,
         batch_max=batch_max,
         queue_max=1000,
@@ -181,6 +198,7 @@ def a_write(process_id: str, pause: float = 0.0) -> Item:
     items=[*[a_write("a")] * 3, a_write("b"), a_write("a", 2.0), *[a_write("a")] * 4],
     faults=[Fault.NONE, Fault.HANGS],
     locks={"a": 0.35},
+    named_by="process",
     insistence=Insistence.INSIST,
     lanes=1,
     outages=0,
@@ -192,6 +210,7 @@ def a_write(process_id: str, pause: float = 0.0) -> Item:
     items=ITEMS,
     faults=FAULTS,
     locks=LOCKS,
+    named_by=st.sampled_from(["process", "row", "nothing"]),
     insistence=st.sampled_from(Insistence),
     lanes=st.integers(1, 3),
     outages=st.integers(0, 2),
@@ -205,6 +224,7 @@ async def test_every_item_has_one_result_and_no_fault_spreads(
     items: list[Item],
     faults: list[Fault],
     locks: dict[str, float],
+    named_by: str,
     insistence: Insistence,
     lanes: int,
     outages: int,
@@ -212,7 +232,7 @@ async def test_every_item_has_one_result_and_no_fault_spreads(
     shared: bool,
     batch_max: int,
 ) -> None:
-    database = Database(faults, locks=locks, shared=shared, batch_max=batch_max)
+    database = Database(faults, locks=locks, named_by=named_by, shared=shared, batch_max=batch_max)
     pool = MemoryPool()
     pool.outages = outages
     commit = commit_to(database, pool, insistence, lanes=lanes, gather=gather, batch_max=batch_max)

@@ -4,7 +4,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, cast
 
 import psycopg
@@ -36,6 +36,7 @@ class Item:
     process_id: str
     poisoned: bool = False
     rival: str | None = None
+    gate: str | None = None
 
     @property
     def key(self) -> ProcessKey:
@@ -60,6 +61,9 @@ class Bench:
         self.told: list[tuple[str, int, float]] = []
         self.locked: set[str] = set()
         """Processes that another transaction holds."""
+        self.locked_gates: set[str | None] = set()
+        """Gates that another transaction holds, and of these those that PostgreSQL names."""
+        self.named_gates: set[str | None] = set()
         self.asked: list[tuple[str, ...]] = []
         self.unsendable: dict[int, type[Exception]] = {}
         """Numbers of items whose columns cannot be built."""
@@ -74,6 +78,7 @@ class Bench:
             pool=cast("Pool", self.pool),
             insistence=insistence,
             find_locked=self._find_locked,
+            find_blocked=self._find_blocked,
             statement_timeout=TIMEOUT_SECONDS,
             on_batch=lambda name, size, wait: self.told.append((name, size, wait)),
             now=asyncio.get_running_loop().time,
@@ -123,9 +128,20 @@ class Bench:
             raise answer
         if any(item.process_id in self.locked for item in items):
             raise LOCKED
+        if any(item.gate in self.locked_gates for item in items):
+            raise LOCKED
         if any(item.poisoned for item in items):
             raise REFUSED
         return [10 * item.number for item in items]
+
+    async def _find_blocked(
+        self, _connection: Connection, items: Sequence[Item], _row: tuple[str, str] | None
+    ) -> Mapping[int, str]:
+        return {
+            place: item.gate
+            for place, item in enumerate(items)
+            if item.gate in self.named_gates and item.gate is not None
+        }
 
     async def _find_locked(
         self, _connection: Connection, keys: Sequence[ProcessKey]

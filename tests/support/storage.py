@@ -208,6 +208,7 @@ class Desk:
             continues=continues,
             expires_after=EXPIRES_AFTER,
             trace_context=task.trace_context,
+            is_gated=task.spent is not None,
         )
 
     async def settle(

@@ -5,10 +5,7 @@ import asyncio
 import pytest
 
 from progressor import errors
-from progressor.storage.group_commit import (
-    CONFLICT_ATTEMPTS_MAX,
-    Insistence,
-)
+from progressor.storage.group_commit import BLOCKED_SECONDS_MAX, Insistence
 from progressor.storage.lane import ASIDE_SECONDS
 from tests.support.commit_bench import AWAY, LOCKED, TIMEOUT_SECONDS, Bench, Item, crowd
 from tests.support.virtual_time import in_virtual_time, settled
@@ -56,21 +53,115 @@ async def test_a_lock_that_is_gone_when_asked_for_costs_another_write() -> None:
         futures = bench.submit(*crowd(1, 2))
         await asyncio.wait(futures)
 
-    assert bench.batches == [(1, 2), (1, 2)]
+    assert bench.batches == [(1, 2), (1,), (2,)]
     assert bench.asked == [("p1", "p2")]
 
 
+def through(gate: str, *numbers: int) -> list[Item]:
+    """Return items of as many processes that hold a gate."""
+    return [Item(number, f"p{number}", gate=gate) for number in numbers]
+
+
 @in_virtual_time
-async def test_a_lock_that_nobody_can_name_is_an_outage_in_the_end() -> None:
-    bench = Bench()
-    bench.script.extend([LOCKED] * CONFLICT_ATTEMPTS_MAX)
+async def test_an_item_that_waits_for_a_row_that_nobody_can_name_is_found_by_halving() -> None:
+    bench = Bench(Insistence.INSIST)
+    bench.locked_gates.add("g")
     async with bench.running():
-        (future,) = bench.submit(*crowd(1))
+        others = bench.submit(*crowd(1, 2, 3))
+        (blocked,) = bench.submit(*through("g", 4))
+        await asyncio.wait(others)
+        later = bench.submit(*crowd(5, 6))
+        await asyncio.wait(later)
+        assert not blocked.done()
+        assert asyncio.get_running_loop().time() == 0
+        bench.locked_gates.clear()
+
+        assert await blocked == 40
+
+    assert bench.batches == [(1, 2, 3, 4), (1, 2), (3, 4), (3,), (4,), (5, 6), (4,)]
+    assert not any(bench.again)
+
+
+@in_virtual_time
+async def test_of_items_that_wait_for_the_same_row_one_is_tried_for_all() -> None:
+    bench = Bench(Insistence.INSIST)
+    bench.locked_gates.add("g")
+    bench.named_gates.add("g")
+    async with bench.running():
+        blocked = bench.submit(*through("g", 1, 2, 3))
+        (other,) = bench.submit(*crowd(4))
+        assert await other == 40
+        await asyncio.sleep(2 * TIMEOUT_SECONDS)
+        tried = bench.batches[2:]
+        bench.locked_gates.clear()
+        await asyncio.wait(blocked)
+
+    assert bench.batches[:2] == [(1, 2, 3, 4), (4,)]
+    assert set(tried) == {(1,)}
+    assert len(tried) <= 2 * TIMEOUT_SECONDS / BLOCKED_SECONDS_MAX + 5
+    assert bench.batches[-1] == (2, 3)
+    assert bench.commit.waiting_count == bench.commit.waiting_bytes == 0
+
+
+@in_virtual_time
+async def test_what_comes_for_a_blocked_process_waits_behind_it_in_order() -> None:
+    bench = Bench(size=lambda item: item.number)
+    bench.locked_gates.add("g")
+    async with bench.running():
+        first = bench.submit(Item(1, "a", gate="g"))
+        await settled()
+        later = bench.submit(Item(2, "a"), Item(3, "b"), Item(4, "a"))
+        await asyncio.wait({later[1]})
+        waiting = bench.commit.waiting_bytes
+        bench.locked_gates.clear()
+        await asyncio.wait([*first, *later])
+
+    assert waiting == 7
+    assert bench.batches == [(1,), (3,), (1,), (2,), (4,)]
+    assert bench.commit.waiting_bytes == 0
+
+
+@in_virtual_time
+async def test_a_caller_waits_for_a_blocked_item_as_long_as_for_a_statement() -> None:
+    bench = Bench()
+    bench.locked_gates.add("g")
+    async with bench.running():
+        (future,) = bench.submit(*through("g", 1))
 
         with pytest.raises(errors.StorageLockedError):
             await future
 
-    assert len(bench.batches) == CONFLICT_ATTEMPTS_MAX
+    assert asyncio.get_running_loop().time() == pytest.approx(TIMEOUT_SECONDS, abs=2)
+    assert bench.commit.waiting_count == 0
+
+
+@in_virtual_time
+async def test_what_is_decided_and_blocked_is_written_also_when_closed() -> None:
+    bench = Bench(Insistence.INSIST)
+    bench.locked_gates.add("g")
+    async with bench.running():
+        (future,) = bench.submit(*through("g", 1))
+        bench.commit.close()
+        await asyncio.sleep(100 * TIMEOUT_SECONDS)
+        assert not future.done()
+        bench.locked_gates.clear()
+
+        assert await future == 10
+
+
+@in_virtual_time
+async def test_an_outage_while_a_blocked_item_is_tried_leaves_it_to_the_next_try() -> None:
+    bench = Bench(Insistence.INSIST)
+    bench.locked_gates.add("g")
+    async with bench.running():
+        (future,) = bench.submit(*through("g", 1))
+        await settled()
+        bench.script.append(AWAY)
+        bench.locked_gates.clear()
+
+        assert await future == 10
+
+    assert bench.again == [False, False, True]
 
 
 @in_virtual_time

@@ -1,0 +1,186 @@
+-- Finds those of some items of a batch that have to do with a row that another transaction holds locked,
+-- where find_locked has found nothing: a row of a process, of its leader, or a gate or an order that the
+-- process holds or wants. It waits for nobody.
+-- p_row: the table and the place of the row that a statement has waited for, as PostgreSQL says it in the
+-- context of the error; empty: it does not, where others were in line for the same row.
+-- w_*: gates and orders that items are about to want, which are not in the tables yet.
+-- Locks: the other gates and orders, with SKIP LOCKED, until it has answered.
+-- Returns: the items, from 1, each once, and for what it waits: items that wait for the same are written
+-- together once it is let go.
+CREATE FUNCTION find_blocked(
+    p_row        text[],
+    p_slot       smallint[],
+    p_namespace  text[],
+    p_process_id text[],
+    w_item       integer[],
+    w_gate       text[],
+    w_order      text[]
+)
+RETURNS TABLE (item integer, reason text)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET lock_timeout = '300ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_table       regclass := to_regclass(quote_ident(p_row[1]));
+    v_is_found    boolean;
+    v_free_gates  text[];
+    v_free_orders text[];
+BEGIN
+    -- The locks are written to the WAL, and nothing else: nobody has to wait for a disk or a standby.
+    PERFORM set_config('synchronous_commit', 'off', true);
+
+    IF 3 = (
+        SELECT count(*)
+        FROM pg_attribute a
+        WHERE a.attrelid = v_table AND a.attname IN ('slot', 'namespace', 'process_id')
+    ) THEN
+        RETURN QUERY EXECUTE format(
+            'SELECT DISTINCT i.item::integer, concat_ws('' '', $4, t.slot, t.namespace, t.process_id)
+            FROM %s t
+            JOIN unnest($1, $2, $3) WITH ORDINALITY AS i (slot, namespace, process_id, item) ON true
+            WHERE t.ctid = $5::tid
+                AND (
+                    (i.slot, i.namespace, i.process_id) = (t.slot, t.namespace, t.process_id)
+                    OR (t.slot, t.namespace, t.process_id) = (
+                        SELECT p.leader_slot, p.leader_namespace, p.leader_id
+                        FROM processes p
+                        WHERE (p.slot, p.namespace, p.process_id)
+                            = (i.slot, i.namespace, i.process_id)
+                    )
+                )',
+            v_table
+        ) USING p_slot, p_namespace, p_process_id, p_row[1], p_row[2];
+        v_is_found := FOUND;
+        -- Others of the batch may wait for rows of the same table. Of tasks and events there may be too
+        -- many to look at.
+        IF p_row[1] IN ('running', 'schedule', 'gated', 'gate_holders') THEN
+            RETURN QUERY EXECUTE format(
+                'WITH free AS MATERIALIZED (
+                    SELECT t.ctid AS place
+                    FROM %1$s t
+                    JOIN unnest($1, $2, $3) AS i (slot, namespace, process_id)
+                        USING (slot, namespace, process_id)
+                    FOR NO KEY UPDATE OF t SKIP LOCKED
+                )
+                SELECT DISTINCT i.item::integer, concat_ws('' '', $4, slot, namespace, process_id)
+                FROM unnest($1, $2, $3) WITH ORDINALITY AS i (slot, namespace, process_id, item)
+                JOIN %1$s t USING (slot, namespace, process_id)
+                WHERE t.ctid NOT IN (SELECT f.place FROM free f)',
+                v_table
+            ) USING p_slot, p_namespace, p_process_id, p_row[1];
+            v_is_found := v_is_found OR FOUND;
+        END IF;
+        IF v_is_found THEN
+            RETURN;
+        END IF;
+    ELSIF p_row[1] = 'gate_lines' THEN
+        RETURN QUERY
+        SELECT DISTINCT i.item::integer, 'line ' || l.namespace || '/' || l.line
+        FROM gate_lines l
+        JOIN unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
+            AS i (slot, namespace, process_id, item) USING (namespace)
+        WHERE l.ctid = p_row[2]::tid
+            AND l.gates && ARRAY(
+                SELECT h.gate
+                FROM gate_holders h
+                WHERE (h.slot, h.namespace, h.process_id) = (i.slot, i.namespace, i.process_id)
+                UNION ALL
+                SELECT unnest(g.gates)
+                FROM gated g
+                WHERE (g.slot, g.namespace, g.process_id) = (i.slot, i.namespace, i.process_id)
+                UNION ALL
+                SELECT w.gate
+                FROM unnest(w_item, w_gate) AS w (item, gate)
+                WHERE w.item = i.item AND w.gate IS NOT NULL
+            );
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+
+    WITH wanted AS (
+        SELECT h.namespace, h.gate
+        FROM unnest(p_slot, p_namespace, p_process_id) AS i (slot, namespace, process_id)
+        JOIN gate_holders h USING (slot, namespace, process_id)
+        UNION
+        SELECT g.namespace, unnest(g.gates)
+        FROM unnest(p_slot, p_namespace, p_process_id) AS i (slot, namespace, process_id)
+        JOIN gated g USING (slot, namespace, process_id)
+        UNION
+        SELECT p_namespace[w.item], w.gate
+        FROM unnest(w_item, w_gate) AS w (item, gate)
+        WHERE w.gate IS NOT NULL
+    ),
+    free AS (
+        SELECT g.namespace, g.gate
+        FROM gates g
+        JOIN wanted w USING (namespace, gate)
+        ORDER BY g.namespace, g.gate
+        FOR NO KEY UPDATE OF g SKIP LOCKED
+    )
+    SELECT coalesce(array_agg(f.namespace || '/' || f.gate), '{}') INTO v_free_gates FROM free f;
+    WITH wanted AS (
+        SELECT g.namespace, g.order_key
+        FROM unnest(p_slot, p_namespace, p_process_id) AS i (slot, namespace, process_id)
+        JOIN gated g USING (slot, namespace, process_id)
+        WHERE g.order_key IS NOT NULL
+        UNION
+        SELECT p_namespace[w.item], w.order_key
+        FROM unnest(w_item, w_order) AS w (item, order_key)
+        WHERE w.order_key IS NOT NULL
+    ),
+    free AS (
+        SELECT o.namespace, o.order_key
+        FROM orders o
+        JOIN wanted w USING (namespace, order_key)
+        ORDER BY o.namespace, o.order_key
+        FOR NO KEY UPDATE OF o SKIP LOCKED
+    )
+    SELECT coalesce(array_agg(f.namespace || '/' || f.order_key), '{}')
+    INTO v_free_orders
+    FROM free f;
+
+    RETURN QUERY
+    SELECT b.item, min(b.reason)
+    FROM (
+        SELECT k.item, 'gate ' || g.namespace || '/' || g.gate AS reason
+        FROM (
+            SELECT i.item::integer AS item, h.namespace, h.gate
+            FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
+                AS i (slot, namespace, process_id, item)
+            JOIN gate_holders h USING (slot, namespace, process_id)
+            UNION ALL
+            SELECT i.item::integer, g.namespace, unnest(g.gates)
+            FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
+                AS i (slot, namespace, process_id, item)
+            JOIN gated g USING (slot, namespace, process_id)
+            UNION ALL
+            SELECT w.item, p_namespace[w.item], w.gate
+            FROM unnest(w_item, w_gate) AS w (item, gate)
+        ) k
+        JOIN gates g USING (namespace, gate)
+        WHERE g.namespace || '/' || g.gate <> ALL (v_free_gates)
+        UNION ALL
+        SELECT k.item, 'order ' || o.namespace || '/' || o.order_key
+        FROM (
+            SELECT i.item::integer AS item, g.namespace, g.order_key
+            FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
+                AS i (slot, namespace, process_id, item)
+            JOIN gated g USING (slot, namespace, process_id)
+            UNION ALL
+            SELECT w.item, p_namespace[w.item], w.order_key
+            FROM unnest(w_item, w_order) AS w (item, order_key)
+        ) k
+        JOIN orders o USING (namespace, order_key)
+        WHERE o.namespace || '/' || o.order_key <> ALL (v_free_orders)
+    ) b
+    GROUP BY b.item;
+END;
+$$;

@@ -1,0 +1,246 @@
+"""A row of any table that another session holds locked: its neighbours are written all the same.
+
+Three processes are held: a plain one, one with a gate and an order, and a follower of a job. Their
+steps are settled together with those of others, in the same batches, and so are requests to them.
+Whoever has nothing to do with what is locked must be written soon; the others once it is let go.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+from psycopg import sql
+
+from progressor.domain.admission import Verdict
+from progressor.domain.constraint import Constraints, Order, Version
+from progressor.domain.intent import RemoveProcess, SetTimer
+from progressor.domain.process import ProcessKey, process_key
+from progressor.domain.task import RunningTask, TaskType
+from progressor.settings.sections import Commit
+from progressor.storage import admissions, statements
+from progressor.storage.settlements import Entry, Written
+from tests.support.clock import ManualClock
+from tests.support.job_graphs import specs
+from tests.support.jobs_storage import DONE, JobDesk, job_desk
+from tests.support.storage import (
+    EXPIRES_AFTER,
+    NAMESPACE,
+    NO_TIME,
+    Desk,
+    a_request,
+    create_namespace,
+    empty,
+    running_desks,
+    success,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SECONDS = 5.0
+"""Within which the neighbours are written: ten times what is promised, on a busy machine."""
+
+MANY_SECONDS = 60.0
+NEIGHBOURS = 20
+HOLDERS = 200
+ROUNDS = 10
+SCHEMA = (Path(statements.priv()) / "migrations" / "schema.sql").read_text("utf-8")
+TABLES = sorted(re.findall(r"^CREATE TABLE progressor\.(\w+)", SCHEMA, re.MULTILINE))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Crowd:
+    """Steps in hand, and requests to make."""
+
+    steps: list[Entry]
+    requests: list[admissions.Entry]
+
+
+@pytest.fixture(scope="module")
+def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def jobs(database: str, eye: psycopg.Connection[Any]) -> AsyncIterator[JobDesk]:
+    """Return a replica's storage in which all that is of one kind is in one lane."""
+    create_namespace(database)
+    empty(eye)
+    commit = Commit(gather=NO_TIME, lane_count=1)
+    async with running_desks(database, clock=ManualClock(), commit=commit) as [desk]:
+        yield job_desk(desk)
+
+
+def _key(name: str) -> ProcessKey:
+    return process_key(NAMESPACE.name, name)
+
+
+def _through(name: str, version: int) -> Constraints:
+    return Constraints(gates={name: 100}, order=Order(key=name, version=Version((version,))))
+
+
+async def crowd(jobs: JobDesk, name: str, count: int) -> Crowd:
+    """Return `count` of each kind of process with a step in hand; gate, order, job of that name."""
+    desk, leaving = jobs.desk, []
+    for number in range(count):
+        await desk.started(_key(f"{name}-plain-{number}"), success(SetTimer(after=EXPIRES_AFTER)))
+        leaving.append(await desk.start(_key(f"{name}-leaving-{number}")))
+        through = _through(name, 1)
+        if number < 2:
+            through = dataclasses.replace(through, gates={name: 100, f"{name}-tight": 1})
+        start = a_request(_key(f"{name}-gated-{number}"), TaskType.INIT, constraints=through)
+        await desk.admit(start, run=False)
+    await jobs.submit(
+        _key(f"{name}-job"), specs({f"n{number}": () for number in range(count)} | {"z": ("n0",)})
+    )
+    claimed = [each.task for each in await desk.claim_due(limit=1000)]
+    calls = [
+        await desk.run_task(a_request(_key(f"{name}-plain-{number}"))) for number in range(count)
+    ]
+    # The second call waits behind the first, and is in line when that is settled.
+    for number in range(count):
+        await desk.admit(a_request(_key(f"{name}-plain-{number}")))
+    tasks = [each for each in (*claimed, *calls) if each.key.process_id.startswith(name)]
+    return Crowd(
+        steps=[await jobs.entry(task, _answer(task)) for task in tasks]
+        + [desk.entry(task, success(RemoveProcess())) for task in leaving],
+        requests=[
+            admissions.Entry(request, True, EXPIRES_AFTER)
+            for number in range(count)
+            for request in (
+                a_request(_key(f"{name}-plain-{number}")),
+                a_request(_key(f"{name}-late-{number}"), TaskType.INIT),
+                a_request(_key(f"{name}-gated-{number}"), constraints=_through(name, 2 + number)),
+                a_request(
+                    _key(f"{name}-gated-late-{number}"),
+                    TaskType.INIT,
+                    constraints=_through(name, 2 + number),
+                ),
+            )
+        ],
+    )
+
+
+def _answer(task: RunningTask) -> Any:
+    return DONE if task.process.part is not None else success(events=2)
+
+
+@contextlib.contextmanager
+def holding(database: str, table: str, name: str) -> Iterator[None]:
+    """Hold the rows of a table that have to do with a crowd; all where it does not say so."""
+    with psycopg.connect(database) as holder:
+        found = holder.execute(
+            "SELECT column_name FROM information_schema.columns"
+            " WHERE table_schema = 'progressor' AND table_name = %s",
+            [table],
+        )
+        columns = {row[0] for row in found.fetchall()}
+        column = next(
+            (each for each in ("process_id", "gate", "order_key", "line") if each in columns), None
+        )
+        if column is None:
+            which: sql.Composable = sql.SQL("")
+        elif column == "process_id":
+            # Of one process, and rather of one without gates: it is in a batch with most others.
+            which = sql.SQL(
+                "WHERE process_id = (SELECT o.process_id FROM progressor.{} o"
+                " WHERE o.process_id LIKE {} ORDER BY o.process_id LIKE '%plain%' DESC LIMIT 1)"
+            ).format(sql.Identifier(table), sql.Literal(f"{name}%"))
+        else:
+            which = sql.SQL("WHERE {} LIKE {}").format(
+                sql.Identifier(column), sql.Literal(f"%{name}%")
+            )
+        holder.execute(
+            sql.SQL("SELECT FROM progressor.{} {} FOR UPDATE").format(sql.Identifier(table), which)
+        )
+        yield
+        holder.rollback()
+
+
+async def test_every_table_is_locked_by_a_test(eye: psycopg.Connection[Any]) -> None:
+    found = eye.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'progressor'")
+
+    assert sorted(row[0] for row in found.fetchall()) == TABLES
+
+
+@pytest.mark.parametrize("table", TABLES)
+async def test_what_has_nothing_to_do_with_a_locked_row_is_written_soon(
+    jobs: JobDesk, database: str, table: str
+) -> None:
+    held, others = await crowd(jobs, "held", 2), await crowd(jobs, "free", NEIGHBOURS)
+    with holding(database, table, "held"):
+        waiting = _submit(jobs, held, steps=True)
+        seconds = await _seconds(_submit(jobs, others, steps=True))
+        admitted = _submit(jobs, held, steps=False)
+        later = await _seconds(_submit(jobs, others, steps=False))
+    async with asyncio.timeout(MANY_SECONDS):
+        written = [await each for each in waiting]
+        verdicts = [(await each).verdict for each in admitted]
+
+    assert all(isinstance(each, Written) for each in written)
+    assert set(verdicts) == {Verdict.ACCEPTED}
+    assert max(seconds, later) < SECONDS
+
+
+async def test_whoever_has_no_gate_goes_on_while_one_with_many_holders_is_held(
+    database: str, eye: psycopg.Connection[Any]
+) -> None:
+    """As by a change of its capacity that sends the holders back, in one long transaction."""
+    create_namespace(database)
+    empty(eye)
+    commit = Commit(gather=NO_TIME, lane_count=2)
+    async with running_desks(database, count=2, clock=ManualClock(), commit=commit) as desks:
+        one, other = desks
+        through = Constraints(gates={"held": HOLDERS})
+        async with asyncio.TaskGroup() as group:
+            for number in range(HOLDERS):
+                start = a_request(_key(f"held-{number}"), TaskType.INIT, constraints=through)
+                group.create_task(one.admit(start, run=False))
+        gated = [each.task for each in await one.claim_due(limit=HOLDERS // 4)]
+        free = [await other.start(_key(f"free-{number}")) for number in range(NEIGHBOURS)]
+        with psycopg.connect(database) as holder:
+            holder.execute("SELECT FROM progressor.gates FOR UPDATE")
+            waiting = [asyncio.ensure_future(desks[n % 2].settle(t)) for n, t in enumerate(gated)]
+            late = a_request(_key("held-late"), TaskType.INIT, constraints=through)
+            waiting.append(asyncio.ensure_future(other.admit(late)))  # type: ignore[arg-type]
+            seconds = 0.0
+            for _ in range(ROUNDS):
+                # One step after the other, as processes do that drive themselves.
+                seconds = max(seconds, await _seconds([_step(other, task) for task in free]))
+                free = [await other.run_task(a_request(task.key)) for task in free]
+            assert not any(each.done() for each in waiting)
+            holder.rollback()
+        async with asyncio.timeout(MANY_SECONDS):
+            ended = [await each for each in waiting]
+
+    assert len(gated) == HOLDERS // 4
+    assert all(isinstance(each, Written) for each in ended[:-1])
+    assert seconds < SECONDS
+
+
+def _step(desk: Desk, task: RunningTask) -> asyncio.Future[Any]:
+    return asyncio.ensure_future(desk.settled(task))
+
+
+def _submit(jobs: JobDesk, crowd: Crowd, *, steps: bool) -> Sequence[asyncio.Future[Any]]:
+    if steps:
+        return [jobs.desk.settlements.submit(entry) for entry in crowd.steps]
+    return [jobs.desk.admissions.submit(entry) for entry in crowd.requests]
+
+
+async def _seconds(futures: Sequence[asyncio.Future[Any]]) -> float:
+    """Return after how many seconds all have ended well."""
+    loop = asyncio.get_running_loop()
+    begun_at = loop.time()
+    done, pending = await asyncio.wait(futures, timeout=2 * SECONDS)
+    assert not pending, f"{len(pending)} of {len(futures)} wait for what they do not need"
+    for each in done:
+        each.result()
+    return loop.time() - begun_at
