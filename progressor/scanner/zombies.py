@@ -6,6 +6,7 @@ first one wins and the others change nothing.
 
 import asyncio
 import dataclasses
+import datetime as dt
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from progressor.clock import Clock, SystemClock
 from progressor.domain.intent import Lost, Released
 from progressor.domain.process import NO_OPTIONS, ProcessKey
 from progressor.domain.settlement import Settlement, settle
+from progressor.scanner.clock_guard import ClockGuard
 from progressor.scanner.measures import ScanMeasures
 from progressor.settings.sections import Replica, Scanner
 from progressor.storage.admissions import Admissions
@@ -31,11 +33,12 @@ from progressor.worker.leases import Leases
 from progressor.worker.observer import Observers
 
 _log = logging.getLogger(__name__)
+_NO_TIME = dt.timedelta()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ZombieScan:
-    """One round of collecting."""
+    """One round of collecting, unless PostgreSQL's clock has just jumped."""
 
     replicas: Replicas
     admissions: Admissions
@@ -52,24 +55,52 @@ class ZombieScan:
     clock: Clock = dataclasses.field(default_factory=SystemClock)
     measures: ScanMeasures = dataclasses.field(default_factory=lambda: ScanMeasures(Metrics()))
     tracing: Tracing = SILENT
+    guard: ClockGuard = dataclasses.field(init=False)
     _suspects: dict[int, int] = dataclasses.field(default_factory=dict)
     """Tokens of our own leases that the last scan found and nobody here carried; and how many
     claims had been begun by then."""
 
+    def __post_init__(self) -> None:
+        """Begin to compare clocks with the first scan."""
+        object.__setattr__(self, "guard", ClockGuard(self.replica.lease_timeout))
+
     async def scan(self) -> None:
         """Find lost leases and settle them."""
+        jump = self.guard.jump
         answered_count = self.claims.answered_count
         zombies = await self.replicas.find_zombies(
             replica_id=self.replica_id(),
             lease_timeout=self.replica.lease_timeout,
             limit=self.scanner.zombie_batch_max,
             known=self.leases.tokens(),
+            jumped_at=None if jump is None else jump.at,
+            jump=_NO_TIME if jump is None else jump.ahead,
         )
+        # Read after they were found, so that whatever made zombies of them shows.
+        if await self._is_wary():
+            self._suspects.clear()
+            return
         confirmed = self._confirm(zombies, answered_count)
         async with asyncio.TaskGroup() as group:
             for zombie in zombies:
                 if zombie.cause is not ZombieCause.UNKNOWN or zombie.token in confirmed:
                     group.create_task(self._collect(zombie), name=f"collect {zombie.task_id}")
+
+    async def _is_wary(self) -> bool:
+        """Look at PostgreSQL's clock; tell whether what ends by it may only seem to have ended."""
+        asked_at = self.clock.monotonic()
+        told = await self.replicas.read_clock()
+        answered_at = self.clock.monotonic()
+        jump = self.guard.look(told, asked_at=asked_at, answered_at=answered_at)
+        if jump is not None:
+            ahead = jump.ahead.total_seconds()
+            pause = self.replica.lease_timeout.total_seconds()
+            _log.warning(
+                "PostgreSQL's clock has jumped ahead; lost leases are not collected for a while",
+                extra={"ahead_seconds": round(ahead, 3), "pause_seconds": pause},
+            )
+            self.observers.tell("clock_jumped", ahead_seconds=ahead)
+        return self.guard.is_wary(answered_at)
 
     def _confirm(self, zombies: Sequence[Zombie], answered_count: int) -> set[int]:
         """Return the tokens of strays: unknown twice in a row, and no answer can bring them yet.

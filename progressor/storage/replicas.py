@@ -16,6 +16,8 @@ from progressor.storage.pools import Pool, connection_of
 
 _SQL = statements.load("replicas")
 
+_NO_TIME = dt.timedelta()
+
 STRAY_AGE = dt.timedelta(seconds=0.5)
 """Leases younger than this are no strays yet: most answers are on their way."""
 
@@ -79,6 +81,15 @@ class Replicas:
             )
             return cursor.rowcount
 
+    async def read_clock(self) -> dt.datetime:
+        """Return PostgreSQL's clock, by which leases end."""
+        async with connection_of(self._pool) as connection:
+            cursor = await connection.execute(_SQL["read_clock"], {"now": self._clock.pinned()})
+            row = await cursor.fetchone()
+        assert row is not None, "a SELECT without FROM has a row"
+        told: dt.datetime = row[0]
+        return told
+
     async def find_zombies(
         self,
         *,
@@ -86,12 +97,15 @@ class Replicas:
         lease_timeout: dt.timedelta,
         limit: int,
         known: Collection[int],
+        jumped_at: dt.datetime | None = None,
+        jump: dt.timedelta = _NO_TIME,
     ) -> tuple[Zombie, ...]:
         """Find at most `limit` lost leases, oldest first.
 
         `lease_timeout` is for replicas that do not tell their own. ``known`` are the tokens that
         this replica carries: its other leases older than STRAY_AGE may be strays, whose answer was
-        lost, or is still on its way.
+        lost, or is still on its way. A step leased before ``jumped_at`` may take ``jump`` longer:
+        PostgreSQL's clock has gone ahead by that.
         """
         parameters: dict[str, Any] = {
             "now": self._clock.pinned(),
@@ -100,6 +114,8 @@ class Replicas:
             "stray_age": STRAY_AGE,
             "known": arrays.Int8Column(known),
             "limit": limit,
+            "jumped_at": jumped_at,
+            "jump": jump,
         }
         async with connection_of(self._pool) as connection:
             cursor = await connection.execute(_SQL["find_zombies"], parameters)

@@ -63,10 +63,14 @@ LEFT JOIN progressor.replicas p ON true
 ORDER BY p.heartbeat_at DESC
 LIMIT %(limit)s
 
+-- name: read_clock
+SELECT coalesce(%(now)s, clock_timestamp())
+
 -- name: find_zombies
 -- Finds leases whose replica is silent or gone, whose step overran, or which this replica holds and
 -- does not know of (an answer was lost on the way). Reads the whole of running: it holds
--- only what is in flight.
+-- only what is in flight. Of leases taken before %(jumped_at)s the step may take %(jump)s longer: the clock
+-- has gone ahead by that.
 -- Locks: none; settling them is fenced by their tokens.
 SELECT z.slot, z.namespace, z.process_id, z.task_id, z.task_type, z.attempt, z.token,
     t.first_started_at, z.replica_id, z.now, z.cause, t.trace_context,
@@ -81,7 +85,9 @@ FROM (
             WHEN p.replica_id IS NULL
                 OR p.heartbeat_at < clock.now - coalesce(p.lease_timeout, %(lease_timeout)s)
             THEN 'silent'
-            WHEN r.expires_at < clock.now THEN 'overrun'
+            WHEN r.expires_at < clock.now - CASE
+                WHEN r.leased_at < %(jumped_at)s THEN %(jump)s ELSE interval '0' END
+            THEN 'overrun'
             ELSE 'unknown'
         END AS cause
     FROM (SELECT coalesce(%(now)s, clock_timestamp()) AS now) clock
@@ -89,7 +95,8 @@ FROM (
     LEFT JOIN progressor.replicas p USING (replica_id)
     WHERE p.replica_id IS NULL
         OR p.heartbeat_at < clock.now - coalesce(p.lease_timeout, %(lease_timeout)s)
-        OR r.expires_at < clock.now
+        OR r.expires_at < clock.now - CASE
+            WHEN r.leased_at < %(jumped_at)s THEN %(jump)s ELSE interval '0' END
         OR (r.replica_id = %(replica_id)s
             AND r.leased_at < clock.now - %(stray_age)s
             AND r.token <> ALL (%(known)s::bigint[]))

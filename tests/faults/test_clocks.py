@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.clock import SkewedClock
+from tests.support.clock import JumpingClock, SkewedClock
 from tests.support.faults_crowd import WAYS, crowd_at_work, rows
 from tests.support.faults_ground import asked_twice, until
 from tests.support.faults_judge import judged_stage
-from tests.support.processor import Answer
+from tests.support.processor import Answer, Hang
 from tests.support.replica import (
     NOW_AND_THEN,
     Stage,
@@ -31,6 +31,10 @@ LEASE_AND_SCANS = 5.0
 LEASE_LEFT = 0.5
 """What is left of the lease of who is killed, at least: a heartbeat goes each 0.2 s."""
 
+SCANS = 15
+"""Of zombies, in which a lease timeout passes, and some more."""
+
+LEASED = "SELECT task_id FROM progressor.running WHERE namespace = %(namespace)s"
 EVENTS = "SELECT payload FROM progressor.events WHERE namespace = %(namespace)s ORDER BY event_id"
 
 
@@ -102,3 +106,33 @@ async def test_a_replica_with_a_wrong_clock_takes_over_when_the_lease_ends_and_n
         assert took < LEASE_AND_SCANS
         assert set(here) == {b"4"}
         assert asked_twice(stage) == []
+
+
+async def test_postgresqls_clock_that_jumps_ahead_ends_no_lease(
+    own_database: str, own_eye: psycopg.Connection[Any]
+) -> None:
+    clock = JumpingClock()
+    async with (
+        running_replica(own_database, clock=clock) as one,
+        running_replica(own_database, clock=clock) as two,
+        judged_stage(one) as stage,
+        stage.client_at(two.address) as there,
+    ):
+        hangs = [Hang() for _ in range(COUNT)]
+        for number, hang in enumerate(hangs):
+            await stage.running(f"p{number}", hang)
+            client = stage.client if number % 2 else there
+            await client.call(f"p{number}", accept_only=True)
+        await stage.processor.received(2 * COUNT)
+        clock.ahead = HOUR
+        for replica in (one, two):
+            await replica.points.wait("clock_jumped")
+            seen = replica.points.count("scanned", scan="zombies")
+            await replica.points.wait("scanned", seen + SCANS, scan="zombies")
+        for hang in hangs:
+            hang.released.set()
+        await until(one.points, lambda: not rows(own_eye, stage, LEASED))
+
+        assert [each.points.count("zombie_collected") for each in (one, two)] == [0, 0]
+        assert [each.points.count("fenced") for each in (one, two)] == [0, 0]
+        assert len(stage.processor.requests) == 2 * COUNT

@@ -29,6 +29,23 @@ class ManualClock:
         self._elapsed += duration.total_seconds()
 
 
+class JumpingClock:
+    """The system's clock for a replica, and for PostgreSQL one that is `ahead` of it by now."""
+
+    def __init__(self) -> None:
+        self._clock = SystemClock()
+        self.ahead = dt.timedelta()
+
+    def now(self) -> dt.datetime:
+        return self._clock.now()
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def pinned(self) -> dt.datetime | None:
+        return self._clock.now() + self.ahead
+
+
 class SkewedClock:
     """The clock of a replica that is `ahead` of another one, the system's unless told otherwise.
 

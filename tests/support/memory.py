@@ -33,6 +33,7 @@ from progressor.storage.results import Word
 from progressor.storage.settlements import Due, Entry
 from tests.support.builders import make_namespace, make_success, make_written
 from tests.support.clock import START
+from tests.support.virtual_time import LoopClock
 
 AWAY = "it is away, says the test"
 
@@ -387,6 +388,8 @@ class MemoryReplicas:
         self.asked: list[dict[str, Any]] = []
         self.outage = Outage()
         self.dead_deleted: list[dt.timedelta] = []
+        self.ahead = dt.timedelta()
+        self.jumps: list[tuple[dt.datetime | None, dt.timedelta]] = []
 
     async def find_zombies(
         self,
@@ -395,6 +398,8 @@ class MemoryReplicas:
         lease_timeout: dt.timedelta,
         limit: int,
         known: Collection[int] | None,
+        jumped_at: dt.datetime | None = None,
+        jump: dt.timedelta = dt.timedelta(),
     ) -> tuple[Zombie, ...]:
         self.asked.append(
             {
@@ -404,8 +409,12 @@ class MemoryReplicas:
                 "known": None if known is None else tuple(known),
             }
         )
+        self.jumps.append((jumped_at, jump))
         self.outage.strike()
         return self.zombies
+
+    async def read_clock(self) -> dt.datetime:
+        return LoopClock().now() + self.ahead
 
     async def delete_dead(self, *, retention: dt.timedelta) -> int:
         self.dead_deleted.append(retention)

@@ -34,6 +34,7 @@ from tests.support.builders import (
     make_zombie,
     seconds,
 )
+from tests.support.clock import START
 from tests.support.measured import counted, recorded
 from tests.support.memory import (
     MemoryAdmissions,
@@ -329,3 +330,69 @@ async def test_a_lost_lease_that_another_replica_collected_is_told_by_that() -> 
     await dataclasses.replace(bench.scanning, tracing=spans.tracing).scan()
 
     assert spans.ended() == ()
+
+
+JUMP = seconds(60)
+LEASE = REPLICA.lease_timeout.total_seconds()
+
+
+@in_virtual_time
+async def test_nothing_is_collected_for_a_lease_timeout_after_the_clock_has_jumped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    bench = Bench()
+    await bench.scanning.scan()
+    bench.replicas.ahead, bench.replicas.zombies = JUMP, (make_zombie(),)
+
+    await asyncio.sleep(1)
+    await bench.scanning.scan()
+    await asyncio.sleep(LEASE - 0.1)
+    await bench.scanning.scan()
+    too_early = len(bench.settlements.entries)
+    await asyncio.sleep(0.2)
+    await bench.scanning.scan()
+
+    assert (too_early, len(bench.settlements.entries)) == (0, 1)
+    [line] = [each for each in caplog.records if "clock has jumped" in each.message]
+    assert line.__dict__["ahead_seconds"] == JUMP.total_seconds()
+
+
+@in_virtual_time
+async def test_a_step_from_before_the_jump_may_take_longer_by_as_much() -> None:
+    bench = Bench()
+    await bench.scanning.scan()
+    bench.replicas.ahead = JUMP
+
+    await asyncio.sleep(1)
+    await bench.scanning.scan()
+    await bench.scanning.scan()
+
+    assert bench.replicas.jumps == [
+        (None, seconds(0)), (None, seconds(0)), (START + seconds(1) + JUMP, JUMP),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ahead", [-60.0, 0.0, 0.4])
+@in_virtual_time
+async def test_a_clock_that_goes_back_or_a_little_ahead_holds_nothing_up(ahead: float) -> None:
+    bench = Bench()
+    await bench.scanning.scan()
+    bench.replicas.ahead, bench.replicas.zombies = seconds(ahead), (make_zombie(),)
+
+    await asyncio.sleep(1)
+    await bench.scanning.scan()
+
+    assert len(bench.settlements.entries) == 1
+
+
+@in_virtual_time
+async def test_a_scan_that_was_held_up_for_long_sees_no_jump() -> None:
+    bench = Bench()
+    await bench.scanning.scan()
+    bench.replicas.zombies = (make_zombie(),)
+
+    await asyncio.sleep(3600)
+    await bench.scanning.scan()
+
+    assert len(bench.settlements.entries) == 1
