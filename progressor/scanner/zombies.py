@@ -96,7 +96,7 @@ class ZombieScan:
             ahead = jump.ahead.total_seconds()
             pause = self.replica.lease_timeout.total_seconds()
             _log.warning(
-                "PostgreSQL's clock has jumped ahead; lost leases are not collected for a while",
+                "PostgreSQL's clock has jumped ahead",
                 extra={"ahead_seconds": round(ahead, 3), "pause_seconds": pause},
             )
             self.observers.tell("clock_jumped", ahead_seconds=ahead)
