@@ -41,7 +41,11 @@ LEAVING: Mapping[str, str] = {
 }
 """For a replica whose leases outlast a stall, and that claims nothing by a scan."""
 
-LONG_DRAIN: Mapping[str, str] = {"server.drain_timeout_seconds": "60"}
+PATIENT: Mapping[str, str] = {
+    "replica.lease_timeout_seconds": "600",
+    "server.drain_timeout_seconds": "60",
+}
+"""For a replica that loses no lease on a machine that stands still for a while."""
 
 RESTARTS = int(os.environ.get("RESTARTS", "6"))
 PROCESS_COUNT = 200
@@ -123,7 +127,7 @@ async def test_clean_restarts_under_a_load_of_timers_leave_no_lease_behind(
     collected, left_behind = 0, []
     async with ScriptedProcessor() as processor:
         for number in range(RESTARTS):
-            async with running_replica(database, LONG_DRAIN) as replica:
+            async with running_replica(database, PATIENT) as replica:
                 if number == 0:
                     await begin_load(replica, processor, chance)
                 asked = len(processor.requests)

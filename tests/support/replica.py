@@ -319,17 +319,18 @@ async def running_process(
     settings: Mapping[str, str] = {},
     *,
     stderr: IO[bytes] | None = None,
+    environment: Mapping[str, str] = {},
 ) -> AsyncIterator[ReplicaProcess]:
     """Run `progressor serve` on a database, on a unix socket in `directory`.
 
-    Its log goes to `stderr`, or where ours goes.
+    Its log goes to `stderr`, or where ours goes. Its environment is ours and `environment`.
     """
     address = f"unix:{directory}/engine.sock"
     chosen = {**SETTINGS, "database.dsn": conninfo, "server.bind": address, **settings}
     flags = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "progressor", "serve", *flags,
-        env={**os.environ, "PROGRESSOR_CONFIG": ""}, stderr=stderr,
+        env={**os.environ, "PROGRESSOR_CONFIG": "", **environment}, stderr=stderr,
     )  # fmt: skip
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -62,12 +62,20 @@ class ServedLog:
 
 @contextlib.asynccontextmanager
 async def served(
-    conninfo: str, directory: Path, settings: Mapping[str, str] = {}
+    conninfo: str,
+    directory: Path,
+    settings: Mapping[str, str] = {},
+    *,
+    environment: Mapping[str, str] = {},
 ) -> AsyncIterator[ServedLog]:
     """Run `progressor serve` on a database, with its log in `directory`."""
     path = directory / "engine.log"
     with path.open("wb") as stderr:
         async with running_process(
-            conninfo, directory, {"log.format": "json", **settings}, stderr=stderr
+            conninfo,
+            directory,
+            {"log.format": "json", **settings},
+            stderr=stderr,
+            environment=environment,
         ) as process:
             yield ServedLog(process, path)

@@ -11,16 +11,18 @@ _PATIENCE_SECONDS = 60.0
 
 
 async def play(database: str, *flags: str) -> tuple[int | None, str]:
-    """Play an example; return the exit code and what it printed."""
+    """Play an example; return the exit code and what it printed, with the log if it failed."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "progressor", "dev", "--once",
         "--set", f"database.dsn={database}", "--set", "server.bind=127.0.0.1:0", *flags,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+        stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "PROGRESSOR_CONFIG": "", "COLUMNS": "200"},
     )  # fmt: skip
     async with asyncio.timeout(_PATIENCE_SECONDS):
-        printed, _ = await process.communicate()
+        printed, log = await process.communicate()
+    if process.returncode:
+        printed += log
     return process.returncode, printed.decode()
 
 

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import pytest
 import pytest_asyncio
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
@@ -162,10 +161,10 @@ class TestTheForm:
         assert all({"level", "logger", "timestamp"} <= line.keys() for line in lines)
 
     async def test_is_json_also_where_grpcs_core_writes_lines_of_its_own(
-        self, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, database: str, tmp_path: Path
     ) -> None:
-        monkeypatch.setenv("GRPC_VERBOSITY", "info")
-        async with served(database, tmp_path) as log:
+        verbose = {"GRPC_VERBOSITY": "info"}
+        async with served(database, tmp_path, environment=verbose) as log:
             lines = await log.whole()
 
         assert "grpc_core" in {line["logger"] for line in lines}
