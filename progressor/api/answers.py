@@ -16,13 +16,22 @@ from progressor.v1 import process_service_pb2, types_pb2
 PAGE_BYTES_MAX = 3 * 1024 * 1024
 """Bytes of items in one page: a client with gRPC's default of 4 MiB can read it."""
 
+ANSWER_BYTES_MAX = 4 * 1024 * 1024 - 16 * 1024
+"""Bytes of one answer with events: below gRPC's default, with room for what a proxy may add."""
+
 WAITS_MAX = 100
 WAITS_BYTES_MAX = 512 * 1024
 """Bytes of waits in one Get. Those of a task with constraints name up to 80 holders of gates."""
 
 
-def get_to_wire(view: ProcessView, page: HistoryPage) -> process_service_pb2.GetResponse:
-    """Return what Get answers."""
+def get_to_wire(
+    view: ProcessView, page: HistoryPage, *, without_state: bool = False
+) -> process_service_pb2.GetResponse:
+    """Return what Get answers: as much of the page as fits, but one event at least.
+
+    A state and an event of the size of a payload's limit do not fit together: whoever reads a
+    history page by page can have the state left out.
+    """
     response = process_service_pb2.GetResponse()
     wire.fill_process(response.process, view.process)
     add_event = response.history.add
@@ -36,7 +45,23 @@ def get_to_wire(view: ProcessView, page: HistoryPage) -> process_service_pb2.Get
         _fill_role(response.job_role, view.role)
     if page.next_after is not None:
         response.next_after = page.next_after
+    if without_state:
+        response.process.ClearField("aux_state")
+        response.process.ClearField("result")
+    kept = _fitting(response.history, response.ByteSize() - ANSWER_BYTES_MAX)
+    if kept < len(response.history):
+        del response.history[kept:]
+        response.next_after = response.history[-1].event_id
     return response
+
+
+def _fitting(events: Sequence[types_pb2.Event], excess: int) -> int:
+    """Return how many of the events are left, one at least, if `excess` bytes are to go."""
+    kept = len(events)
+    while excess > 0 and kept > 1:
+        kept -= 1
+        excess -= events[kept].ByteSize()
+    return kept
 
 
 def _fill_role(message: process_service_pb2.JobRole, role: JobRole) -> None:
@@ -58,6 +83,9 @@ def trace_to_wire(
     for count, trace in enumerate(traces):
         message = response.tasks.add()
         _fill_trace(message, trace)
+        if not count and message.events:
+            # The one task of which a page has at least as much as it can hold.
+            del message.events[_fitting(message.events, message.ByteSize() - ANSWER_BYTES_MAX) :]
         room -= message.ByteSize()
         if count == page_size or (count and room < 0):
             del response.tasks[-1]

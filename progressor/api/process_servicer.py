@@ -133,7 +133,7 @@ class ProcessServicer:
         after = reading.history_range.after
         if after > view.process.last_event_id:
             raise errors.EventNotFoundError(reading.key.process_id, after)
-        return answers.get_to_wire(view, page)
+        return answers.get_to_wire(view, page, without_state=message.without_state)
 
     async def put(self, message: messages.PutRequest, context: CallContext) -> messages.PutResponse:
         """Import a process."""

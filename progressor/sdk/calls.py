@@ -210,19 +210,22 @@ class Calls(NamespaceCalls, GateCalls, ReplicaCalls):
             timeout=optional_timedelta(timeout),
         )
 
-    def get(
+    def get(  # noqa: PLR0913  # the wire's own options, keyword-only
         self,
         process_id: str,
         *,
         history: HistoryRange | None = None,
         await_init: bool = False,
+        without_state: bool = False,
         state_type: TypeForm[Asked] = ANYTHING,
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Snapshot[Asked]]:
         """Return a process with its history, its timer and what its tasks wait for.
 
-        `history` None is all of it. With `await_init` it waits until the process has left init.
+        `history` None is all of it, as far as an answer holds it: see `Snapshot.next_after`. With
+        `await_init` it waits until the process has left init. With `without_state` state and result
+        are left out, as for the further pages of a history.
         """
         return Exchange(
             rpc="Get",
@@ -231,6 +234,7 @@ class Calls(NamespaceCalls, GateCalls, ReplicaCalls):
                 process_id=process_id,
                 history_range=range_to_wire(history),
                 await_init=await_init,
+                without_state=without_state,
             ),
             parse=lambda message: read_snapshot(message, self.codec, state_type),
             repeatable=True,

@@ -481,13 +481,20 @@ class GetRequest(_message.Message):
     PROCESS_ID_FIELD_NUMBER: _builtins.int
     HISTORY_RANGE_FIELD_NUMBER: _builtins.int
     AWAIT_INIT_FIELD_NUMBER: _builtins.int
+    WITHOUT_STATE_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     process_id: _builtins.str
     await_init: _builtins.bool
     """Wait, within the deadline, until the process has left init."""
+    without_state: _builtins.bool
+    """Leave out the aux_state and the result of the process: for the further pages of a history. One
+    event and a state that are both as large as payload_bytes_max do not fit into 4 MiB.
+    """
     @_builtins.property
     def history_range(self) -> _types_pb2.HistoryRange:
-        """Absent: all of it, oldest first, as far as a message can hold (see GetResponse.next_after)."""
+        """Absent: all of it, oldest first, as far as a message can hold (see GetResponse.next_after). An
+        answer has as many events as fit into 4 MiB, gRPC's default limit, together with the process.
+        """
 
     def __init__(
         self,
@@ -496,10 +503,11 @@ class GetRequest(_message.Message):
         process_id: _builtins.str = ...,
         history_range: _types_pb2.HistoryRange | None = ...,
         await_init: _builtins.bool = ...,
+        without_state: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "history_range", b"history_range"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "await_init", b"await_init", "history_range", b"history_range", "namespace", b"namespace", "process_id", b"process_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_history_range", b"_history_range", "await_init", b"await_init", "history_range", b"history_range", "namespace", b"namespace", "process_id", b"process_id", "without_state", b"without_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__history_range: _TypeAlias = _typing.Literal["history_range"]  # noqa: Y015
     _WhichOneofArgType__history_range: _TypeAlias = _typing.Literal["_history_range", b"_history_range"]  # noqa: Y015
@@ -953,7 +961,9 @@ class TaskTrace(_message.Message):
     def error(self) -> _types_pb2.TaskError: ...
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Event]:
-        """What its step recorded, in order. At most 1,000; Get reads the rest."""
+        """What its step recorded, in order. At most 1,000, and as many as fit into 4 MiB with the task;
+        Get reads the rest.
+        """
 
     @_builtins.property
     def constraints(self) -> _types_pb2.Constraints:

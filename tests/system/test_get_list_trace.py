@@ -3,7 +3,9 @@
 import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
 import pytest_asyncio
 
@@ -16,6 +18,9 @@ from progressor.sdk import (
     TaskStatus,
     WaitCause,
 )
+from progressor.v1 import process_service_pb2 as pb
+from progressor.v1 import types_pb2
+from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from progressor.v1.processor_service_pb2 import Complete
 from tests.support.processor import Hang
 from tests.support.replica import (
@@ -29,9 +34,13 @@ from tests.support.replica import (
     running_replica,
 )
 
+if TYPE_CHECKING:
+    from progressor.v1.process_service_pb2_grpc import ProcessServiceAsyncStub
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 BACKWARD = Direction.BACKWARD
+MIB = 1024 * 1024
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -113,6 +122,63 @@ async def test_a_history_larger_than_a_message_comes_in_pages(stage: Stage) -> N
         after = page.next_after
 
     assert seen == list(range(1, 9))
+
+
+async def read_by_pages(
+    stub: "ProcessServiceAsyncStub", stage: Stage, **fields: Any
+) -> tuple[list[int], list[int]]:
+    """Return the ids of the events that a client gets, and the sizes of the answers."""
+    seen: list[int] = []
+    sizes: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        page = await stub.Get(
+            pb.GetRequest(
+                namespace=stage.namespace,
+                process_id="p",
+                history_range=types_pb2.HistoryRange(after=after),
+                **fields,
+            )
+        )
+        seen.extend(event.event_id for event in page.history)
+        sizes.append(page.ByteSize())
+        after = page.next_after if page.HasField("next_after") else None
+    return seen, sizes
+
+
+@pytest.mark.parametrize("event_bytes", [2 * MIB, 300_000, 1_000])
+async def test_a_client_with_grpcs_default_limit_reads_every_process(
+    stage: Stage, event_bytes: int
+) -> None:
+    count = 7 * MIB // event_bytes
+    large = [NewEvent(payload=b"x" * event_bytes)] * count
+    await stage.client.put("p", state=b"s" * 1_900_000, history=large, metadata={"m": "x" * 60_000})
+    async with grpc.aio.insecure_channel(stage.replica.address) as channel:
+        seen, sizes = await read_by_pages(ProcessServiceStub(channel), stage)
+
+    assert seen == list(range(1, count + 1))
+    assert max(sizes) <= 4 * MIB
+
+
+async def test_a_page_without_the_state_holds_an_event_of_any_size_beside_it(stage: Stage) -> None:
+    payload = b"x" * 2 * MIB
+    await stage.client.put("p", state=payload, history=[NewEvent(payload=payload)] * 3)
+    async with grpc.aio.insecure_channel(stage.replica.address) as channel:
+        seen, sizes = await read_by_pages(ProcessServiceStub(channel), stage, without_state=True)
+
+    assert (seen, max(sizes) <= 4 * MIB) == ([1, 2, 3], True)
+    with_state = await stage.client.get("p", history=NO_HISTORY)
+    without = await stage.client.get("p", history=NO_HISTORY, without_state=True)
+    assert (with_state.process.state, without.process.state) == (payload, None)
+
+
+async def test_a_trace_of_one_large_task_is_cut_to_what_a_client_can_read(stage: Stage) -> None:
+    await stage.client.put("p", history=[NewEvent(payload=b"x" * MIB)] * 6)
+    async with grpc.aio.insecure_channel(stage.replica.address) as channel:
+        request = pb.TraceRequest(namespace=stage.namespace, process_id="p")
+        trace = await ProcessServiceStub(channel).Trace(request)
+
+    assert [event.event_id for event in trace.tasks[0].events] == [1, 2, 3]
 
 
 class TestWaits:
