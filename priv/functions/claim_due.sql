@@ -4,7 +4,8 @@
 -- age alone, so that nothing waits for ever.
 -- A process that someone else has locked is waited for if p_wait, because nobody else will look for
 -- its task; otherwise it is passed over: the next scan comes.
--- Locks: processes in key order, SKIP LOCKED unless p_wait; then as claim_locked.
+-- Locks: processes in key order, SKIP LOCKED unless p_wait, and then also schedule and tasks, which others
+-- may hold locked without the process; then as claim_locked.
 -- Returns: as claim_locked.
 CREATE FUNCTION claim_due(
     p_now            timestamptz,
@@ -98,19 +99,32 @@ BEGIN
         ORDER BY p.slot, p.namespace, p.process_id
         FOR NO KEY UPDATE OF p;
     ELSE
-        WITH locked AS (
+        WITH locked AS MATERIALIZED (
             SELECT i.*
             FROM processes p
             JOIN unnest(v_slot, v_namespace, v_process_id, v_task_id, v_expires_after)
                 AS i (slot, namespace, process_id, task_id, expires_after)
                 USING (slot, namespace, process_id)
+            JOIN schedule s USING (slot, namespace, process_id, task_id)
             ORDER BY p.slot, p.namespace, p.process_id
-            FOR NO KEY UPDATE OF p SKIP LOCKED
+            FOR NO KEY UPDATE OF p, s SKIP LOCKED
+        ),
+        free AS MATERIALIZED (
+            SELECT t.task_id
+            FROM locked l
+            JOIN tasks t USING (slot, namespace, process_id, task_id)
+            FOR NO KEY UPDATE OF t SKIP LOCKED
         )
         SELECT array_agg(l.slot), array_agg(l.namespace), array_agg(l.process_id),
             array_agg(l.task_id), array_agg(l.expires_after)
         INTO v_slot, v_namespace, v_process_id, v_task_id, v_expires_after
-        FROM locked l;
+        FROM locked l
+        WHERE l.task_id IN (SELECT f.task_id FROM free f)
+            OR NOT EXISTS (
+                SELECT FROM tasks t
+                WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                    = (l.slot, l.namespace, l.process_id, l.task_id)
+            );
     END IF;
 
     IF v_slot IS NOT NULL THEN

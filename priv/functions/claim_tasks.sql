@@ -1,7 +1,8 @@
 -- Claims tasks by their ids: those whose time this replica knows to have come. Waits for the locks
 -- of their processes if p_wait: whoever holds one may be about to put the task off, or leave it to us;
 -- otherwise what somebody has locked is passed over.
--- Locks: processes in key order, SKIP LOCKED unless p_wait; then as claim_locked.
+-- Locks: processes in key order, SKIP LOCKED unless p_wait, and then also schedule and tasks, which others
+-- may hold locked without the process; then as claim_locked.
 -- Returns: as claim_locked; a task that is gone, blocked, put off or taken is left out.
 CREATE FUNCTION claim_tasks(
     p_now           timestamptz,
@@ -50,11 +51,13 @@ BEGIN
         WITH locked AS (
             SELECT i.item
             FROM processes p
-            JOIN unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
-                AS i (slot, namespace, process_id, item)
+            JOIN unnest(p_slot, p_namespace, p_process_id, p_task_id) WITH ORDINALITY
+                AS i (slot, namespace, process_id, task_id, item)
                 USING (slot, namespace, process_id)
+            JOIN schedule s USING (slot, namespace, process_id, task_id)
+            JOIN tasks t USING (slot, namespace, process_id, task_id)
             ORDER BY p.slot, p.namespace, p.process_id
-            FOR NO KEY UPDATE OF p SKIP LOCKED
+            FOR NO KEY UPDATE OF p, s, t SKIP LOCKED
         )
         SELECT array_agg(CASE WHEN l.item IS NOT NULL THEN i.task_id END ORDER BY i.item)
         INTO v_task_id

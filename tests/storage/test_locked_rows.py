@@ -25,6 +25,7 @@ from progressor.domain.process import ProcessKey, process_key
 from progressor.domain.task import RunningTask, TaskType
 from progressor.settings.sections import Commit
 from progressor.storage import admissions, statements
+from progressor.storage.claims import Wanted
 from progressor.storage.settlements import Entry, Written
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import specs
@@ -187,6 +188,49 @@ async def test_what_has_nothing_to_do_with_a_locked_row_is_written_soon(
     assert all(isinstance(each, Written) for each in written)
     assert set(verdicts) == {Verdict.ACCEPTED}
     assert max(seconds, later) < SECONDS
+
+
+@pytest.mark.parametrize("wait", [False, True])
+@pytest.mark.parametrize("table", TABLES)
+async def test_what_is_due_is_claimed_but_for_what_is_locked(
+    jobs: JobDesk, database: str, table: str, *, wait: bool
+) -> None:
+    desk = jobs.desk
+    for name in ("held", "free"):
+        for number in range(NEIGHBOURS if name == "free" else 1):
+            init = await desk.start(_key(f"{name}-{number}"))
+            await desk.settled(init, success(SetTimer(after=NO_TIME)), continues=False)
+            gated = a_request(
+                _key(f"{name}-gated-{number}"), TaskType.INIT, constraints=_through(name, 1)
+            )
+            await desk.admit(gated, run=False)
+    with holding(database, table, "held"):
+        claimed = await desk.claim_due(limit=1000, wait=wait)
+    later = await desk.claim_due(limit=1000)
+
+    ids = {each.task.key.process_id for each in claimed}
+    assert len([each for each in ids if each.startswith("free")]) == 2 * NEIGHBOURS
+    assert len(claimed) + len(later) == 2 * NEIGHBOURS + 2
+
+
+@pytest.mark.parametrize("table", ["processes", "schedule", "tasks"])
+async def test_timers_are_claimed_by_their_ids_but_for_those_that_are_locked(
+    jobs: JobDesk, database: str, table: str
+) -> None:
+    desk, wanted = jobs.desk, []
+    for name in ("held-0", "free-0", "free-1"):
+        init = await desk.start(_key(name))
+        written = await desk.settled(init, success(SetTimer(after=NO_TIME)), continues=False)
+        assert written.due is not None
+        wanted.append(
+            Wanted(key=init.key, task_id=written.due.task_id, expires_after=EXPIRES_AFTER)
+        )
+    with holding(database, table, "held"):
+        claimed = await desk.claims.claim_tasks(desk.pool, wanted)
+    later = await desk.claim_due()
+
+    assert {each.task.key.process_id for each in claimed} == {"free-0", "free-1"}
+    assert [each.task.key.process_id for each in later] == ["held-0"]
 
 
 async def test_whoever_has_no_gate_goes_on_while_one_with_many_holders_is_held(
