@@ -1,9 +1,10 @@
-"""The caller's W3C trace context, taken from the metadata of a call.
+"""The caller's W3C trace context and baggage, taken from the metadata of a call.
 
 What is not syntactically valid is left out rather than refused: a broken tracer must not break
 an order.
 
-Source: https://www.w3.org/TR/trace-context/, "Traceparent Header" and "Tracestate Header".
+Source: https://www.w3.org/TR/trace-context/, "Traceparent Header" and "Tracestate Header";
+https://www.w3.org/TR/baggage/, "Definition" and "Limits".
 """
 
 import re
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from progressor.api.ports import CallContext
 
+_OTHERS = ("tracestate", "baggage")
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[\x21-\x7e]*)?"
 )
@@ -20,6 +22,12 @@ _MEMBER = re.compile(
 _TRACEPARENT_LENGTH = 55
 _TRACESTATE_LENGTH_MAX = 512
 _MEMBERS_MAX = 32
+_BAGGAGE_MEMBER = re.compile(
+    r"[!#-'*+.^_`|~0-9A-Za-z-]+ *= *[\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*"
+    r"(?: *;[\x20-\x2b\x2d-\x7e]*)?"
+)
+_BAGGAGE_LENGTH_MAX = 8_192
+_BAGGAGE_MEMBERS_MAX = 64
 # Of what is looked at for a tracestate, the spaces and the empty members in it.
 _STATES_LENGTH_MAX = 2_048
 
@@ -46,21 +54,31 @@ class Known:
 
 
 def trace_context_of(context: CallContext) -> Mapping[str, str]:
-    """Return ``traceparent`` and ``tracestate`` of a call, as far as they are valid."""
+    """Return ``traceparent``, ``tracestate`` and ``baggage`` of a call, if they are valid."""
     if isinstance(context, Known):
         return context.trace
     parents: list[str] = []
-    states: list[str] = []
+    others: list[tuple[str, str]] = []
     for name, value in context.invocation_metadata() or ():
         if name == "traceparent" and isinstance(value, str):
             parents.append(value)
-        elif name == "tracestate" and isinstance(value, str):
-            states.append(value)
-    if len(parents) != 1 or not _is_traceparent(parents[0]):
-        return _NONE
-    if states and (state := _tracestate(",".join(states))):
-        return {"traceparent": parents[0], "tracestate": state}
-    return {"traceparent": parents[0]}
+        elif name in _OTHERS and isinstance(value, str):
+            others.append((name, value))
+    found: Mapping[str, str] = _NONE
+    if len(parents) == 1 and _is_traceparent(parents[0]):
+        found = {"traceparent": parents[0]}
+    return _with_others(found, others) if others else found
+
+
+def _with_others(found: Mapping[str, str], others: list[tuple[str, str]]) -> Mapping[str, str]:
+    state, baggage = (",".join(value for key, value in others if key == name) for name in _OTHERS)
+    more: dict[str, str] = {}
+    # A state says something of a trace alone.
+    if found and (state := _tracestate(state)):
+        more["tracestate"] = state
+    if baggage := _baggage(baggage):
+        more["baggage"] = baggage
+    return {**found, **more}
 
 
 def _is_traceparent(value: str) -> bool:
@@ -82,3 +100,19 @@ def _tracestate(value: str) -> str:
         and all(map(_MEMBER.fullmatch, members))
     )
     return state if is_valid else ""
+
+
+def _baggage(value: str) -> str:
+    """Return the valid members of a list, as many as there is room for, without spaces around."""
+    kept: list[str] = []
+    length = -1
+    # One that is far too long is not even taken apart.
+    for part in value[: 2 * _BAGGAGE_LENGTH_MAX].split(","):
+        member = part.strip(" \t")
+        if not _BAGGAGE_MEMBER.fullmatch(member):
+            continue
+        length += 1 + len(member)
+        if length > _BAGGAGE_LENGTH_MAX or len(kept) >= _BAGGAGE_MEMBERS_MAX:
+            break
+        kept.append(member)
+    return ",".join(kept)

@@ -44,7 +44,7 @@ def traced(serve: Serve, method: MethodDescriptor, tracing: Tracing) -> Serve:
         span = tracing.request(service, name, caller)
         if span is UNTRACED:
             return serve(request, Known(context, caller) if caller else context)
-        return _serve_within(span, serve, request, context)
+        return _serve_within(span, serve, request, Known(context, span.context(caller)))
 
     return serve_traced
 
@@ -57,7 +57,7 @@ async def _serve_within(
 ) -> Message | RichStatus:
     with span:
         span.tell(_subject_of(request))
-        end = await serve(request, Known(context, span.context({})))
+        end = await serve(request, context)
         _tell_end(span, end)
         return end
 

@@ -32,9 +32,10 @@ STREAMS_MAX = 2
 SUSPECTS_MAX = 10_000
 """Tasks that are remembered for a stream that broke, the latest ones."""
 
-# W3C Trace Context: both headers are visible ASCII, and gRPC raises for anything else.
-_TRACE_KEYS = ("traceparent", "tracestate")
-_TRACE_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,510}[\x21-\x7e])?")
+# W3C's headers are visible ASCII, and gRPC raises for anything else. By default a gRPC server takes
+# 8 KiB of metadata: baggage of more than 4 goes with the task alone.
+_TRACE_KEYS = ("traceparent", "tracestate", "baggage")
+_TRACE_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,4094}[\x21-\x7e])?")
 
 
 class ProcessorClient:

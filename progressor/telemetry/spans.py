@@ -27,7 +27,7 @@ from progressor.telemetry import names
 from progressor.telemetry.progress import Progress
 
 TraceContext = Mapping[str, str]
-"""``traceparent`` and ``tracestate``; empty: there is none."""
+"""``traceparent``, ``tracestate`` and ``baggage``, as far as there are any."""
 
 W3C = TraceContextTextMapPropagator()
 """Reads and writes a trace context, whatever the environment wants others to speak."""
@@ -81,7 +81,10 @@ class Span:
         """End it."""
 
     def context(self, otherwise: TraceContext) -> TraceContext:
-        """Return the context for what follows from this span; `otherwise` if it is untraced."""
+        """Return the context for what follows from this span, which began under `otherwise`.
+
+        That of an untraced one is `otherwise`, and its baggage is that of any.
+        """
         return otherwise
 
     def handed(self, task: RunningTask) -> RunningTask:
@@ -186,17 +189,20 @@ class Recorded(Span):
             self.fail(type(error).__name__)
         self.end()
 
-    def context(self, otherwise: TraceContext) -> TraceContext:  # noqa: ARG002
-        """Return its own."""
+    def context(self, otherwise: TraceContext) -> TraceContext:
+        """Return its own, with the baggage of `otherwise`."""
         carrier: dict[str, str] = {}
         W3C.inject(carrier, trace.set_span_in_context(self._span))
         if self._progress is not None:
             carrier["tracestate"] = self._progress.noted(carrier.get("tracestate", ""))
+        baggage = otherwise.get("baggage")
+        if baggage is not None:
+            carrier["baggage"] = baggage
         return carrier
 
     def handed(self, task: RunningTask) -> RunningTask:
         """Return the task with its context."""
-        return dataclasses.replace(task, trace_context=self.context({}))
+        return dataclasses.replace(task, trace_context=self.context(task.trace_context))
 
     def tell(self, attributes: Mapping[str, AttributeValue]) -> None:
         """Set attributes."""

@@ -110,7 +110,8 @@ class Tracing:
         """Begin to serve a request, if its caller traces it, or the ratio has it."""
         if self._tracer is None:
             return UNTRACED
-        if not (is_sampled(caller) if caller else self._chance() < self._ratio):
+        has_decided = "traceparent" in caller
+        if not (is_sampled(caller) if has_decided else self._chance() < self._ratio):
             return UNTRACED
         name = f"{service}/{method}"
         span = self._tracer.start_span(name, _parent(caller), trace.SpanKind.SERVER, rpc(name))

@@ -1212,7 +1212,9 @@ class SessionCall(_message.Message):
 
     @_builtins.property
     def trace_context(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """W3C trace context of the caller, as in the metadata of a unary call."""
+        """W3C trace context of the caller (traceparent, tracestate) and its baggage, as in the metadata of
+        a unary call.
+        """
 
     @_builtins.property
     def start(self) -> Global___StartRequest: ...

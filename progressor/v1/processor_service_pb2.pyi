@@ -253,7 +253,9 @@ class ProcessorTask(_message.Message):
 
     @_builtins.property
     def trace_context(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """W3C trace context of the step, as in the call's gRPC metadata."""
+        """W3C trace context of the step (traceparent, tracestate) and baggage of its caller, as in the
+        call's gRPC metadata, which leaves out baggage of more than 4,096 bytes.
+        """
 
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_nodes_pb2.NodeOutcome]:

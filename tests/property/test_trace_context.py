@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry import trace
+from opentelemetry import baggage, trace
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace.span import TraceState
 
@@ -13,7 +15,7 @@ from progressor.processor.client import _trace_metadata
 from progressor.telemetry.spans import W3C, is_sampled
 from tests.unit.test_api_calls import Context as Call
 
-NAMES = st.sampled_from(["traceparent", "tracestate", "user-agent"])
+NAMES = st.sampled_from(["traceparent", "tracestate", "baggage", "user-agent"])
 HEX = "0123456789abcdef"
 LIKELY = st.builds(
     "-".join,
@@ -55,7 +57,7 @@ def test_what_is_kept_of_a_caller_is_a_context_and_can_be_told_to_a_processor(
 ) -> None:
     context = carried(metadata)
 
-    assert read(context).is_valid is bool(context)
+    assert read(context).is_valid is ("traceparent" in context)
     assert is_sampled(context) is read(context).trace_flags.sampled
     assert dict(_trace_metadata(context) or ()) == context
 
@@ -69,3 +71,52 @@ def test_a_context_comes_out_as_it_went_in(span: trace.SpanContext) -> None:
 
     assert context == carrier
     assert read(context) == span
+
+
+KEYS = st.from_regex(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,20}", fullmatch=True)
+VALUES = st.text(max_size=20)
+
+
+@given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=20))
+def test_baggage_comes_out_as_it_went_in(pairs: dict[str, str]) -> None:
+    context = Context()
+    for key, value in pairs.items():
+        context = baggage.set_baggage(key, value, context)
+    carrier: dict[str, str] = {}
+    W3CBaggagePropagator().inject(carrier, context)
+
+    assert carried([*carrier.items()]) == carrier
+
+
+@pytest.mark.parametrize(
+    ("given_", "kept"),
+    [
+        (["a=1", "b=2"], "a=1,b=2"),
+        ([" a = 1 ;p=x ,, b=2\t"], "a = 1 ;p=x,b=2"),
+        (["a,=1,b=2"], "b=2"),
+        (["a=\u00e4,b=\x1b,c=3"], "c=3"),
+        ([""], None),
+        ([",".join(f"k{it}=v" for it in range(100))], ",".join(f"k{it}=v" for it in range(64))),
+        (["a=1,b=" + "x" * 8_188 + ",c=3"], "a=1"),
+        (["a=" + "x" * 8_190], "a=" + "x" * 8_190),
+        (["a=" + "x" * 8_191], None),
+        (["a=" + "x" * 10_000_000], None),
+    ],
+)  # fmt: skip
+def test_of_baggage_the_valid_members_are_kept_as_far_as_there_is_room(
+    given_: list[str], kept: str | None
+) -> None:
+    assert carried([("baggage", it) for it in given_]).get("baggage") == kept
+
+
+@pytest.mark.parametrize(("length", "told"), [(4_096, True), (4_097, False)])
+def test_baggage_too_long_for_a_processors_metadata_goes_with_the_task_alone(
+    length: int, told: bool
+) -> None:
+    parent = f"00-{'1' * 32}-{'1' * 16}-01"
+    context = {"traceparent": parent, "baggage": "a=".ljust(length, "x")}
+
+    metadata = dict(_trace_metadata(context) or ())
+
+    assert metadata["traceparent"] == parent
+    assert ("baggage" in metadata) is told

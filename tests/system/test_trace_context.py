@@ -29,6 +29,7 @@ from tests.support.trace_receiver import running_receiver
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 STATED: Mapping[str, str] = {"tracestate": "till=7,shop@east=a b"}
+BAGGAGE: Mapping[str, str] = {"baggage": "tenant=acme,user=a%20b;hidden"}
 BROKEN = (
     {"traceparent": "cut"},
     {"traceparent": f"00-{TRACE_ID}-{SPAN_ID}"},
@@ -63,13 +64,15 @@ def contexts_of(processor: ScriptedProcessor) -> Sequence[Mapping[str, str]]:
 
 
 def told_in_metadata(processor: ScriptedProcessor) -> Sequence[Mapping[str, str | bytes]]:
-    names = ("traceparent", "tracestate")
+    names = ("traceparent", "tracestate", "baggage")
     return [{name: each[name] for name in names if name in each} for each in processor.metadata]
 
 
 @pytest.mark.parametrize("way", ["unary", "session"])
 @pytest.mark.parametrize(
-    "caller", [{**TRACED, **STATED}, {**NOT_TRACED, **STATED}, NOT_TRACED], ids=str
+    "caller",
+    [{**TRACED, **STATED}, {**NOT_TRACED, **STATED, **BAGGAGE}, NOT_TRACED, BAGGAGE],
+    ids=str,
 )
 async def test_an_engine_that_traces_nothing_carries_a_context_on_as_it_came(
     replica: Replica, way: Way, caller: Mapping[str, str]
@@ -122,6 +125,25 @@ async def test_what_vendors_say_of_a_trace_goes_through_the_spans_of_the_engine(
         assert theirs == STATED["tracestate"]
     assert of_the_call["traceparent"] != of_the_timer["traceparent"]
     assert told_in_metadata(stage.processor)[1:] == [of_the_call, of_the_timer]
+
+
+async def test_the_callers_baggage_goes_through_the_spans_of_the_engine(own_database: str) -> None:
+    async with (
+        running_receiver() as receiver,
+        running_replica(own_database, {"telemetry.otlp_endpoint": receiver.endpoint}) as replica,
+        open_stage(replica, streaming=False) as stage,
+    ):
+        await stage.running("p", *[answering(set_timer=timer())] * 3, Answer())
+        call = messages.CallRequest(namespace=stage.namespace, process_id="p")
+        for caller in ({**TRACED, **BAGGAGE}, BAGGAGE):
+            await ask(replica, "unary", call, caller)
+        await stage.settled("p")
+
+    carried = contexts_of(stage.processor)[1:]
+    assert [it["baggage"] for it in carried] == [BAGGAGE["baggage"]] * len(carried)
+    assert told_in_metadata(stage.processor)[1:] == carried
+    # Who has baggage alone has not decided whether it is traced.
+    assert len({it["traceparent"].split("-")[1] for it in carried}) > 1
 
 
 async def test_a_chain_of_timers_is_several_traces_each_linked_to_the_last(

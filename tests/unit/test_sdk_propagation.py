@@ -111,3 +111,27 @@ def test_a_request_carries_the_current_span_by_w3c_whatever_else_is_spoken(
 
     assert carried == tuple(TRACED.items())
     assert trace_metadata() is None
+
+
+async def test_a_handler_sees_the_baggage_of_the_caller() -> None:
+    processor = Processor("orders")
+
+    @processor.call
+    async def handler(_step: Step[Any]) -> dict[str, object]:
+        return dict(baggage.get_all())
+
+    for trace_context in ({**TRACED, "baggage": "tenant=acme"}, {"baggage": "tenant=acme"}):
+        task = pb.ProcessorTask(type=types.TASK_TYPE_CALL, trace_context=trace_context)
+        with ThreadPoolExecutor(1) as threads:
+            answer = await processor.answer(pb.ProcessRequest(task=task), threads)
+        assert answer.response == b'{"tenant":"acme"}'
+    assert not baggage.get_all()
+
+
+@pytest.mark.parametrize("caller", [{}, TRACED])
+def test_a_request_carries_the_current_baggage_with_a_span_or_without(
+    caller: dict[str, str],
+) -> None:
+    sent = {**caller, "baggage": "tenant=acme"}
+    with under(sent):
+        assert dict(trace_metadata() or ()) == sent
