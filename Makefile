@@ -89,7 +89,7 @@ run: $(DONE)/run ## Run the engine with its own PostgreSQL and an example proces
 
 # --- The wire contract
 
-PROTO_FILES = $(sort $(wildcard proto/progressor/v1/*.proto))
+PROTO_FILES = $(sort $(wildcard proto/progressor/v1/*.proto proto/progressor/internal/v1/*.proto))
 PROTO_FRESH := .venv/.proto
 # protoc finds its plugins by the PATH, and both find their protobuf by the PYTHONPATH.
 PROTOC = PATH="$(CURDIR)/$(GENERATORS)/bin:$$PATH" PYTHONPATH="$(CURDIR)/$(GENERATORS)" \
@@ -97,14 +97,15 @@ PROTOC = PATH="$(CURDIR)/$(GENERATORS)/bin:$$PATH" PYTHONPATH="$(CURDIR)/$(GENER
 PROTOC_OUT = --python_out=$(1) --mypy_out=$(1) --grpc_python_out=$(1) --mypy_grpc_out=$(1)
 
 .PHONY: proto
-proto: $(DONE)/dev $(DONE)/proto ## Write progressor/v1 from proto/
+proto: $(DONE)/dev $(DONE)/proto ## Write progressor/v1 and progressor/internal from proto/
 	$(PROTOC) $(call PROTOC_OUT,.) $(PROTO_FILES)
 
 .PHONY: proto-check
-proto-check: $(DONE)/dev $(DONE)/proto ## Fail if progressor/v1 is not what proto/ says
+proto-check: $(DONE)/dev $(DONE)/proto ## Fail if progressor/v1 or progressor/internal is not what proto/ says
 	rm -rf $(PROTO_FRESH) && mkdir -p $(PROTO_FRESH)
 	$(PROTOC) $(call PROTOC_OUT,$(PROTO_FRESH)) $(PROTO_FILES)
-	diff -r -u -x __init__.py -x __pycache__ progressor/v1 $(PROTO_FRESH)/progressor/v1
+	for package in v1 internal; do diff -r -u -x __init__.py -x __pycache__ \
+	  progressor/$$package $(PROTO_FRESH)/progressor/$$package || exit 1; done
 
 .PHONY: proto-lint
 proto-lint: $(DONE)/dev ## Lint proto/

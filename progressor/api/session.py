@@ -32,7 +32,7 @@ from progressor.api.malformed import Malformed
 from progressor.api.status import RichStatus
 from progressor.clock import Clock
 from progressor.frames import Outbox
-from progressor.v1 import frames_pb2
+from progressor.internal.v1 import frames_pb2
 
 TIMEOUT_SECONDS_MAX = 10 * 366 * 24 * 3600
 """Of one call. Who waits longer gives no timeout."""

@@ -21,7 +21,7 @@ from progressor.api.interceptors import (
 from progressor.api.malformed import deserializer
 from progressor.api.session import Kind, Session
 from progressor.clock import Clock
-from progressor.v1 import frames_pb2
+from progressor.internal.v1 import frames_pb2
 
 SESSIONS_MAX = 10_000
 """Sessions of one replica at a time."""

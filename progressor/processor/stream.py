@@ -31,8 +31,8 @@ from grpc import aio
 
 from progressor.domain.intent import Failed
 from progressor.frames import Outbox
+from progressor.internal.v1 import frames_pb2
 from progressor.processor import failures
-from progressor.v1 import frames_pb2
 
 STEP_BYTES_MAX = 1024 * 1024
 """A larger step is asked by a call of its own, which holds up no other."""

@@ -21,10 +21,10 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import status_pb2
 
 from progressor.frames import Outbox
+from progressor.internal.v1 import frames_pb2
 from progressor.sdk.failures import DETAILS_KEY
 from progressor.sdk.unanswered import Pending, Unanswered
 from progressor.stream_call import StreamCall
-from progressor.v1 import frames_pb2
 from progressor.v1 import process_service_pb2 as messages
 
 KINDS: Mapping[str, tuple[str, type[Message]]] = {

@@ -26,10 +26,10 @@ import grpc
 from google.protobuf import message
 
 from progressor.frames import Outbox
+from progressor.internal.v1 import frames_pb2
 from progressor.sdk import words
 from progressor.sdk.connection import MESSAGE_BYTES_MAX
 from progressor.sdk.verdicts import failure
-from progressor.v1 import frames_pb2
 from progressor.v1 import processor_service_pb2 as pb
 
 Context: TypeAlias = grpc.aio.ServicerContext[bytes, bytes]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import grpc
 from grpc import aio
 
-from progressor.v1 import frames_pb2
+from progressor.internal.v1 import frames_pb2
 
 
 class ScriptedCall:

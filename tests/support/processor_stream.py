@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 import grpc
 from grpc import aio
 
-from progressor.v1 import frames_pb2, processor_service_pb2
+from progressor.internal.v1 import frames_pb2
+from progressor.v1 import processor_service_pb2
 from tests.support.script import GARBAGE, EndStream, GarbleFrame, Step, Twice
 
 Context = aio.ServicerContext[bytes, bytes]

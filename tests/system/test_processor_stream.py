@@ -18,9 +18,10 @@ from progressor.domain.event import NewEvent
 from progressor.domain.intent import Failed, Intent, Outcome, Succeeded
 from progressor.domain.process import process_key
 from progressor.domain.task import RunningTask
+from progressor.internal.v1 import frames_pb2
 from progressor.processor import client, connection
 from progressor.sdk import Processor, Step
-from progressor.v1 import frames_pb2, types_pb2
+from progressor.v1 import types_pb2
 from tests.support import processor as script
 from tests.support.asking import (
     ANSWERED,

@@ -19,8 +19,8 @@ from progressor.api.session import TIMEOUT_SECONDS_MAX
 from progressor.api.sessions import Sessions
 from progressor.api.trace_context import trace_context_of
 from progressor.clock import SystemClock
+from progressor.internal.v1 import frames_pb2
 from progressor.telemetry.metrics import Metrics
-from progressor.v1 import frames_pb2
 from progressor.v1 import process_service_pb2 as pb
 from tests.support.measured import counted
 from tests.support.sessions import call_of

@@ -10,10 +10,11 @@ import grpc
 import pytest
 
 from progressor import errors
+from progressor.internal.v1 import frames_pb2
 from progressor.sdk import BYTES, Client, EngineUnavailableError, UnexpectedStatusError, sessions
 from progressor.sdk.session import Session
-from progressor.v1 import frames_pb2, process_service_pb2_grpc
 from progressor.v1 import process_service_pb2 as pb
+from progressor.v1 import process_service_pb2_grpc
 from tests.unit.test_sdk_engine import HANG, ScriptedEngine, refusal, scripted_engine
 
 PATIENCE_SECONDS = 10

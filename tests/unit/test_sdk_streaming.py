@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
+from progressor.internal.v1 import frames_pb2
 from progressor.sdk import Limits, Processor, Step, running, streaming
-from progressor.v1 import frames_pb2
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
 

@@ -1,0 +1,1 @@
+"""Messages of the engine and the SDK alone; no contract."""

@@ -1,0 +1,1 @@
+"""GENERATED from proto/progressor/internal/v1 by `make proto`; never edited."""

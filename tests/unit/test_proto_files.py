@@ -1,0 +1,50 @@
+"""What authors in other languages get: the .proto files, and what their generators read in them."""
+
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+ROOT = Path(__file__).parents[2]
+PROTOS = sorted((ROOT / "proto" / "progressor").rglob("*.proto"))
+CONTRACT = [it for it in PROTOS if it.parent.name == "v1" and it.parent.parent.name != "internal"]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT / "proto").as_posix()
+
+
+@pytest.mark.parametrize("path", PROTOS, ids=name_of)
+def test_each_proto_names_the_packages_of_other_languages(path: Path) -> None:
+    text = path.read_text()
+    options = dict(re.findall(r"^option (\w+) = \"?(.*?)\"?;$", text, re.MULTILINE))
+    package = ".".join(path.relative_to(ROOT / "proto").parent.parts)
+
+    assert f"\npackage {package};\n" in text
+    assert options == {
+        "csharp_namespace": package.title(),
+        "go_package": f"{package.replace('.', '/')};{package.replace('.', '')}",
+        "java_multiple_files": "true",
+        "java_outer_classname": f"{path.stem.title().replace('_', '')}Proto",
+        "java_package": package,
+    }
+
+
+def test_what_is_internal_says_so_in_its_package() -> None:
+    internal = [it for it in PROTOS if it not in CONTRACT]
+
+    assert [name_of(it) for it in internal] == ["progressor/internal/v1/frames.proto"]
+    assert all("progressor/internal/" not in it.read_text() for it in CONTRACT)
+    assert all("Raw" not in it.read_text() for it in CONTRACT)
+
+
+def test_the_proto_files_are_in_the_wheel_beside_what_is_generated_from_them(
+    tmp_path: Path,
+) -> None:
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {it: archive.read(it) for it in archive.namelist() if it.endswith(".proto")}
+
+    assert packed == {name_of(it): it.read_bytes() for it in CONTRACT}
