@@ -57,6 +57,7 @@ from progressor.telemetry.metrics import Metrics
 from progressor.telemetry.setup import Telemetry
 from progressor.worker.aftermath import Aftermath
 from progressor.worker.agenda import Agenda
+from progressor.worker.giving_way import GivingWay
 from progressor.worker.graphs import Graphs
 from progressor.worker.intake import Intake
 from progressor.worker.launches import Launches
@@ -226,8 +227,11 @@ class Assembly:
             metrics=self._metrics,
         )
         self._agenda = Agenda(clock=clock, horizon=config.scanner.horizon, size_max=_AGENDA_MAX)
+        gates = self._gates_on(self._pools.worker)
+        self._giving_way = GivingWay(gates=gates, clock=clock, jitter=self._jitter)
         self._promotions = Promotions(
-            gates=self._gates_on(self._pools.worker),
+            gates=gates,
+            giving_way=self._giving_way,
             agenda=self._agenda,
             clock=clock,
             horizon_seconds=config.scanner.horizon.total_seconds(),
@@ -383,6 +387,7 @@ class Assembly:
             group.create_task(schedules.run(), name="schedules"),
             group.create_task(timers.run(), name="timers"),
             group.create_task(self._promotions.run(), name="promotions"),
+            group.create_task(self._giving_way.run(), name="giving way"),
             group.create_task(jobs.run(), name="jobs"),
             group.create_task(backlog.run(), name="backlog"),
             group.create_task(due.run_called(), name="due, called"),

@@ -171,10 +171,13 @@ CREATE TABLE progressor.gates (
     revision bigint NOT NULL DEFAULT 1,
     created_at timestamp with time zone NOT NULL,
     updated_at timestamp with time zone NOT NULL,
+    lowered_at timestamp with time zone,
+    lowered_before timestamp with time zone,
     CONSTRAINT gates_pkey PRIMARY KEY (namespace, gate),
     CONSTRAINT gates_capacity_check CHECK ((capacity >= 0)),
     CONSTRAINT gates_gate_check CHECK (((octet_length(gate) >= 1) AND (octet_length(gate) <= 256))),
-    CONSTRAINT gates_held_check CHECK ((held >= 0))
+    CONSTRAINT gates_held_check CHECK ((held >= 0)),
+    CONSTRAINT lowering_is_whole CHECK (((lowered_at IS NULL) = (lowered_before IS NULL)))
 ) WITH (
     fillfactor=50,
     autovacuum_vacuum_scale_factor=0.01,
@@ -543,6 +546,8 @@ CREATE INDEX gated_by_time ON progressor.gated USING btree (namespace, run_at) W
 CREATE INDEX gated_inits ON progressor.gated USING btree (namespace, state_since) WHERE ((task_type = 'init'::progressor.task_type) AND (state <> 'available'::progressor.gated_state));
 
 CREATE INDEX gated_timers ON progressor.gated USING btree (slot, namespace, process_id) WHERE (task_type = ANY (ARRAY['timeout'::progressor.task_type, 'remove'::progressor.task_type]));
+
+CREATE INDEX gates_lowered ON progressor.gates USING btree (lowered_at) WHERE (lowered_at IS NOT NULL);
 
 CREATE INDEX job_nodes_ready ON progressor.job_nodes USING btree (slot, namespace, process_id, gated, ordinal) WHERE queued;
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from progressor.domain.namespace import Namespace
 from progressor.settings.sections import Scanner
-from progressor.storage.promoted import Again, Promoted
+from progressor.storage.promoted import Again, LoweredGate, Promoted
 from progressor.telemetry.metrics import Metrics
 from progressor.worker.observer import Observers
 from progressor.worker.promotions import Promotions
@@ -30,6 +30,9 @@ class Gates(Protocol):
 
     async def find_idle(self, namespaces: Sequence[str]) -> tuple[Again, ...]:
         """Find what should have been looked at, and was not."""
+
+    async def find_lowered(self, namespaces: Sequence[str]) -> tuple[LoweredGate, ...]:
+        """Find gates with holders that have to give way, and that no replica is at."""
 
 
 class Namespaces(Protocol):
@@ -69,7 +72,10 @@ class GateScan:
         found = idle & self._suspects
         self._suspects.clear()
         self._suspects.update(idle - found)
-        self.promotions.heard(Promoted(again=tuple(found)))
+        lowered = await self.gates.find_lowered(names)
+        self.promotions.heard(Promoted(again=tuple(found), lowered=lowered))
+        for gate in lowered:
+            self._tell(gate.namespace, what=gate)
         for again in found:
             self._tell(again.namespace, what=again)
 

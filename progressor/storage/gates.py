@@ -1,6 +1,7 @@
 """Gates: what is read and set of them, and their promotions in transactions of their own."""
 
 import asyncio
+import dataclasses
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,6 +27,7 @@ from progressor.storage.promoted import (
     PATIENCE,
     Again,
     Later,
+    LoweredGate,
     OnPromoted,
     Promoted,
     ignore,
@@ -33,6 +35,23 @@ from progressor.storage.promoted import (
 )
 
 _SQL = statements.load("gates")
+
+GIVE_WAY_MAX = 100
+"""Holders that one transaction sends back: some 20 ms, for which it keeps their gates locked."""
+
+GIVE_WAY_WINDOW = 500
+"""Holders of a gate that it looks at to find them: those that run keep the gate."""
+
+LEFT_ALONE = dt.timedelta(seconds=2)
+"""After so long without a transaction of the replica that is at it, any other one goes on."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GaveWay:
+    """How many holders of a gate were sent back; ``is_done``: nobody else has to go."""
+
+    count: int
+    is_done: bool
 
 
 class Gates:
@@ -59,6 +78,7 @@ class Gates:
         self._promote_again = functions.call("promote_again", arguments=8)
         self._promote_due = functions.call("promote_due", arguments=6)
         self._find_idle = functions.call("find_idle_gates", arguments=2)
+        self._give_way = functions.call("give_way", arguments=8)
         self._set_gate = functions.call("set_gate", arguments=8)
         self._delete_gate = functions.call("delete_gate", arguments=2)
 
@@ -116,6 +136,9 @@ class Gates:
     ) -> Gate:
         """Set the capacity of a gate, which is made where it is not there.
 
+        It is in force at once. Of those who hold the gate beyond it, those who do not run yet give
+        way afterwards (`give_way`); ``on_promoted`` is told the gate.
+
         Raises:
             GateNotFoundError: There is none, and a revision was expected.
             GateChangedError: It is at another revision.
@@ -136,7 +159,9 @@ class Gates:
             raise errors.GateNotFoundError(namespace, gate)
         if first[0] == "revision_changed":
             raise errors.GateChangedError(gate, expected_revision, first[3])
-        self._on_promoted(promoted((namespace, *it[7:14]) for it in told))
+        if first[6]:
+            self._on_promoted(Promoted(lowered=(LoweredGate(namespace, gate),)))
+        self._on_promoted(promoted((namespace, *it[8:15]) for it in told))
         found = await self._read(
             "get_gate", {"namespace": namespace, "gate": gate, "counted_max": COUNTED_MAX}
         )
@@ -177,6 +202,43 @@ class Gates:
             arrays.TextColumn([it.order_key for it in again if it.order_key is not None]),
         )
         return promoted(row[1:] for row in found)
+
+    async def give_way(self, lowered: LoweredGate) -> GaveWay:
+        """Send back some who hold a gate beyond its capacity, and do not run yet.
+
+        Safe to repeat, to cancel, and to do from several replicas at once.
+
+        Raises:
+            StorageLockedError: Somebody keeps one of their gates locked.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        first, *told = await self._rows(
+            self._give_way,
+            self._clock.pinned(),
+            self._replica_id(),
+            self._patience.total_seconds(),
+            BATCH_MAX,
+            GIVE_WAY_MAX,
+            GIVE_WAY_WINDOW,
+            lowered.namespace,
+            lowered.gate,
+        )
+        self._on_promoted(promoted((lowered.namespace, *row[3:10]) for row in told))
+        return GaveWay(first[0], first[1])
+
+    async def find_lowered(self, namespaces: Sequence[str]) -> tuple[LoweredGate, ...]:
+        """Find gates with holders that have to give way, and that no replica is at.
+
+        Raises:
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        named = {
+            "now": self._clock.pinned(),
+            "age": LEFT_ALONE,
+            "namespace": arrays.TextColumn(namespaces),
+            "limit": BATCH_MAX,
+        }
+        return tuple(LoweredGate(*row) for row in await self._read("find_lowered", named))
 
     async def promote_due(
         self, namespaces: Sequence[str], *, overdue: dt.timedelta = dt.timedelta()

@@ -84,3 +84,13 @@ CROSS JOIN LATERAL (
     ORDER BY g.namespace, g.run_at
     LIMIT %(limit)s
 ) t;
+
+-- name: find_lowered
+-- Gates with holders that have to give way, of which nobody has sent any back for a while.
+SELECT g.namespace, g.gate
+FROM progressor.gates g
+WHERE g.lowered_at IS NOT NULL
+    AND g.lowered_at <= coalesce(%(now)s::timestamptz, clock_timestamp()) - %(age)s::interval
+    AND g.namespace = ANY (%(namespace)s::text[])
+ORDER BY g.lowered_at
+LIMIT %(limit)s;

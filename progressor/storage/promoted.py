@@ -38,6 +38,14 @@ class Later:
     seconds: float
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoweredGate:
+    """A gate whose capacity was lowered below what is held."""
+
+    namespace: str
+    gate: str
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Promoted:
     """What came of leaving or entering gates."""
@@ -47,6 +55,8 @@ class Promoted:
     """Who is due after a while."""
     later: tuple[Later, ...] = ()
     again: tuple[Again, ...] = ()
+    lowered: tuple[LoweredGate, ...] = ()
+    """Gates that have more holders than their new capacity, of which some are to give way."""
 
 
 NOTHING = Promoted()

@@ -77,8 +77,8 @@ class GateServiceServicer(object):
 
     def SetGate(self, request, context):
         """Sets the capacity of a gate, which is made where it is not there. With more, who waits is
-        promoted; with less than is held, available tasks give way, the youngest first, and what runs
-        keeps its place.
+        promoted; with less than is held, nobody comes in before it fits, available tasks give way soon
+        after, the youngest first, and what runs keeps its place.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -24,6 +24,7 @@ from progressor.storage.backoff import Backoff, steady
 from progressor.storage.promoted import Again, Later, Promoted
 from progressor.storage.settlements import Due
 from progressor.worker.agenda import Agenda
+from progressor.worker.giving_way import GivingWay
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class Promotions:
         agenda: Agenda,
         clock: Clock,
         horizon_seconds: float,
+        giving_way: GivingWay,
         jitter: Callable[[], float] = steady,
     ) -> None:
         """Begin with nothing to do; what comes after the horizon is left to the scan."""
@@ -67,6 +69,7 @@ class Promotions:
         self._agenda = agenda
         self._clock = clock
         self._horizon = horizon_seconds
+        self._giving_way = giving_way
         self._jitter = jitter
         # A dict for its order: oldest first.
         self._again: dict[Again, None] = {}
@@ -90,6 +93,7 @@ class Promotions:
             self._note(later)
         for again in promoted.again[: max(0, AGAIN_MAX - len(self._again))]:
             self._again[again] = None
+        self._giving_way.heard(promoted.lowered)
         if promoted.again or promoted.later:
             self._news.set()
 

@@ -15,6 +15,7 @@ from progressor import errors
 from progressor.domain.constraint import Constraints, GateHold, Order, Version
 from progressor.domain.intent import Complete, Outcome, RemoveProcess, SetTimer
 from progressor.domain.task import TaskType
+from progressor.storage.promoted import LoweredGate
 from tests.support.gated_storage import DESKS_COUNT, GatedStorage, key_of, opened
 from tests.support.laws import broken_laws
 from tests.support.storage import BROKEN, NAMESPACE, UNREACHABLE, a_request, success
@@ -89,8 +90,12 @@ class Party:
     async def set_gate(self) -> None:
         capacity = self.random.choice([0, 1, 1, 2, 3])
         await self.desk.gates.set(
-            NAMESPACE.name, self.random.choice(GATES), capacity=capacity, expected_revision=0
+            NAMESPACE.name,
+            gate := self.random.choice(GATES),
+            capacity=capacity,
+            expected_revision=0,
         )
+        await self.desk.gates.give_way(LoweredGate(NAMESPACE.name, gate))
 
     async def renew(self) -> None:
         process_id = self.random.choice(PROCESSES)

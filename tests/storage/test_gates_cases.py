@@ -245,7 +245,7 @@ async def test_who_gives_way_lets_those_of_its_process_go_on(desk: Desk) -> None
     behind = await call(desk, key)
     assert [task_id for _, task_id in told(desk)] == [way.task_id]
 
-    await desk.gates.set(NAMESPACE.name, "a", capacity=0, expected_revision=0)
+    await desk.set_gate("a", 0)
 
     [task] = await claim_told(desk)
     assert task.task_id == behind.task_id
@@ -306,14 +306,14 @@ async def test_a_timer_that_one_kept_waiting_who_gives_way_is_told_with_its_inst
     await desk.settled(step, success(IN_HALF_A_SECOND), continues=False)
     desk.told.clear()
 
-    await desk.gates.set(NAMESPACE.name, "a", capacity=0, expected_revision=0)
+    await desk.set_gate("a", 0)
 
     assert instants(desk) == {(step.key, 0.5)}
 
 
 async def test_who_has_only_reserved_a_gate_gives_way_first(desk: Desk) -> None:
     assert isinstance(desk.clock, ManualClock)
-    await desk.gates.set(NAMESPACE.name, "a", capacity=2, expected_revision=0)
+    await desk.set_gate("a", 2)
     at_work = await running(desk, await started(desk), gates("a"))
     first = await running(desk, await started(desk), gates("a"))
     await running(desk, await started(desk), gates("b"))
@@ -325,7 +325,7 @@ async def test_who_has_only_reserved_a_gate_gives_way_first(desk: Desk) -> None:
         True,
     ]
 
-    await desk.gates.set(NAMESPACE.name, "a", capacity=1, expected_revision=0)
+    await desk.set_gate("a", 1)
 
     [holder] = (await desk.gates.get(NAMESPACE.name, "a")).holders
     assert holder.task_id == at_work.task_id

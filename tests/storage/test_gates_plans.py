@@ -13,9 +13,10 @@ from progressor.domain.constraint import Constraints
 from progressor.domain.settlement import settle
 from progressor.domain.task import TaskType
 from progressor.storage import admissions, settlements
+from progressor.storage.gates import GaveWay
 from progressor.storage.migrations import migrate
 from progressor.storage.pools import Connection
-from progressor.storage.promoted import BATCH_MAX, PATIENCE, Again
+from progressor.storage.promoted import BATCH_MAX, PATIENCE, Again, LoweredGate
 from tests.support.clock import START, ManualClock
 from tests.support.gated_seed import (
     GATES_COUNT,
@@ -124,6 +125,16 @@ async def raise_a_capacity(desk: Desk) -> None:
     assert (first[0], len(told)) == ("changed", ROOM)
 
 
+async def lower_a_capacity(desk: Desk) -> None:
+    await raise_a_capacity(desk)
+    gates = desk.gates
+    limits = (PATIENCE.total_seconds(), BATCH_MAX)
+    [first] = await gates._rows(gates._set_gate, START, 1, *limits, NAMESPACE.name, gate(1), 1, 0)
+    assert (first[0], first[6]) == ("changed", True)
+    gave_way = await gates.give_way(LoweredGate(NAMESPACE.name, gate(1)))
+    assert gave_way == GaveWay(ROOM, is_done=True)
+
+
 async def cancel(desk: Desk) -> None:
     for number in range(FEW // 2, FEW // 2 + BATCH):
         await desk.processes.cancel(waiting_key(number), waiting_task(number))
@@ -139,6 +150,7 @@ WORK: tuple[tuple[Callable[[Desk], Awaitable[None]], int], ...] = (
     (look_again, PER_TASK * BATCH),
     (see_instants_come, PER_TASK * BATCH),
     (raise_a_capacity, PER_TASK * BATCH),
+    (lower_a_capacity, PER_TASK * BATCH),
     (cancel, PER_TASK * BATCH),
     # From order to order, and each task that waits for its instant has one of its own.
     (find_what_is_idle, 5 * LATER_COUNT),

@@ -26,7 +26,7 @@ from progressor.domain.settlement import settle
 from progressor.domain.task import TaskType
 from progressor.storage import admissions, claims, settlements
 from progressor.storage.pools import Connection
-from progressor.storage.promoted import Again
+from progressor.storage.promoted import Again, LoweredGate
 from tests.support.clock import ManualClock
 from tests.support.laws import broken_laws
 from tests.support.storage import (
@@ -205,6 +205,7 @@ async def cancel_task(party: Party) -> None:
 async def set_gate(party: Party) -> None:
     gate, capacity = party.random.choice(GATES), party.random.randrange(4)
     await party.desk.gates.set(NAMESPACE.name, gate, capacity=capacity, expected_revision=0)
+    await party.desk.gates.give_way(LoweredGate(NAMESPACE.name, gate))
 
 
 async def look_again(party: Party) -> None:

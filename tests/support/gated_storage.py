@@ -19,7 +19,7 @@ from progressor.domain.admission import Request
 from progressor.domain.intent import Outcome, Rejected, RemoveProcess, SetTimer, Succeeded
 from progressor.domain.process import ProcessKey, process_key
 from progressor.domain.task import TIMER_TYPES, RunningTask, TaskType
-from progressor.storage.promoted import PATIENCE, Again
+from progressor.storage.promoted import PATIENCE, Again, LoweredGate
 from progressor.storage.settlements import Written
 from tests.support.clock import ManualClock
 from tests.support.laws import broken_laws
@@ -265,6 +265,8 @@ class GatedStorage:
         """Set the capacity of a gate, which may not be there yet."""
         gates = self.desks[desk].gates
         self.run(gates.set(NAMESPACE.name, gate, capacity=capacity, expected_revision=0))
+        while not self.run(gates.give_way(LoweredGate(NAMESPACE.name, gate))).is_done:
+            pass
         self.hear()
         # Nobody else is at work: who holds it and does not run has given way. Of another gate, one
         # that ran when its capacity was lowered, and was handed back since, keeps it.

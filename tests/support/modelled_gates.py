@@ -339,12 +339,16 @@ class ModelledGates(ModelledStorage):
             again = tuple(dict.fromkeys(each for told in heard for each in told.again))
             due = tuple(each for told in heard for each in told.due)
             later = tuple(each for told in heard for each in told.later)
-            if not again:
+            lowered = dict.fromkeys(each for told in heard for each in told.lowered)
+            for gate in lowered:
+                while not self.do(self.desks[0].gates.give_way(gate)).is_done:
+                    pass
+            if not again and not lowered:
                 return Promoted(due=due, later=later)
-            heard = [
-                Promoted(due=due, later=later),
-                self.do(self.desks[0].gates.look_again(NAMESPACE.name, again)),
-            ]
+            heard = [Promoted(due=due, later=later), *self.desks[0].told]
+            self.desks[0].told.clear()
+            if again:
+                heard.append(self.do(self.desks[0].gates.look_again(NAMESPACE.name, again)))
         raise AssertionError("looked at again and again")
 
     def _hear(self, promoted: Promoted) -> None:

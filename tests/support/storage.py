@@ -37,7 +37,7 @@ from progressor.storage.histories import Histories
 from progressor.storage.namespaces import Namespaces, _config
 from progressor.storage.pools import Connection, Pool, open_pools
 from progressor.storage.processes import Processes
-from progressor.storage.promoted import PATIENCE, Promoted
+from progressor.storage.promoted import PATIENCE, LoweredGate, Promoted
 from progressor.storage.replicas import Replicas, Zombie
 from progressor.storage.results import Results
 from progressor.storage.retention import Retention
@@ -277,6 +277,13 @@ class Desk:
         return await self.replicas.find_zombies(
             replica_id=self.replica_id, lease_timeout=LEASE_TIMEOUT, limit=limit, known=known
         )
+
+    async def set_gate(self, gate: str, capacity: int) -> None:
+        """Set a capacity, and have those give way who hold the gate beyond it."""
+        name = self.namespace.name
+        await self.gates.set(name, gate, capacity=capacity, expected_revision=0)
+        while not (await self.gates.give_way(LoweredGate(name, gate))).is_done:
+            pass
 
     async def beat(self) -> None:
         """Write a heartbeat at the clock's instant."""

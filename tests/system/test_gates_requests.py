@@ -187,6 +187,7 @@ class TestCapacity:
         tasks = [(name, await gated.start(name, made)) for name in names(4)]
         await gated.until(lambda: len(gated.begun()) == 2)
         await gated.set_capacity(ROLLOUT, 3)
+        await gated.until(lambda: gated.holders() == {ROLLOUT: 3})
         states, holders = gated.states(), gated.holders()
         for hang in hangs:
             hang.released.set()

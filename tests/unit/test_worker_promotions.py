@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 from progressor.domain.process import process_key
-from progressor.storage.promoted import Again, Later, Promoted
+from progressor.storage.gates import GaveWay
+from progressor.storage.promoted import Again, Later, LoweredGate, Promoted
 from progressor.worker.agenda import Agenda
+from progressor.worker.giving_way import GivingWay
 from progressor.worker.promotions import Promotions
 from tests.support.builders import seconds
 from tests.support.clock import ManualClock
@@ -21,6 +23,9 @@ class NoGates:
     async def promote_due(self, namespaces: Sequence[str]) -> Promoted:
         raise NotImplementedError
 
+    async def give_way(self, lowered: LoweredGate) -> GaveWay:
+        raise NotImplementedError
+
 
 class Bench:
     """Promotions, and the agenda that they write into."""
@@ -29,7 +34,11 @@ class Bench:
         self.clock = ManualClock()
         self.agenda = Agenda(clock=self.clock, horizon=seconds(60), size_max=10)
         self.promotions = Promotions(
-            gates=NoGates(), agenda=self.agenda, clock=self.clock, horizon_seconds=60
+            gates=NoGates(),
+            agenda=self.agenda,
+            clock=self.clock,
+            horizon_seconds=60,
+            giving_way=GivingWay(gates=NoGates(), clock=self.clock),
         )
 
     def taken_after(self, pause: float) -> list[int]:

@@ -1,0 +1,267 @@
+-- Sends back holders of a gate whose capacity was lowered below what is held, until it fits, p_count at
+-- most: those who do not run yet; first who has reserved it, then available tasks, the youngest first. What
+-- runs, and what a process holds, keeps it. The gate remembers how far this has come, so that any replica can
+-- go on.
+--
+-- It looks at the p_window holders that came last and have not been looked at (and at all that came
+-- together with the last of these), by index: so what a call costs does not grow with the holders. Whose
+-- process somebody has locked is left to the next call.
+-- Locks: processes of those who give way, in key order, SKIP LOCKED; then as settle_gates.
+-- Returns: first how many were sent back, and whether that is all; then as settle_gates.
+CREATE FUNCTION give_way(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_patience   double precision,
+    p_limit      integer,
+    p_count      integer,
+    p_window     integer,
+    p_namespace  text,
+    p_gate       text
+)
+RETURNS TABLE (
+    sent_count integer, is_done boolean, slot smallint, process_id text, task_id bigint, gate text,
+    line text, order_key text, wait_seconds double precision, due_seconds double precision
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET lock_timeout = '300ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now         timestamptz;
+    v_gate        gates%ROWTYPE;
+    v_count       integer;
+    v_window      record;      -- how many were looked at, since when the last one holds the gate, and
+                               -- who of them may give way, in the order in which they do
+    v_task        record;
+    v_slots       smallint[];  -- processes that are locked
+    v_process_ids text[];
+    v_orders      text[];
+    v_gates       text[];
+    v_alone_slots smallint[];  -- who gives way, of processes that have nothing else
+    v_alone_ids   text[];
+    v_alone_tasks bigint[];
+    v_lines       text[];      -- into which these have come
+    v_left        text[] := ARRAY[p_gate];
+    v_left_slots  smallint[];  -- processes of which a task gives way
+    v_left_ids    text[];
+BEGIN
+    sent_count := 0;
+    is_done := true;
+    SELECT * INTO v_gate FROM gates g WHERE (g.namespace, g.gate) = (p_namespace, p_gate);
+    IF v_gate.lowered_at IS NULL THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    v_count := least(p_count, v_gate.held - v_gate.capacity);
+
+    WITH looked AS MATERIALIZED (
+        SELECT h.slot, h.process_id, h.task_id, h.hold, h.is_reserved, h.held_at
+        FROM gate_holders h
+        WHERE (h.namespace, h.gate) = (p_namespace, p_gate) AND h.held_at < v_gate.lowered_before
+        ORDER BY h.namespace DESC, h.gate DESC, h.held_at DESC
+        FETCH FIRST p_window ROWS WITH TIES
+    ),
+    found AS (
+        SELECT l.slot, l.process_id, l.task_id, l.is_reserved,
+            row_number() OVER (ORDER BY l.is_reserved DESC, g.ripe_at DESC, l.task_id DESC) AS place
+        FROM looked l
+        CROSS JOIN LATERAL (
+            SELECT g.state, g.ripe_at
+            FROM gated g
+            WHERE (g.slot, g.namespace, g.process_id, g.task_id)
+                = (l.slot, p_namespace, l.process_id, l.task_id)
+            OFFSET 0
+        ) g
+        WHERE l.is_reserved
+            OR (l.hold = 'task' AND g.state = 'available' AND (
+                SELECT s.task_id
+                FROM schedule s
+                WHERE (s.slot, s.namespace, s.process_id, s.task_id)
+                    = (l.slot, p_namespace, l.process_id, l.task_id)
+            ) IS NOT NULL)
+    )
+    SELECT w.count, w.since, f.*
+    INTO v_window
+    FROM (SELECT count(*) AS count, min(l.held_at) AS since FROM looked l) w
+    CROSS JOIN (
+        SELECT count(*) AS found_count,
+            array_agg(c.slot ORDER BY c.place) FILTER (WHERE c.place <= v_count) AS slot,
+            array_agg(c.process_id ORDER BY c.place) FILTER (WHERE c.place <= v_count) AS process_id,
+            array_agg(c.task_id ORDER BY c.place) FILTER (WHERE c.place <= v_count) AS task_id
+        FROM found c
+    ) f;
+
+    WITH locked AS (
+        SELECT p.slot, p.process_id
+        FROM processes p
+        JOIN unnest(
+                v_window.slot, array_fill(p_namespace, ARRAY[coalesce(cardinality(v_window.slot), 0)]),
+                v_window.process_id) AS i (slot, namespace, process_id)
+            USING (slot, namespace, process_id)
+        ORDER BY p.slot, p.namespace, p.process_id
+        FOR NO KEY UPDATE OF p SKIP LOCKED
+    )
+    SELECT array_agg(l.slot), array_agg(l.process_id)
+    INTO v_slots, v_process_ids
+    FROM locked l;
+    -- Their orders and gates, as settle_gates locks them, in key order with this one.
+    SELECT array_agg(DISTINCT g.order_key)
+    INTO v_orders
+    FROM unnest(v_slots, v_process_ids) AS i (slot, process_id)
+    CROSS JOIN LATERAL (
+        SELECT g.order_key
+        FROM gated g
+        WHERE (g.slot, g.namespace, g.process_id) = (i.slot, p_namespace, i.process_id)
+        OFFSET 0
+    ) g
+    WHERE g.order_key IS NOT NULL;
+    SELECT array_agg(n.gate)
+    INTO v_gates
+    FROM (
+        SELECT unnest(g.gates) AS gate
+        FROM unnest(v_slots, v_process_ids) AS i (slot, process_id)
+        CROSS JOIN LATERAL (
+            SELECT g.gates
+            FROM gated g
+            WHERE (g.slot, g.namespace, g.process_id) = (i.slot, p_namespace, i.process_id)
+            OFFSET 0
+        ) g
+        UNION
+        SELECT h.gate
+        FROM unnest(v_slots, v_process_ids) AS i (slot, process_id)
+        CROSS JOIN LATERAL (
+            SELECT h.gate
+            FROM gate_holders h
+            WHERE (h.slot, h.namespace, h.process_id) = (i.slot, p_namespace, i.process_id)
+            OFFSET 0
+        ) h
+        UNION
+        SELECT p_gate
+    ) n;
+    PERFORM lock_gates(
+        array_fill(p_namespace, ARRAY[coalesce(cardinality(v_orders), 0)]), v_orders,
+        array_fill(p_namespace, ARRAY[cardinality(v_gates)]), v_gates);
+    v_now := coalesce(p_now, clock_timestamp());
+    SELECT * INTO v_gate FROM gates g WHERE (g.namespace, g.gate) = (p_namespace, p_gate);
+    IF v_gate.lowered_at IS NULL THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    -- Each is looked at once more: until it was locked it may have begun to run, or have ended. Of most
+    -- processes it is all that there is: it comes to stand in line for its gates, and no more follows.
+    FOR v_task IN
+        SELECT h.slot, h.process_id, h.task_id, h.is_reserved, NOT h.is_reserved AND (
+                SELECT g.order_key IS NULL
+                    AND g.task_type NOT IN ('timeout', 'remove')
+                    AND (g.run_at <= v_now) IS NOT FALSE
+                    AND s.attempt = g.attempt
+                    AND s.due_at <= v_now
+                FROM gated g
+                JOIN schedule s USING (slot, namespace, process_id, task_id)
+                WHERE (g.slot, g.namespace, g.process_id, g.task_id)
+                    = (h.slot, p_namespace, h.process_id, h.task_id)
+            ) AND (
+                SELECT o.task_id
+                FROM gated o
+                WHERE (o.slot, o.namespace, o.process_id) = (h.slot, p_namespace, h.process_id)
+                    AND o.task_id <> h.task_id
+                LIMIT 1
+            ) IS NULL AND (
+                SELECT o.task_id
+                FROM schedule o
+                WHERE (o.slot, o.namespace, o.process_id) = (h.slot, p_namespace, h.process_id)
+                    AND o.task_id <> h.task_id
+                LIMIT 1
+            ) IS NULL AND (
+                SELECT o.task_id
+                FROM gate_holders o
+                WHERE (o.slot, o.namespace, o.process_id) = (h.slot, p_namespace, h.process_id)
+                    AND (o.task_id <> h.task_id OR o.hold <> 'task' OR o.is_reserved)
+                LIMIT 1
+            ) IS NULL AND (
+                SELECT r.task_id
+                FROM running r
+                WHERE (r.slot, r.namespace, r.process_id) = (h.slot, p_namespace, h.process_id)
+            ) IS NULL AS is_alone
+        FROM unnest(v_window.slot, v_window.process_id, v_window.task_id)
+            WITH ORDINALITY AS i (slot, process_id, task_id, place)
+        JOIN unnest(v_slots, v_process_ids) AS l (slot, process_id) USING (slot, process_id)
+        CROSS JOIN LATERAL (
+            -- With the gate in the condition, the index by gates would look as good as the key.
+            SELECT h.*
+            FROM gate_holders h
+            WHERE (h.slot, h.namespace, h.process_id) = (i.slot, p_namespace, i.process_id)
+            OFFSET 0
+        ) h
+        WHERE h.gate = p_gate AND h.task_id = i.task_id AND (h.is_reserved OR (
+            h.hold = 'task' AND (
+                SELECT s.task_id
+                FROM schedule s
+                WHERE (s.slot, s.namespace, s.process_id, s.task_id)
+                    = (i.slot, p_namespace, i.process_id, i.task_id)
+            ) IS NOT NULL AND (
+                SELECT g.state
+                FROM gated g
+                WHERE (g.slot, g.namespace, g.process_id, g.task_id)
+                    = (i.slot, p_namespace, i.process_id, i.task_id)
+            ) = 'available'))
+        ORDER BY i.place
+        LIMIT greatest(v_gate.held - v_gate.capacity, 0)
+    LOOP
+        sent_count := sent_count + 1;
+        IF v_task.is_alone THEN
+            v_alone_slots := v_alone_slots || v_task.slot;
+            v_alone_ids := v_alone_ids || v_task.process_id;
+            v_alone_tasks := v_alone_tasks || v_task.task_id;
+            CONTINUE;
+        END IF;
+        v_left := v_left || give_back_gates(
+            v_task.slot, p_namespace, v_task.process_id, v_task.task_id, v_task.is_reserved);
+        CONTINUE WHEN v_task.is_reserved;
+        PERFORM leave_line(v_now, v_task.slot, p_namespace, v_task.process_id, v_task.task_id);
+        PERFORM move_gated(
+            v_now, v_task.slot, p_namespace, v_task.process_id, v_task.task_id, 'process');
+        v_left_slots := v_left_slots || v_task.slot;
+        v_left_ids := v_left_ids || v_task.process_id;
+    END LOOP;
+    IF v_alone_slots IS NOT NULL THEN
+        SELECT v_left || f.freed, f.lines
+        INTO v_left, v_lines
+        FROM line_up_again(v_now, p_namespace, v_alone_slots, v_alone_ids, v_alone_tasks) f;
+    END IF;
+    SELECT * INTO v_gate FROM gates g WHERE (g.namespace, g.gate) = (p_namespace, p_gate);
+
+    IF v_gate.held > v_gate.capacity THEN
+        is_done := false;
+        -- More of these were found than were taken or could be locked: the next call finds them again.
+        IF v_window.found_count = coalesce(cardinality(v_slots), 0) THEN
+            is_done := v_window.count < p_window;
+            v_gate.lowered_before := v_window.since;
+        END IF;
+    END IF;
+    UPDATE gates g
+    SET lowered_at = CASE WHEN NOT is_done THEN v_now END,
+        lowered_before = CASE WHEN NOT is_done THEN v_gate.lowered_before END
+    WHERE (g.namespace, g.gate) = (p_namespace, p_gate);
+    RETURN NEXT;
+    -- Who gave way comes to wait for its gates, and who waited behind it is next. They pass in the same
+    -- promotion as those who waited for what was left: in one of their own they would go before these.
+    RETURN QUERY
+    SELECT NULL::integer, NULL::boolean, g.slot, g.process_id, g.task_id, g.gate, g.line,
+        g.order_key, g.wait_seconds, g.due_seconds
+    FROM settle_gates(
+        v_now, p_replica_id, p_patience, p_limit, v_left_slots,
+        array_fill(p_namespace, ARRAY[coalesce(cardinality(v_left_slots), 0)]), v_left_ids,
+        p_left_namespace => array_fill(p_namespace, ARRAY[cardinality(v_left)]),
+        p_left => v_left,
+        p_line_namespace => array_fill(p_namespace, ARRAY[coalesce(cardinality(v_lines), 0)]),
+        p_line => v_lines) g;
+END;
+$$;

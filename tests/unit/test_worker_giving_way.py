@@ -1,0 +1,95 @@
+"""Giving way: gates that were lowered take turns, with rests, until nobody has to go."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from progressor import errors
+from progressor.storage.gates import GaveWay
+from progressor.storage.promoted import LoweredGate
+from progressor.worker.giving_way import REST, GivingWay
+from tests.support.virtual_time import LoopClock, in_virtual_time, settled
+
+A, B = LoweredGate("orders", "a"), LoweredGate("orders", "b")
+TAKES = 0.02
+
+
+class ScriptedGates:
+    """Gates with so many rounds of holders each; a round takes some time."""
+
+    def __init__(self, **rounds: int) -> None:
+        self.rounds = rounds
+        self.at: list[tuple[float, str]] = []
+        self.fails = 0
+        self.locked = 0
+
+    async def give_way(self, lowered: LoweredGate) -> GaveWay:
+        self.at.append((round(asyncio.get_running_loop().time(), 6), lowered.gate))
+        await asyncio.sleep(TAKES)
+        if self.fails:
+            self.fails -= 1
+            raise errors.StorageUnavailableError("away")
+        if self.locked:
+            self.locked -= 1
+            return GaveWay(0, is_done=False)
+        self.rounds[lowered.gate] -= 1
+        return GaveWay(100, is_done=not self.rounds[lowered.gate])
+
+
+@contextlib.asynccontextmanager
+async def running(gates: ScriptedGates) -> AsyncIterator[GivingWay]:
+    giving_way = GivingWay(gates=gates, clock=LoopClock())
+    task = asyncio.create_task(giving_way.run())
+    await settled()
+    try:
+        yield giving_way
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@in_virtual_time
+async def test_gates_take_turns_until_nobody_has_to_go() -> None:
+    gates = ScriptedGates(a=3, b=1)
+    async with running(gates) as giving_way:
+        giving_way.heard((A, B))
+        giving_way.heard((A,))
+        await asyncio.sleep(10)
+        assert [gate for _, gate in gates.at] == ["a", "b", "a", "a"]
+
+        gates.rounds["b"] = 1
+        giving_way.heard((B,))
+        await asyncio.sleep(1)
+
+    assert gates.at[-1][1] == "b"
+    assert len(gates.at) == 5
+
+
+@in_virtual_time
+async def test_it_rests_longer_than_it_works() -> None:
+    gates = ScriptedGates(a=3)
+    async with running(gates) as giving_way:
+        giving_way.heard((A,))
+        await asyncio.sleep(1)
+
+    first, second, third = [at for at, _ in gates.at]
+    assert second - first == pytest.approx((1 + REST) * TAKES)
+    assert third - second == pytest.approx((1 + REST) * TAKES)
+
+
+@pytest.mark.parametrize("what", ["fails", "locked"])
+@in_virtual_time
+async def test_where_nobody_could_be_sent_back_it_is_tried_again_after_a_while(what: str) -> None:
+    gates = ScriptedGates(a=1)
+    setattr(gates, what, 3)
+    async with running(gates) as giving_way:
+        giving_way.heard((A,))
+        await asyncio.sleep(10)
+
+    pauses = [after - at for (at, _), (after, _) in zip(gates.at, gates.at[1:], strict=False)]
+    assert len(pauses) == 3
+    assert pauses == sorted(pauses)
+    assert pauses[0] < pauses[-1]
