@@ -26,6 +26,9 @@ from progressor.processor.reach import Reach
 from progressor.processor.stream import STEP_BYTES_MAX
 from progressor.telemetry.spans import tell_server
 
+DESCRIBED_FROM_BYTES = 256 * 1024
+"""Every processor takes a step of this size; of larger ones it is asked what it takes."""
+
 STREAMS_MAX = 2
 """Streams that one step is given to, each of which turns it away, before it is asked by a call."""
 
@@ -83,7 +86,7 @@ class ProcessorClient:
             namespace = _bound(namespace, target)
             # Whoever is cut off later was there: it may be the step that takes the target down.
             was_there = bool(self._channels.is_connected(namespace.name))
-        packed = await self._exchange(request, task, namespace, timeout.total_seconds())
+        packed = await self._exchange(request, task, history, namespace, timeout.total_seconds())
         if isinstance(packed, bytes):
             answer = codec.decode_answer(
                 packed, task_type=task.task_type, payload_bytes_max=namespace.payload_bytes_max
@@ -103,17 +106,46 @@ class ProcessorClient:
         return self._patiently(answer, namespace, target)
 
     async def _exchange(
-        self, request: bytes, task: RunningTask, namespace: Namespace, seconds: float
+        self,
+        request: bytes,
+        task: RunningTask,
+        history: tuple[Event, ...],
+        namespace: Namespace,
+        seconds: float,
     ) -> bytes | codec.Answer:
         deadline = self._loop.time() + seconds
         connection = await self._channels.take(namespace)
         if task.trace_context:
             tell_server(task.trace_context, connection.target)
         try:
+            if len(request) > DESCRIBED_FROM_BYTES:
+                refused = await self._refusal(connection, request, history, deadline)
+                if refused is not None:
+                    return refused
             answer = await self._ask_by(connection, request, task, deadline)
         finally:
             await self._channels.give_back(connection)
         return answer
+
+    async def _refusal(
+        self,
+        connection: Connection,
+        request: bytes,
+        history: tuple[Event, ...],
+        deadline: float,
+    ) -> Failed | None:
+        """Return why a large step is not sent; None: its processor takes it."""
+        size = len(request)
+        try:
+            limit = await connection.request_bytes_max(size, timeout=deadline - self._loop.time())
+        except asyncio.CancelledError:
+            # As for `_call`.
+            if _is_being_cancelled():
+                raise
+            return failures.processor_unavailable("the channel was closed before the call")
+        if size <= limit:
+            return None
+        return failures.step_too_large(connection.target, size, limit=limit, history=history)
 
     async def _ask_by(
         self, connection: Connection, request: bytes, task: RunningTask, deadline: float

@@ -14,14 +14,23 @@ import asyncio
 from collections.abc import Sequence
 
 import grpc
+from google.protobuf import message
 from grpc import aio
 
 from progressor.processor import failures
 from progressor.processor.stream import Stream
 from progressor.stream_call import StreamCall
+from progressor.v1 import processor_service_pb2
 
 PROCESS_METHOD = "/progressor.v1.ProcessorService/Process"
 STREAM_METHOD = "/progressor.v1.ProcessorService/ProcessStream"
+
+DESCRIBE_METHOD = "/progressor.v1.ProcessorService/Describe"
+
+DESCRIBED_SECONDS = 60.0
+"""For how long what a processor takes counts as known."""
+
+DESCRIBE_TIMEOUT_SECONDS = 5.0
 
 REFUSED_SECONDS = 300.0
 IN_VAIN_SECONDS = 5.0
@@ -52,8 +61,11 @@ class Connection:
     __slots__ = (
         "_begin_stream",
         "_calls_until",
+        "_describe",
+        "_described_at",
         "_leaving",
         "_loop",
+        "_request_bytes_max",
         "_stream",
         "call_count",
         "channel",
@@ -73,6 +85,11 @@ class Connection:
         self._begin_stream: aio.StreamStreamMultiCallable[bytes, bytes] = (
             self.channel.stream_stream(STREAM_METHOD)
         )
+        self._describe: aio.UnaryUnaryMultiCallable[bytes, bytes] = self.channel.unary_unary(
+            DESCRIBE_METHOD
+        )
+        self._request_bytes_max: int | None = None
+        self._described_at = 0.0
         self.namespace_count = 0
         self.call_count = 0
         self._loop = asyncio.get_running_loop()
@@ -105,6 +122,28 @@ class Connection:
         stream.open(group)
         return stream
 
+    async def request_bytes_max(self, size: int, *, timeout: float) -> int:
+        """Return how many bytes of a request the processor takes; asks it, unless that is known.
+
+        Args:
+            size: Of the request at hand. For one that is too large it is asked anew: the limit may
+                have been raised.
+            timeout: Seconds.
+        """
+        known, age = self._request_bytes_max, self._loop.time() - self._described_at
+        if known is not None and size <= known and age < DESCRIBED_SECONDS:
+            return known
+        try:
+            packed = await self._describe(b"", timeout=min(timeout, DESCRIBE_TIMEOUT_SECONDS))
+        except aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                # The step itself learns better why the processor cannot be asked.
+                return failures.MESSAGE_BYTES_MAX if known is None else max(known, size)
+            packed = b""
+        self._request_bytes_max = _announced(packed)
+        self._described_at = self._loop.time()
+        return self._request_bytes_max
+
     def note_unavailable(self) -> None:
         """Take note of a call that found the processor unavailable."""
         if self.channel.get_state() is not grpc.ChannelConnectivity.READY:
@@ -127,3 +166,15 @@ class Connection:
             self._calls_until = now + REFUSED_SECONDS
         elif stream.was_in_vain:
             self._calls_until = now + IN_VAIN_SECONDS
+
+
+def _announced(packed: bytes) -> int:
+    """Return how many bytes of a request a DescribeResponse says that the processor takes."""
+    try:
+        described = processor_service_pb2.DescribeResponse.FromString(packed)
+    except message.DecodeError:
+        return failures.REQUEST_BYTES_ASSUMED
+    announced = described.request_bytes_max
+    if announced <= 0:
+        return failures.REQUEST_BYTES_ASSUMED
+    return min(announced, failures.MESSAGE_BYTES_MAX)

@@ -25,15 +25,17 @@ particular, so whatever it is, each of them was cut off.
 
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import grpc
 from google.protobuf import duration_pb2, message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc import aio
 
+from progressor.domain.event import Event
 from progressor.domain.intent import STEP_TIMEOUT, STILL_RUNNING, Failed
 
+HISTORY_TOO_LARGE = "HISTORY_TOO_LARGE"
 INVALID_ANSWER = "INVALID_ANSWER"
 MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
 PROCESSOR_UNAVAILABLE = "PROCESSOR_UNAVAILABLE"
@@ -42,6 +44,9 @@ TARGET_UNREACHABLE = "TARGET_UNREACHABLE"
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 """The size of one request or answer on the wire."""
+
+REQUEST_BYTES_ASSUMED = 4 * 1024 * 1024
+"""What a processor takes that does not say it: gRPC's default."""
 
 TEXT_BYTES_MAX = 4096
 REASON_BYTES_MAX = 256
@@ -122,6 +127,25 @@ def message_too_large(why: str) -> Failed:
         code=code_pb2.RESOURCE_EXHAUSTED,
         reason=MESSAGE_TOO_LARGE,
         message=clean_text(why),
+        retryable=False,
+    )
+
+
+def step_too_large(target: str, size: int, *, limit: int, history: Sequence[Event]) -> Failed:
+    """Return the failure of a step that is not sent, since its processor would not receive it."""
+    what = f"the step has {size:,} bytes"
+    remedy = "raise its limit on received messages, and announce it by ProcessorService.Describe"
+    if history:
+        history_bytes = sum(len(event.payload) for event in history)
+        what += f", with {history_bytes:,} in the {len(history):,} events of its history"
+        remedy += (
+            "; or send less history: by the namespace's history policy (last n, none), "
+            "or by the request's history_range"
+        )
+    return Failed(
+        code=code_pb2.RESOURCE_EXHAUSTED,
+        reason=HISTORY_TOO_LARGE if history else MESSAGE_TOO_LARGE,
+        message=f"{what}; the processor at {target} takes {limit:,}: {remedy}",
         retryable=False,
     )
 

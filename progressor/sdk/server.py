@@ -195,6 +195,13 @@ class _Servicer:
             self._hands.let_go()
 
 
+async def _describe(
+    _request: pb.DescribeRequest,
+    _context: grpc.aio.ServicerContext[pb.DescribeRequest, pb.DescribeResponse],
+) -> pb.DescribeResponse:
+    return pb.DescribeResponse(request_bytes_max=MESSAGE_BYTES_MAX)
+
+
 async def _serve_stream(streams: Streams, _frames: object, context: Context) -> None:
     await streams.serve(context)
 
@@ -206,7 +213,12 @@ def _handler(servicer: _Servicer, streams: Streams | None) -> grpc.GenericRpcHan
             servicer.process,
             request_deserializer=pb.ProcessRequest.FromString,
             response_serializer=pb.ProcessResponse.SerializeToString,
-        )
+        ),
+        "Describe": grpc.unary_unary_rpc_method_handler(
+            _describe,
+            request_deserializer=pb.DescribeRequest.FromString,
+            response_serializer=pb.DescribeResponse.SerializeToString,
+        ),
     }
     if streams is not None:
         # Bytes in, bytes out: frames are opened and built by their twins.

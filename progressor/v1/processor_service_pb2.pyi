@@ -32,6 +32,41 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class DescribeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeRequest: _TypeAlias = DescribeRequest  # noqa: Y015
+
+@_typing.final
+class DescribeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_BYTES_MAX_FIELD_NUMBER: _builtins.int
+    request_bytes_max: _builtins.int
+    """Bytes of the largest ProcessRequest that it receives, at most 64 MiB. 0: 4 MiB."""
+    def __init__(
+        self,
+        *,
+        request_bytes_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_bytes_max", b"request_bytes_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeResponse: _TypeAlias = DescribeResponse  # noqa: Y015
+
+@_typing.final
 class ProcessStreamRequest(_message.Message):
     """A frame from the engine."""
 
@@ -155,7 +190,9 @@ class ProcessRequest(_message.Message):
 
     @_builtins.property
     def history(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Event]:
-        """The part of its history that the namespace, or the request, asked for."""
+        """The part of its history that the namespace, or the request, asked for: never less than that.
+        By default all of it, up to what the processor takes (see ProcessorService.Describe).
+        """
 
     @_builtins.property
     def task(self) -> Global___ProcessorTask: ...

@@ -45,6 +45,11 @@ class ProcessorServiceStub(object):
                 request_serializer=progressor_dot_v1_dot_processor__service__pb2.ProcessStreamRequest.SerializeToString,
                 response_deserializer=progressor_dot_v1_dot_processor__service__pb2.ProcessStreamResponse.FromString,
                 _registered_method=True)
+        self.Describe = channel.unary_unary(
+                '/progressor.v1.ProcessorService/Describe',
+                request_serializer=progressor_dot_v1_dot_processor__service__pb2.DescribeRequest.SerializeToString,
+                response_deserializer=progressor_dot_v1_dot_processor__service__pb2.DescribeResponse.FromString,
+                _registered_method=True)
 
 
 class ProcessorServiceServicer(object):
@@ -71,6 +76,18 @@ class ProcessorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Describe(self, request, context):
+        """Says what the processor takes. Optional: of one where it is UNIMPLEMENTED, gRPC's default is
+        assumed, which is 4 MiB for a request. A step that is larger than the processor takes is not
+        sent but breaks its process, with a detail that names the size of the history and the limit.
+        To repair it, raise the limit on received messages and announce it here; or send less history,
+        by the namespace's history policy (last n, none) or the request's history_range. The engine
+        asks before it sends a large step, and again once the answer is a minute old.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ProcessorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -83,6 +100,11 @@ def add_ProcessorServiceServicer_to_server(servicer, server):
                     servicer.ProcessStream,
                     request_deserializer=progressor_dot_v1_dot_processor__service__pb2.ProcessStreamRequest.FromString,
                     response_serializer=progressor_dot_v1_dot_processor__service__pb2.ProcessStreamResponse.SerializeToString,
+            ),
+            'Describe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Describe,
+                    request_deserializer=progressor_dot_v1_dot_processor__service__pb2.DescribeRequest.FromString,
+                    response_serializer=progressor_dot_v1_dot_processor__service__pb2.DescribeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -140,6 +162,33 @@ class ProcessorService(object):
             '/progressor.v1.ProcessorService/ProcessStream',
             progressor_dot_v1_dot_processor__service__pb2.ProcessStreamRequest.SerializeToString,
             progressor_dot_v1_dot_processor__service__pb2.ProcessStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Describe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/progressor.v1.ProcessorService/Describe',
+            progressor_dot_v1_dot_processor__service__pb2.DescribeRequest.SerializeToString,
+            progressor_dot_v1_dot_processor__service__pb2.DescribeResponse.FromString,
             options,
             channel_credentials,
             insecure,

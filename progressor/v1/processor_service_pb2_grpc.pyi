@@ -53,6 +53,14 @@ class ProcessorServiceStub:
     Process where it is UNIMPLEMENTED. A stream that breaks ends each of its unanswered steps like
     a call that was cut off; the engine opens another one.
     """
+    Describe: _grpc.UnaryUnaryMultiCallable[_processor_service_pb2.DescribeRequest, _processor_service_pb2.DescribeResponse]
+    """Says what the processor takes. Optional: of one where it is UNIMPLEMENTED, gRPC's default is
+    assumed, which is 4 MiB for a request. A step that is larger than the processor takes is not
+    sent but breaks its process, with a detail that names the size of the history and the limit.
+    To repair it, raise the limit on received messages and announce it here; or send less history,
+    by the namespace's history policy (last n, none) or the request's history_range. The engine
+    asks before it sends a large step, and again once the answer is a minute old.
+    """
 
 @_typing.type_check_only
 class ProcessorServiceAsyncStub(ProcessorServiceStub):
@@ -70,6 +78,14 @@ class ProcessorServiceAsyncStub(ProcessorServiceStub):
     times what a step costs in a frame. Optional: the engine uses it where it is offered, and
     Process where it is UNIMPLEMENTED. A stream that breaks ends each of its unanswered steps like
     a call that was cut off; the engine opens another one.
+    """
+    Describe: _aio.UnaryUnaryMultiCallable[_processor_service_pb2.DescribeRequest, _processor_service_pb2.DescribeResponse]  # type: ignore[assignment]
+    """Says what the processor takes. Optional: of one where it is UNIMPLEMENTED, gRPC's default is
+    assumed, which is 4 MiB for a request. A step that is larger than the processor takes is not
+    sent but breaks its process, with a detail that names the size of the history and the limit.
+    To repair it, raise the limit on received messages and announce it here; or send less history,
+    by the namespace's history policy (last n, none) or the request's history_range. The engine
+    asks before it sends a large step, and again once the answer is a minute old.
     """
 
 class ProcessorServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -97,6 +113,20 @@ class ProcessorServiceServicer(metaclass=_abc_1.ABCMeta):
         times what a step costs in a frame. Optional: the engine uses it where it is offered, and
         Process where it is UNIMPLEMENTED. A stream that breaks ends each of its unanswered steps like
         a call that was cut off; the engine opens another one.
+        """
+
+    @_abc_1.abstractmethod
+    def Describe(
+        self,
+        request: _processor_service_pb2.DescribeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_processor_service_pb2.DescribeResponse, _abc.Awaitable[_processor_service_pb2.DescribeResponse]]:
+        """Says what the processor takes. Optional: of one where it is UNIMPLEMENTED, gRPC's default is
+        assumed, which is 4 MiB for a request. A step that is larger than the processor takes is not
+        sent but breaks its process, with a detail that names the size of the history and the limit.
+        To repair it, raise the limit on received messages and announce it here; or send less history,
+        by the namespace's history policy (last n, none) or the request's history_range. The engine
+        asks before it sends a large step, and again once the answer is a minute old.
         """
 
 def add_ProcessorServiceServicer_to_server(servicer: ProcessorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

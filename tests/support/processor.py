@@ -53,6 +53,7 @@ __all__ = [
 
 _STATUS_DETAILS_KEY = "grpc-status-details-bin"
 _MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+_DEFAULT_BYTES_MAX = 4 * 1024 * 1024
 # How long a request that was given up on may still be in here when the next one comes: the news
 # of a cancellation travels beside the next request, not before it.
 _OVERLAP_GRACE_SECONDS = 0.1
@@ -82,8 +83,12 @@ class ScriptedProcessor:
     ) -> None:
         """Listen on a port of its own, or on the unix socket at `path`.
 
-        Without `streaming`, ProcessStream is UNIMPLEMENTED; it may be changed at any time.
+        Without `streaming`, ProcessStream is UNIMPLEMENTED; without `request_bytes_max`, so is
+        Describe, and gRPC's default limit applies from the next restart on. Both may be changed at
+        any time.
         """
+        self.request_bytes_max: int | None = _MESSAGE_BYTES_MAX
+        self.described_count = 0
         self.streaming = streaming
         self.streams = ScriptedStreams(self.carry_out)
         self.called: list[str] = []
@@ -117,8 +122,9 @@ class ScriptedProcessor:
     async def restart(self) -> None:
         """Serve (again) under the same target."""
         assert self._server is None, "it has not been stopped"
+        limit = self.request_bytes_max or _DEFAULT_BYTES_MAX
         options = (
-            ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+            ("grpc.max_receive_message_length", limit),
             ("grpc.max_send_message_length", -1),
         )
         self._server = aio.server(options=options)
@@ -161,6 +167,13 @@ class ScriptedProcessor:
         async with asyncio.timeout(seconds), self._arrived:
             await self._arrived.wait_for(lambda: len(self.requests) >= count)
             return self.requests[:count]
+
+    async def describe(self, _packed: bytes, _context: aio.ServicerContext[bytes, bytes]) -> bytes:
+        """Say what it takes; called by the gRPC server."""
+        self.described_count += 1
+        described = processor_service_pb2.DescribeResponse()
+        described.request_bytes_max = self.request_bytes_max or 0
+        return described.SerializeToString()
 
     async def serve(self, packed: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
         """Answer a call; called by the gRPC server."""
@@ -248,6 +261,8 @@ class _AnyMethod(grpc.GenericRpcHandler):
                 return grpc.unary_unary_rpc_method_handler(self._processor.serve)
             case "/progressor.v1.ProcessorService/ProcessStream" if self._processor.streaming:
                 return grpc.stream_stream_rpc_method_handler(self._processor.streams.serve)
+            case "/progressor.v1.ProcessorService/Describe" if self._processor.request_bytes_max:
+                return grpc.unary_unary_rpc_method_handler(self._processor.describe)
             case _:
                 return None
 

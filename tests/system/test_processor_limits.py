@@ -1,0 +1,148 @@
+"""A step that is larger than its processor takes is not sent, and its process says why."""
+
+import dataclasses
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from progressor.sdk import (
+    NO_HISTORY,
+    HistoryRange,
+    NewEvent,
+    ProcessFailedError,
+    Processor,
+    ProcessStatus,
+    RepairFailedError,
+)
+from progressor.v1.processor_service_pb2 import DescribeRequest, DescribeResponse
+from progressor.v1.processor_service_pb2_grpc import ProcessorServiceStub
+from tests.support.processor import ScriptedProcessor
+from tests.support.replica import QUIET, Replica, Stage, open_stage, running_replica
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MIB = 1024 * 1024
+EVENTS = [NewEvent(payload=b"x" * MIB)] * 6
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replica(database: str) -> AsyncIterator[Replica]:
+    async with running_replica(database, QUIET) as replica:
+        yield replica
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stage(replica: Replica) -> AsyncIterator[Stage]:
+    async with open_stage(replica) as stage:
+        yield stage
+
+
+async def with_limit(processor: ScriptedProcessor, limit: int | None) -> None:
+    """Have a processor take another limit, as an operator would: by a restart."""
+    processor.request_bytes_max = limit
+    await processor.stop()
+    await processor.restart()
+
+
+async def broken_by_its_size(stage: Stage) -> str:
+    """Call a process whose history its processor does not take; return what it says of that."""
+    await stage.client.put("p", history=EVENTS)
+    with pytest.raises(ProcessFailedError) as caught:
+        await stage.client.call("p", b"1")
+    error = caught.value
+    process = (await stage.client.get("p", history=NO_HISTORY)).process
+    assert (error.own, error.failure_reason) == (True, "HISTORY_TOO_LARGE")
+    assert (process.status, process.detail) == (ProcessStatus.ERROR, error.detail)
+    assert stage.asked_for("p") == []
+    return error.detail
+
+
+async def test_of_a_processor_that_says_nothing_grpcs_default_is_assumed(stage: Stage) -> None:
+    await with_limit(stage.processor, None)
+
+    detail = await broken_by_its_size(stage)
+
+    assert "with 6,291,456 in the 6 events of its history" in detail
+    assert f"the processor at {stage.processor.target} takes 4,194,304" in detail
+    assert "raise its limit on received messages" in detail
+    assert "history policy (last n, none)" in detail
+
+
+async def test_a_limit_that_is_announced_holds(stage: Stage) -> None:
+    await with_limit(stage.processor, 5 * MIB)
+
+    detail = await broken_by_its_size(stage)
+
+    assert f"the processor at {stage.processor.target} takes 5,242,880" in detail
+
+
+async def test_the_process_can_be_repaired_once_the_limit_was_raised(stage: Stage) -> None:
+    await with_limit(stage.processor, None)
+    await broken_by_its_size(stage)
+    with pytest.raises(RepairFailedError, match="6,291,456 in the 6 events"):
+        await stage.client.repair("p", b"too early")
+
+    await with_limit(stage.processor, 64 * MIB)
+    repaired = await stage.client.repair("p", b"raised")
+    answer = await stage.client.call("p", b"1")
+
+    assert (repaired.response, answer.response) == (b"raised", b"1")
+    assert [len(it.history) for it in stage.asked_for("p")] == [6, 7]
+
+
+async def test_the_process_can_be_repaired_with_less_history(stage: Stage) -> None:
+    await with_limit(stage.processor, None)
+    await broken_by_its_size(stage)
+
+    repaired = await stage.client.repair("p", b"less", history=HistoryRange(after=5))
+    config = await stage.client.get_namespace(stage.namespace)
+    less = dataclasses.replace(config, history_last=2)
+    await stage.client.update_namespace(less, fields=["history_last"])
+    answer = await stage.client.call("p", b"1")
+
+    assert (repaired.response, answer.response) == (b"less", b"1")
+    assert [len(it.history) for it in stage.asked_for("p")] == [1, 2]
+
+
+async def test_only_large_steps_ask_and_once(stage: Stage) -> None:
+    await stage.running("small")
+    small = stage.processor.described_count
+    await stage.client.put("p", history=EVENTS)
+    for _ in range(3):
+        await stage.client.call("p", b"1")
+
+    assert (small, stage.processor.described_count) == (0, 1)
+
+
+async def test_a_large_step_waits_for_a_processor_that_is_away(stage: Stage) -> None:
+    await stage.client.put("p", history=EVENTS)
+    await stage.processor.stop()
+    accepted = await stage.client.call("p", b"1", accept_only=True)
+    await stage.settled("p", 2)
+    await stage.processor.restart()
+    answer = await stage.client.await_task("p", task_id=accepted.task_id)
+
+    assert answer.response == b"1"
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_processor_of_the_sdk_announces_what_it_takes(
+    replica: Replica,
+    streaming: bool,  # from the table
+) -> None:
+    processor = Processor[None]("large")
+    processor.call(lambda step: len(step.history))
+    request = DescribeRequest()
+    async with (
+        processor.running("127.0.0.1:0", streaming=streaming) as address,
+        grpc.aio.insecure_channel(address) as channel,
+        replica.namespace(f"large-{streaming}".lower(), address) as client,
+    ):
+        described: DescribeResponse = await ProcessorServiceStub(channel).Describe(request)
+        await client.put("p", history=[NewEvent(payload="x" * MIB)] * 6)
+        answer = await client.call("p")
+
+    assert described.request_bytes_max == 64 * MIB
+    assert answer.response == 6
