@@ -62,6 +62,7 @@ DECLARE
     v_timers     integer[];  -- heads whose timers are blocked
     v_duplicates integer[];  -- items that join an earlier task, and those tasks
     v_joined     bigint[];
+    v_known      record;
 BEGIN
     FOR v_head IN
         SELECT i.item
@@ -150,6 +151,31 @@ BEGIN
                 WHEN EXISTS (SELECT FROM namespaces n WHERE n.name = p_namespace[item])
                 THEN 'process_not_found' ELSE 'namespace_not_found'
             END;
+            IF p_idempotency_key[item] IS NOT NULL THEN
+                -- It may have gone with the answer to this very request.
+                SELECT
+                    CASE
+                        WHEN a.fingerprint = p_fingerprint[item]
+                            AND a.task_type = p_task_type[item]::task_type THEN 'duplicate'
+                        ELSE 'key_reused'
+                    END AS verdict,
+                    a.task_id, a.task_type, a.status, a.response, a.error_code, a.error_reason,
+                    a.error_message, a.error_rejected, a.error_metadata
+                INTO v_known
+                FROM known_reply(p_namespace[item], p_process_id[item], p_idempotency_key[item]) a;
+                IF FOUND THEN
+                    verdict := v_known.verdict;
+                    task_id := v_known.task_id;
+                    task_type := v_known.task_type;
+                    task_status := v_known.status;
+                    response := v_known.response;
+                    error_code := v_known.error_code;
+                    error_reason := v_known.error_reason;
+                    error_message := v_known.error_message;
+                    error_rejected := v_known.error_rejected;
+                    error_metadata := v_known.error_metadata;
+                END IF;
+            END IF;
         ELSIF verdict = 'accepted' THEN
             ASSERT v_is_free[v_head] IS NOT NULL, 'an item came before the first of its process';
             v_count := v_count + 1;

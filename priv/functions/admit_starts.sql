@@ -1,6 +1,6 @@
 -- Admits starts: creates the process and its init task, leased to the replica where it has reserved
 -- a worker, due at once otherwise. A start of an existing process is looked up by its idempotency
--- key. At most one item per process.
+-- key, and so is one of a process that is gone and has left its answer. At most one item per process.
 -- Locks: processes (inserted in key order; existing ones in key order).
 -- Returns: one row per item, in any order.
 CREATE FUNCTION admit_starts(
@@ -45,6 +45,8 @@ DECLARE
     v_created   integer;
     v_run_count integer := 0;
     v_is_locked boolean[];
+    v_is_known  boolean[];  -- created, and taken back: an answer was left under its key
+    v_known     record;
 BEGIN
     FOR n IN 1 .. v_size LOOP
         v_task_ids[n] := nextval('task_ids');
@@ -85,6 +87,52 @@ BEGIN
         LEFT JOIN processes p
             ON (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
             AND p.init_task_id = i.task_id;
+    END IF;
+
+    admitted_at := v_now;
+    IF v_created > 0 AND cardinality(array_remove(p_idempotency_key, NULL)) > 0 THEN
+        -- After the insertion: it has waited for whoever was removing the process.
+        FOR v_known IN
+            SELECT i.item, i.slot, i.namespace, i.process_id,
+                a.fingerprint = i.fingerprint AND a.task_type = 'init' AS is_same, a.task_id,
+                a.task_type, a.status, a.response, a.error_code, a.error_reason, a.error_message,
+                a.error_rejected, a.error_metadata
+            FROM (
+                SELECT generate_subscripts(p_slot, 1) AS item, unnest(p_slot) AS slot,
+                    unnest(p_namespace) AS namespace, unnest(p_process_id) AS process_id,
+                    unnest(p_idempotency_key) AS idempotency_key,
+                    unnest(p_fingerprint) AS fingerprint, unnest(v_task_ids) AS created_task_id
+            ) i
+            CROSS JOIN LATERAL known_reply(i.namespace, i.process_id, i.idempotency_key) a
+            WHERE i.created_task_id IS NOT NULL AND i.idempotency_key IS NOT NULL
+        LOOP
+            DELETE FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id)
+                = (v_known.slot, v_known.namespace, v_known.process_id);
+            v_created := v_created - 1;
+            v_task_ids[v_known.item] := NULL;
+            v_tokens[v_known.item] := NULL;
+            v_is_known[v_known.item] := true;
+            item := v_known.item;
+            IF v_known.is_same THEN
+                verdict := 'duplicate';
+                task_id := v_known.task_id;
+                task_type := v_known.task_type;
+                task_status := v_known.status;
+                response := v_known.response;
+                error_code := v_known.error_code;
+                error_reason := v_known.error_reason;
+                error_message := v_known.error_message;
+                error_rejected := v_known.error_rejected;
+                error_metadata := v_known.error_metadata;
+            ELSE
+                verdict := 'key_reused';
+            END IF;
+            RETURN NEXT;
+            task_id := NULL; task_status := NULL; response := NULL; error_code := NULL;
+            error_reason := NULL; error_message := NULL; error_rejected := NULL;
+            error_metadata := NULL;
+        END LOOP;
     END IF;
 
     IF v_created > 0 THEN
@@ -145,7 +193,6 @@ BEGIN
     END IF;
 
     verdict := 'accepted';
-    admitted_at := v_now;
     task_type := 'init';
     FOR n IN 1 .. v_size LOOP
         IF v_task_ids[n] IS NOT NULL THEN
@@ -169,7 +216,7 @@ BEGIN
                 unnest(v_task_ids) AS task_id
         ) i
         JOIN processes p USING (slot, namespace, process_id)
-        WHERE i.task_id IS NULL
+        WHERE i.task_id IS NULL AND v_is_known[i.item] IS NULL
         ORDER BY p.slot, p.namespace, p.process_id
         FOR NO KEY UPDATE OF p
     LOOP
@@ -198,7 +245,7 @@ BEGIN
         LEFT JOIN tasks k
             ON (k.slot, k.namespace, k.process_id, k.idempotency_key)
              = (i.slot, i.namespace, i.process_id, i.idempotency_key)
-        WHERE i.created_task_id IS NULL
+        WHERE i.created_task_id IS NULL AND v_is_known[i.item] IS NULL
     ),
     joined AS (
         UPDATE tasks t

@@ -36,6 +36,11 @@ BEGIN
         FROM tasks t
         WHERE (t.slot, t.namespace, t.process_id, t.idempotency_key)
             = (p_slot, p_namespace, p_process_id, p_idempotency_key);
+        IF NOT FOUND THEN
+            SELECT a.task_id
+            INTO p_task_id
+            FROM known_reply(p_namespace, p_process_id, p_idempotency_key) a;
+        END IF;
     END IF;
 
     UPDATE tasks t

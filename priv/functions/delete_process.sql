@@ -1,7 +1,8 @@
 -- Deletes a process with all its rows. p_except: a task that has an answer of its own. Of those
 -- that have ended since p_since, the answers are kept in replies for callers who have not heard of them:
 -- in other replicas the news may be late; and the replica that carried a task, where its caller is noted
--- nowhere, may not know yet that it was settled. Null: none are.
+-- nowhere, may not know yet that it was settled. That of an init with an idempotency key is kept whenever it
+-- has ended, so that whoever repeats it does not start the process anew. Null: none are.
 -- The job that it leads goes with it; followers that run are left to stop_orphans.
 -- Locks: none of its own; the caller has locked the process.
 -- Returns: its unfinished tasks as settle_tasks tells the cancelled ones; null if there are none.
@@ -29,15 +30,21 @@ BEGIN
 
     INSERT INTO replies (
         task_id, task_type, status, response, error_code, error_reason, error_message,
-        error_rejected, error_metadata, created_at, namespace, process_id
+        error_rejected, error_metadata, created_at, namespace, process_id, idempotency_key,
+        fingerprint
     )
     SELECT t.task_id, t.task_type, t.status, t.response, t.error_code, t.error_reason,
-        t.error_message, t.error_rejected, t.error_metadata, t.finished_at, t.namespace,
-        t.process_id
+        t.error_message, t.error_rejected, t.error_metadata, p_since + interval '1 minute',
+        t.namespace, t.process_id, t.idempotency_key, t.fingerprint
     FROM tasks t
     WHERE (t.slot, t.namespace, t.process_id) = (p_slot, p_namespace, p_process_id)
-        AND t.finished_at >= p_since
-        AND (t.reply_to IS NOT NULL OR t.task_type IN ('init', 'call', 'repair'))
+        AND CASE
+            WHEN t.finished_at >= p_since
+                THEN t.reply_to IS NOT NULL OR t.idempotency_key IS NOT NULL
+                    OR t.task_type IN ('init', 'call', 'repair')
+            ELSE t.finished_at < p_since AND t.task_type = 'init' AND t.idempotency_key IS NOT NULL
+                AND t.status <> 'cancelled'
+        END
         AND t.task_id IS DISTINCT FROM p_except;
 
     IF EXISTS (

@@ -26,7 +26,7 @@ DECLARE
 BEGIN
     FOR v_item IN
         SELECT i.item::integer, t.slot, t.namespace, t.process_id, t.task_id, t.task_type,
-            t.reply_to
+            t.reply_to, t.idempotency_key, t.fingerprint
         FROM unnest(p_slot, p_namespace, p_process_id, p_token, p_outcome)
             WITH ORDINALITY AS i (slot, namespace, process_id, token, outcome, item)
         CROSS JOIN LATERAL (
@@ -36,7 +36,8 @@ BEGIN
             OFFSET 0
         ) r
         CROSS JOIN LATERAL (
-            SELECT t.slot, t.namespace, t.process_id, t.task_id, t.task_type, t.reply_to
+            SELECT t.slot, t.namespace, t.process_id, t.task_id, t.task_type, t.reply_to,
+                t.idempotency_key, t.fingerprint
             FROM tasks t
             WHERE (t.slot, t.namespace, t.process_id, t.task_id)
                 = (i.slot, i.namespace, i.process_id, r.task_id)
@@ -44,10 +45,11 @@ BEGIN
         ) t
         WHERE i.outcome = 'remove' AND r.token = i.token
     LOOP
-        IF v_item.task_type IN ('init', 'call', 'repair') THEN
+        IF v_item.task_type IN ('init', 'call', 'repair') OR v_item.idempotency_key IS NOT NULL THEN
             INSERT INTO replies (
                 task_id, task_type, status, response, error_code, error_reason, error_message,
-                error_rejected, error_metadata, created_at, namespace, process_id
+                error_rejected, error_metadata, created_at, namespace, process_id,
+                idempotency_key, fingerprint
             ) VALUES (
                 v_item.task_id, v_item.task_type,
                 CASE
@@ -55,7 +57,13 @@ BEGIN
                 END::task_status,
                 p_response[v_item.item], p_error_code[v_item.item], p_error_reason[v_item.item],
                 p_error_message[v_item.item], p_error_rejected[v_item.item],
-                p_error_metadata[v_item.item], p_now, v_item.namespace, v_item.process_id
+                p_error_metadata[v_item.item], p_now, v_item.namespace, v_item.process_id,
+                -- A process that was refused its first step never came to be: its key is free.
+                CASE
+                    WHEN v_item.task_type <> 'init' OR p_error_rejected[v_item.item] IS NOT TRUE
+                    THEN v_item.idempotency_key
+                END,
+                v_item.fingerprint
             );
         END IF;
         item := v_item.item;

@@ -369,6 +369,8 @@ CREATE TABLE progressor.replies (
     created_at timestamp with time zone NOT NULL,
     namespace text,
     process_id text,
+    idempotency_key text,
+    fingerprint bytea,
     CONSTRAINT replies_pkey PRIMARY KEY (task_id)
 ) WITH (
     autovacuum_vacuum_scale_factor=0.01,
@@ -568,6 +570,8 @@ CREATE INDEX processes_finished ON progressor.processes USING btree (namespace C
 CREATE INDEX processes_in_error ON progressor.processes USING btree (namespace COLLATE "C", created_at DESC, process_id COLLATE "C" DESC) WHERE (detail IS NOT NULL);
 
 CREATE INDEX replies_by_creation ON progressor.replies USING btree (created_at);
+
+CREATE INDEX replies_by_idempotency_key ON progressor.replies USING btree (namespace, process_id, idempotency_key) WHERE (idempotency_key IS NOT NULL);
 
 CREATE INDEX schedule_due ON progressor.schedule USING btree (namespace, due_at) WHERE ((status = 'waiting'::progressor.task_status) AND (due_at IS NOT NULL));
 

@@ -9,7 +9,7 @@ import pytest
 from progressor.domain.admission import Verdict, decide
 from progressor.domain.constraint import Constraints
 from progressor.domain.event import Direction, HistoryRange
-from progressor.domain.intent import Complete, Rejected, RemoveProcess
+from progressor.domain.intent import Complete, Rejected
 from progressor.domain.process import ProcessKey, ProcessStatus
 from progressor.domain.task import TaskStatus, TaskType
 from tests.support.clock import ManualClock
@@ -283,13 +283,6 @@ class TestAnIdempotencyKey:
         running = await desk.run_task(a_request(two, idempotency_key="once", args=b"other"))
 
         assert running.key == two
-
-    async def test_is_free_again_once_its_process_is_removed(self, desk: Desk) -> None:
-        key = fresh_key()
-        asked = a_request(key, TaskType.INIT, idempotency_key="once")
-        await desk.settled(await desk.run_task(asked), success(RemoveProcess()))
-
-        assert (await desk.admit(asked)).verdict is Verdict.ACCEPTED
 
     async def test_of_a_hundred_equal_starts_at_once_runs_one(
         self, desk: Desk, other: Desk

@@ -6,9 +6,10 @@ from collections.abc import Awaitable
 import pytest
 from grpc import StatusCode
 
+from progressor import errors
 from progressor.sdk import Answer as Answered
 from progressor.sdk import HistoryRange, NewEvent, ProcessStatus
-from progressor.v1.processor_service_pb2 import Complete
+from progressor.v1.processor_service_pb2 import Complete, RemoveProcess
 from tests.support.processor import Answer, Hang, reject
 from tests.support.replica import (
     Stage,
@@ -304,13 +305,28 @@ class TestScope:
         assert one.task_id != other.task_id
         assert not other.deduplicated
 
-    async def test_a_key_goes_with_its_process(self, stage: Stage) -> None:
-        await stage.client.start("p", b"a", idempotency_key="k")
+    async def test_a_key_outlives_its_process(self, stage: Stage) -> None:
+        begun = await stage.client.start("p", b"a", idempotency_key="k")
         await stage.client.remove("p")
 
-        answer = await stage.client.start("p", b"b", idempotency_key="k")
+        again = await stage.client.start("p", b"a", idempotency_key="k")
+        with pytest.raises(errors.IdempotencyKeyReusedError):
+            await stage.client.start("p", b"b", idempotency_key="k")
 
-        assert (answer.response, answer.deduplicated) == (b"b", False)
+        assert (again.response, again.deduplicated) == (b"a", True)
+        assert again.task_id == begun.task_id
+        assert stage.asked_for("p")[1:] == []
+
+    async def test_a_start_is_not_repeated_whose_process_has_removed_itself(
+        self, stage: Stage
+    ) -> None:
+        stage.processor.on_process("p", answering(remove=RemoveProcess(), response=b"bye"))
+        first = await stage.client.start("p", b"a", idempotency_key="k")
+
+        again = await stage.client.start("p", b"a", idempotency_key="k")
+
+        assert (first.response, again.response, again.deduplicated) == (b"bye", b"bye", True)
+        assert len(stage.asked_for("p")) == 1
 
     async def test_an_empty_key_makes_every_request_new(self, stage: Stage) -> None:
         await stage.running("p")
