@@ -14,6 +14,7 @@ Source: https://www.w3.org/TR/trace-context/, "Mutating the tracestate Field".
 import dataclasses
 import datetime as dt
 import re
+from collections.abc import Mapping
 from typing import Self
 
 from progressor.domain.task import RunningTask
@@ -22,41 +23,64 @@ STEPS_MAX = 16
 AGE_MAX = dt.timedelta(days=1)
 
 _MEMBER = re.compile(r"(?:^|,)progressor=(\d{1,9}):(\d{1,10})(?=,|$)")
+_PREFIX = "progressor="
 _MEMBERS_MAX = 32
 _LENGTH_MAX = 512
+_AGE_MAX_SECONDS = AGE_MAX.total_seconds()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Progress:
-    """So many steps in a row, the first of which began then."""
+    """So many steps in a row, the first of which began so many seconds after 1970."""
 
     step_count: int
-    began_at: dt.datetime
+    began_seconds: int
+
+    @classmethod
+    def none(cls, now: dt.datetime) -> Self:
+        """Return where a trace is that begins now."""
+        return cls(0, int(now.timestamp()))
 
     @classmethod
     def before(cls, task: RunningTask) -> Self:
         """Return where the trace that is stored with a task is when this attempt begins."""
-        found = _MEMBER.search(task.trace_context.get("tracestate", ""))
         retried = task.attempt - 1
+        state = task.trace_context.get("tracestate")
+        found = None if state is None else _MEMBER.search(state)
         if found is None:
-            return cls(retried, task.first_started_at)
-        count, began = map(int, found.groups())
-        return cls(count + retried, dt.datetime.fromtimestamp(began, dt.UTC))
+            return cls(retried, int(task.first_started_at.timestamp()))
+        return cls(int(found[1]) + retried, int(found[2]))
 
     def is_over(self, now: dt.datetime) -> bool:
         """Tell whether a step that begins now belongs into a new trace."""
-        return self.step_count >= STEPS_MAX or now - self.began_at >= AGE_MAX
+        return (
+            self.step_count >= STEPS_MAX or now.timestamp() - self.began_seconds >= _AGE_MAX_SECONDS
+        )
 
     def one_more(self) -> "Progress":
         """Return where the trace is after another step."""
-        return Progress(self.step_count + 1, self.began_at)
+        return Progress(self.step_count + 1, self.began_seconds)
 
     def noted(self, tracestate: str) -> str:
         """Return `tracestate` with this in the place of what it said before."""
-        others = [it for it in tracestate.split(",") if it and not it.startswith("progressor=")]
-        members = [f"progressor={self.step_count}:{self.began_at.timestamp():.0f}", *others]
+        own = f"{_PREFIX}{self.step_count}:{self.began_seconds}"
+        if not tracestate:
+            return own
+        others = [it for it in tracestate.split(",") if it and not it.startswith(_PREFIX)]
         # What changed last stands first; what is too much is left out at the end.
-        del members[_MEMBERS_MAX:]
+        members = [own, *others][:_MEMBERS_MAX]
         while len(text := ",".join(members)) > _LENGTH_MAX:
             members.pop()
         return text
+
+
+def without(context: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a trace context without its progress, where nothing else is in its ``tracestate``.
+
+    Reading a ``tracestate`` takes longer than all the rest, and who notes the progress of a step
+    puts another in its place.
+    """
+    state = context.get("tracestate")
+    if state is None or not state.startswith(_PREFIX) or "," in state:
+        return context
+    return {"traceparent": context["traceparent"]}

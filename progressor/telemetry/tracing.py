@@ -33,7 +33,7 @@ from progressor.domain.admission import Request
 from progressor.domain.constraint import GatedState
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import TIMER_TYPES, RunningTask, TaskType
-from progressor.telemetry import names
+from progressor.telemetry import names, progress
 from progressor.telemetry.progress import Progress
 from progressor.telemetry.spans import (
     NOTHING,
@@ -147,7 +147,7 @@ class Tracing:
         claim, subject = task.claim, _subject_of(task)
         spent = _spent(task)
         attributes = {**subject, **_consumed(task), **spent, **_waited(task, behind)}
-        parent = _parent(context)
+        parent = _parent(progress.without(context))
         links: tuple[trace.Link, ...] = ()
         before = Progress.before(task)
         is_over = before.is_over(task.started_at)
@@ -157,7 +157,7 @@ class Tracing:
         if is_over or task.task_type in TIMER_TYPES:
             links = (trace.Link(trace.get_current_span(parent).get_span_context()),)
         if is_over:
-            parent, before = contexts.Context(), Progress(0, task.started_at)
+            parent, before = contexts.Context(), Progress.none(task.started_at)
         begun_at = None if claim is None else _nanoseconds(claim.sent_at)
         span = self._tracer.start_span(
             names.STEP, parent, trace.SpanKind.CONSUMER, attributes, links, begun_at
