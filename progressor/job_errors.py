@@ -2,6 +2,8 @@
 
 from progressor.errors import NotFoundError, StateError
 
+LED_BY_ENGINE = "the engine leads this job, and takes no requests for it; see JobService"
+
 
 class JobNotFoundError(NotFoundError):
     """No process of this id in the namespace, or one that leads no job."""
@@ -34,6 +36,17 @@ class JobEndedError(StateError):
         """Name the job."""
         self.namespace, self.job_id = namespace, job_id
         super().__init__(f"job {job_id!r} of namespace {namespace!r} has ended")
+
+
+class LedByEngineError(StateError):
+    """A request to the leader of a job that the engine leads."""
+
+    reason = "LED_BY_ENGINE"
+
+    def __init__(self, namespace: str, job_id: str) -> None:
+        """Name the job."""
+        self.namespace, self.job_id = namespace, job_id
+        super().__init__(f"job {job_id!r} of namespace {namespace!r}: {LED_BY_ENGINE}")
 
 
 class ScheduleNotFoundError(NotFoundError):

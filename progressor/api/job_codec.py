@@ -24,6 +24,7 @@ from progressor.domain.graph import (
     GraphError,
     check_places,
     encode_graph,
+    gates_required,
     plan_nodes,
 )
 from progressor.domain.job import Job, JobState, Node, NodeCounts, NodeSpec, StartNodes
@@ -172,6 +173,7 @@ def request_of(
         idempotency_key=submission.idempotency_key,
         metadata=submission.metadata,
         led_by=Leadership.ENGINE,
+        node_gates=gates_required(submission.key, submission.action),
     )
 
 

@@ -47,6 +47,7 @@ CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = MappingProxyType
         errors.GateChangedError: grpc.StatusCode.ABORTED,
         job_errors.JobNotFailedError: grpc.StatusCode.FAILED_PRECONDITION,
         job_errors.JobEndedError: grpc.StatusCode.FAILED_PRECONDITION,
+        job_errors.LedByEngineError: grpc.StatusCode.UNIMPLEMENTED,
         errors.TaskIsRunningError: grpc.StatusCode.FAILED_PRECONDITION,
         errors.TaskHasEndedError: grpc.StatusCode.FAILED_PRECONDITION,
         errors.IdempotencyKeyReusedError: grpc.StatusCode.INVALID_ARGUMENT,

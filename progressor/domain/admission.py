@@ -60,7 +60,8 @@ class Request:
 
     ``task_type`` is init, call, notify or repair. ``waits``: a caller waits for the answer in this
     replica. ``metadata`` only for init. ``constraints`` not for repair; None: without any.
-    ``led_by`` and ``job_options`` only for the init of a job's leader: the graph is its args.
+    ``led_by`` and ``job_options`` only for the init of a job's leader: the graph is its args;
+    ``node_gates``: the gates, by namespace, that must be there for its nodes.
     """
 
     key: ProcessKey
@@ -75,6 +76,7 @@ class Request:
     constraints: Constraints | None = None
     led_by: Leadership | None = None
     job_options: JobOptions | None = None
+    node_gates: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     def fingerprint(self) -> bytes:
         """Return 16 bytes that are equal for equal requests.
@@ -132,7 +134,7 @@ class Admission:
     ``task_id`` is there for ACCEPTED and DUPLICATE, ``running`` where the task was leased to this
     replica at once, ``ended`` where a duplicate's task has ended already. ``due_now``: it waits for
     a worker. ``process`` is there for PROCESS_FAILED, and ``failure`` if a task broke it; ``gate``
-    for GATE_NOT_FOUND.
+    for GATE_NOT_FOUND, and ``gate_namespace`` if it is of a node elsewhere.
     """
 
     verdict: Verdict
@@ -143,6 +145,7 @@ class Admission:
     process: Process | None = None
     failure: TaskError | None = None
     gate: str | None = None
+    gate_namespace: str | None = None
 
 
 def decide(

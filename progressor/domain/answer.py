@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from progressor import errors
+from progressor import errors, job_errors
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import BROKEN_BY, TaskError, TaskResult, TaskStatus, TaskType
 
@@ -13,6 +13,9 @@ FAILURE_REASON = "failure_reason"
 PROCESS_FAILED = errors.ProcessFailedError.reason
 PROCESS_FINISHED = errors.ProcessFinishedError.reason
 PROCESS_IS_RUNNING = errors.ProcessIsRunningError.reason
+
+_LED_BY_ENGINE = (job_errors.LedByEngineError.reason, job_errors.LED_BY_ENGINE)
+"""How the engine rejects what is asked of a leader of its own, where a processor would."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,8 @@ def response_of(key: ProcessKey, result: TaskResult) -> bytes:
     error = result.error
     if error is None:
         raise errors.TaskCancelledError(key.process_id, result.task_id)
+    if error.rejected and (error.reason, error.message) == _LED_BY_ENGINE:
+        raise job_errors.LedByEngineError(key.namespace, key.process_id)
     if error.rejected:
         raise errors.RejectedError(
             error.message, code=error.code, processor_reason=error.reason, metadata=error.metadata

@@ -105,6 +105,17 @@ def namespaces_of(leader: ProcessKey, action: StartNodes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(spec.namespace or leader.namespace for spec in action.nodes))
 
 
+def gates_required(leader: ProcessKey, action: StartNodes) -> dict[str, tuple[str, ...]]:
+    """Return the gates that nodes name without a capacity, by namespace: they must be there."""
+    found: dict[str, dict[str, None]] = {}
+    for spec in action.nodes:
+        if spec.constraints is not None:
+            named = found.setdefault(spec.namespace or leader.namespace, {})
+            gates = spec.constraints.gates.items()
+            named.update(dict.fromkeys(gate for gate, capacity in gates if capacity is None))
+    return {namespace: tuple(named) for namespace, named in found.items() if named}
+
+
 def check_places(
     leader: ProcessKey, action: StartNodes, namespaces: Mapping[str, Namespace]
 ) -> None:

@@ -236,6 +236,7 @@ _BY_REASON: Mapping[str, Callable[[Status], errors.ProgressorError]] = {
     ),
     "SCHEDULE_CHANGED": _schedule_changed,
     "JOB_NOT_FAILED": lambda it: job_errors.JobNotFailedError(it.namespace, it.job_id),
+    "LED_BY_ENGINE": lambda it: job_errors.LedByEngineError(it.namespace, it.job_id),
     "JOB_ENDED": lambda it: job_errors.JobEndedError(it.namespace, it.job_id),
     "GATE_CHANGED": _gate_changed,
     "IDEMPOTENCY_KEY_REUSED": lambda it: errors.IdempotencyKeyReusedError(

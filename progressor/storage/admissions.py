@@ -12,6 +12,7 @@ from typing import Any
 
 from progressor.clock import Clock
 from progressor.domain.admission import Admission, Request, Verdict
+from progressor.domain.constraint import Constraints
 from progressor.domain.process import JobOptions, Part, Process, ProcessKey, ProcessStatus
 from progressor.domain.task import FINAL_STATUSES, RunningTask, TaskType
 from progressor.settings.sections import Commit
@@ -177,16 +178,22 @@ class Admissions:
         batch: Sequence[Entry],
         _again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Admission]:
-        requests = [entry.request for entry in batch]
-        options = [request.job_options for request in requests]
+        results = await self._without_node_gates(connection, batch)
+        places = [place for place, result in enumerate(results) if result is None]
+        if not places:
+            return _complete(results)
+        entries = [batch[place] for place in places]
+        requests = [entry.request for entry in entries]
         with before_sending():
             arguments = [
-                *self._start_arguments(batch),
+                *self._start_arguments(entries),
                 TextColumn([request.led_by for request in requests]),
-                JsonColumn([each and options_text(each) for each in options]),
+                JsonColumn([it.job_options and options_text(it.job_options) for it in requests]),
             ]
         found = await self._admit_jobs.execute(connection, arguments)
-        return self._started(batch, found)
+        for place, admission in zip(places, self._started(entries, found), strict=True):
+            results[place] = admission
+        return _complete(results)
 
     def _start_arguments(self, batch: Sequence[Entry]) -> list[Any]:
         requests = [entry.request for entry in batch]
@@ -339,6 +346,29 @@ class Admissions:
             found = await self._find_missing_gates.execute(connection, arguments)
             for item, gate in found:
                 results[item - 1] = Admission(verdict=Verdict.GATE_NOT_FOUND, gate=gate)
+        return results
+
+    async def _without_node_gates(
+        self, connection: Connection, batch: Sequence[Entry]
+    ) -> list[Admission | None]:
+        """Refuse the jobs whose nodes name a gate which is not there, and give it no capacity."""
+        results: list[Admission | None] = [None] * len(batch)
+        named = [
+            (place, namespace, Constraints(gates=dict.fromkeys(gates)))
+            for place, entry in enumerate(batch)
+            for namespace, gates in entry.request.node_gates.items()
+        ]
+        if named:
+            with before_sending():
+                arguments = [
+                    TextColumn([namespace for _, namespace, _ in named]),
+                    JsonColumn([constraints_text(constraints) for _, _, constraints in named]),
+                ]
+            for item, gate in await self._find_missing_gates.execute(connection, arguments):
+                place, namespace, _ = named[item - 1]
+                results[place] = Admission(
+                    verdict=Verdict.GATE_NOT_FOUND, gate=gate, gate_namespace=namespace
+                )
         return results
 
 

@@ -125,9 +125,8 @@ class Graphs:
             case _:
                 return Rejected(
                     code=_UNIMPLEMENTED,
-                    reason="LED_BY_ENGINE",
-                    message="the engine leads this job, and takes no requests for it; "
-                    "see JobService",
+                    reason=job_errors.LedByEngineError.reason,
+                    message=job_errors.LED_BY_ENGINE,
                 )
 
     async def _decide(self, task: RunningTask) -> Outcome:

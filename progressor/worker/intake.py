@@ -409,7 +409,8 @@ def _refusal(  # noqa: C901, PLR0911  one line per verdict
         case Verdict.EVENT_NOT_FOUND:
             return errors.EventNotFoundError(key.process_id, after)
         case Verdict.GATE_NOT_FOUND:
-            return errors.GateNotFoundError(key.namespace, admission.gate or "")
+            namespace = admission.gate_namespace or key.namespace
+            return errors.GateNotFoundError(namespace, admission.gate or "")
         case Verdict.ACCEPTED | Verdict.DUPLICATE | Verdict.GONE:
             message = f"{admission.verdict} is no refusal"
             raise AssertionError(message)

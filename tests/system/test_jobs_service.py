@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2
 
-from progressor.sdk import TaskStatus, TaskType
+from progressor.sdk import LedByEngineError, TaskStatus, TaskType
 from progressor.v1 import job_service_pb2 as pb
-from progressor.v1 import nodes_pb2
+from progressor.v1 import nodes_pb2, types_pb2
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from progressor.v1.processor_service_pb2 import Complete
 from tests.support.api_engine import end_of
@@ -212,3 +212,52 @@ async def test_jobs_are_listed_by_state(service: "JobServiceAsyncStub", stage: S
     assert await listed() == ["job-2", "job-1", "job-0"]
     assert await listed(states=[pb.JOB_STATE_FAILED]) == ["job-1"]
     assert await listed(schedule_id="nightly") == []
+
+
+def at_gate(gate: str, capacity: int | None = None) -> types_pb2.Constraints:
+    return types_pb2.Constraints(gates=[types_pb2.GateUse(gate=gate, capacity=capacity)])
+
+
+async def test_a_job_with_a_node_at_a_gate_that_does_not_exist_is_refused(
+    service: "JobServiceAsyncStub", stage: Stage
+) -> None:
+    stage.processor.on_process("job/a", DONE)
+    stage.processor.on_process("job/b", DONE)
+    existing = node("a", constraints=at_gate("database", 2))
+    misspelt = node("b", "a", constraints=at_gate("databse"))
+
+    code, info = await end_of(service.SubmitJob(submission(stage, existing, misspelt)))
+    assert (code, info.reason) == (grpc.StatusCode.NOT_FOUND, "GATE_NOT_FOUND")
+    assert (info.metadata["namespace"], info.metadata["gate"]) == (stage.namespace, "databse")
+    # Nothing of it was kept, not even the gate that came with a capacity.
+    assert await reason_of(read(service, stage)) == "JOB_NOT_FOUND"
+    spelt = node("a", constraints=at_gate("database"))
+    assert await reason_of(service.SubmitJob(submission(stage, spelt))) == "GATE_NOT_FOUND"
+
+    # A capacity in the same job makes it; one that is there needs none.
+    await service.SubmitJob(submission(stage, existing, node("b", "a")))
+    told = await watched(service, stage)
+    assert told[-1].job.state == pb.JOB_STATE_DONE
+    again = submission(stage, node("a", constraints=at_gate("database")))
+    again.job_id = "again"
+    stage.processor.on_process("again/a", DONE)
+    await service.SubmitJob(again)
+    request = pb.WatchJobRequest(namespace=stage.namespace, job_id="again")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        *_, last = [message async for message in service.WatchJob(request)]
+    assert last.job.state == pb.JOB_STATE_DONE
+
+
+async def test_a_call_to_a_job_that_the_engine_leads_is_an_error_of_the_engine(
+    service: "JobServiceAsyncStub", stage: Stage
+) -> None:
+    hang = Hang(response=response(complete=Complete()))
+    stage.processor.on_process("job/a", hang)
+    await service.SubmitJob(submission(stage, node("a")))
+
+    with pytest.raises(LedByEngineError) as raised:
+        await stage.client.call("job")
+    hang.released.set()
+    await watched(service, stage)
+
+    assert (raised.value.namespace, raised.value.job_id) == (stage.namespace, "job")

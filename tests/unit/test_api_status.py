@@ -54,6 +54,7 @@ TOLD = [
         "FAILED_PRECONDITION",
         {"namespace": "n", "job_id": "j"},
     ),
+    (job_errors.LedByEngineError("n", "j"), "UNIMPLEMENTED", {"namespace": "n", "job_id": "j"}),
     (job_errors.JobEndedError("n", "j"), "FAILED_PRECONDITION", {"namespace": "n", "job_id": "j"}),
     (errors.GateInUseError("n", "g"), "FAILED_PRECONDITION", {"namespace": "n", "gate": "g"}),
     (

@@ -110,6 +110,7 @@ MAPPING: list[tuple[grpc.Status, type[errors.ProgressorError], dict[str, Any]]] 
         {"schedule_id": "s", "expected": 1, "actual": 3},
     ),
     (refusal(Code.NOT_FOUND, "JOB_NOT_FOUND", **JOB), job_errors.JobNotFoundError, JOB),
+    (refusal(Code.UNIMPLEMENTED, "LED_BY_ENGINE", **JOB), job_errors.LedByEngineError, JOB),
     (refusal(Code.FAILED_PRECONDITION, "JOB_ENDED", **JOB), job_errors.JobEndedError, JOB),
     (refusal(Code.FAILED_PRECONDITION, "JOB_NOT_FAILED", **JOB), job_errors.JobNotFailedError, JOB),
     (
