@@ -312,6 +312,9 @@ class Assembly:
         metrics.writes_waiting_bytes.read_from(
             lambda: [((each.name,), each.size) for each in self._writes_waiting()]
         )
+        metrics.largest_step.read_from(
+            lambda: [((name,), it.share) for name, it in self._processor.sizes.largest().items()]
+        )
         metrics.stream_sessions.read_from(lambda: [(_TO_PROCESSORS, self._channels.stream_count)])
 
     def _writes_waiting(self) -> list[Waiting]:
@@ -332,6 +335,7 @@ class Assembly:
     def _crews(self) -> dict[str, Crew]:
         """Return what is known of the namespaces that matter most to those who wait."""
         unreachable = self._processor.reach.unreachable()
+        largest_steps = self._processor.sizes.largest()
         places = [it for it in self.workers.places() if self.namespaces.is_known(it[0])]
         places.sort(key=lambda it: (it[0] not in unreachable, -it[1]))
         return {
@@ -340,6 +344,7 @@ class Assembly:
                 size=busy + free,
                 unreachable_for=unreachable.get(name),
                 tally=self._tallies.of(name),
+                largest_step=largest_steps.get(name),
             )
             for name, busy, free in places[:CREWS_MAX]
         }

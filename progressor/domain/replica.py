@@ -34,17 +34,33 @@ class Tally:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StepSize:
+    """How large a step was, and how large its processor takes one."""
+
+    process_id: str
+    size_bytes: int
+    limit_bytes: int
+
+    @property
+    def share(self) -> float:
+        """Return the size as a share of the limit; above 1 it was not sent."""
+        return self.size_bytes / self.limit_bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Crew:
     """What a replica knows of one namespace: places taken, of how many, and of its processor.
 
     ``unreachable_for`` is how long the processor has not been reached; None: it was, or nobody
-    tried. ``tally`` is None where its release tells none.
+    tried. ``tally`` is None where its release tells none. ``largest_step`` is there if it came near
+    what the processor takes.
     """
 
     busy_count: int
     size: int
     unreachable_for: dt.timedelta | None = None
     tally: Tally | None = None
+    largest_step: StepSize | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from progressor.processor import codec, failures
 from progressor.processor.channels import Channels
 from progressor.processor.connection import Connection
 from progressor.processor.reach import Reach
+from progressor.processor.sizes import Sizes
 from progressor.processor.stream import STEP_BYTES_MAX
 from progressor.telemetry.spans import tell_server
 
@@ -49,6 +50,7 @@ class ProcessorClient:
         self._channels = channels
         self._clock = clock
         self.reach = Reach(channels, clock)
+        self.sizes = Sizes(clock)
         self._loop = asyncio.get_running_loop()
         # Tasks that were on a stream when it broke for a reason of its own, which may be one of
         # them: an answer that is too large for a frame, say. Each is asked alone the next time,
@@ -119,7 +121,7 @@ class ProcessorClient:
             tell_server(task.trace_context, connection.target)
         try:
             if len(request) > DESCRIBED_FROM_BYTES:
-                refused = await self._refusal(connection, request, history, deadline)
+                refused = await self._refusal(connection, request, task, history, deadline)
                 if refused is not None:
                     return refused
             answer = await self._ask_by(connection, request, task, deadline)
@@ -131,6 +133,7 @@ class ProcessorClient:
         self,
         connection: Connection,
         request: bytes,
+        task: RunningTask,
         history: tuple[Event, ...],
         deadline: float,
     ) -> Failed | None:
@@ -143,6 +146,7 @@ class ProcessorClient:
             if _is_being_cancelled():
                 raise
             return failures.processor_unavailable("the channel was closed before the call")
+        self.sizes.note(task.key, size=size, limit=limit)
         if size <= limit:
             return None
         return failures.step_too_large(connection.target, size, limit=limit, history=history)

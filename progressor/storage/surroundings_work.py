@@ -21,6 +21,7 @@ from progressor.storage.surroundings_thresholds import (
 
 _SQL = statements.load("surroundings_work")
 # What a namespace has that was written before there was the key.
+_TOLD_SECONDS = 600.0
 _DEFAULTS = Namespace(name="default", processor_targets=())
 
 
@@ -236,6 +237,29 @@ def retries_verdict(examination: Examination) -> Verdict:
     )
 
 
+def large_steps_verdict(examination: Examination) -> Verdict:
+    """Tell which processors are soon too small for the histories that they are sent."""
+    rows = examination.rows(_SQL["read_large_steps"], limit=OFFENDERS_MAX)
+    ours = examination.replica.lease_timeout.total_seconds()
+    # Who has been silent for long says nothing of now.
+    rows = [row for row in rows if row["silent_for"] <= _TOLD_SECONDS + ours]
+    if not rows:
+        return findings.ok("no step takes half of what its processor receives, or more")
+    return findings.warning(
+        f"steps of {count_of(len({row['namespace'] for row in rows}), 'namespace')} take half of "
+        "what their processors receive, or more; above it a process breaks",
+        advice=(
+            "Raise the processor's limit on received messages and announce it "
+            "(ProcessorService.Describe), or have the namespace send less history: last n, or none."
+        ),
+        offenders=[
+            f"{row['namespace']}/{row['process_id']}: {row['size_bytes']:,} of "
+            f"{row['limit_bytes']:,} bytes"
+            for row in rows
+        ],
+    )
+
+
 CHECKS = (
     *checks(
         "replicas",
@@ -250,6 +274,7 @@ CHECKS = (
         lost_leases=lost_leases_verdict,
         broken_processes=broken_verdict,
         retries=retries_verdict,
+        large_steps=large_steps_verdict,
     ),
 )
 

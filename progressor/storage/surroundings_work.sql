@@ -12,6 +12,18 @@ SELECT r.replica_id, r.name, r.version, r.functions, r.draining,
 FROM progressor.replicas r
 ORDER BY r.replica_id
 
+-- name: read_large_steps
+-- The largest step of late of each namespace, as the replicas told with their last heartbeats: those
+-- that come near what their processors take. The nearest come first.
+SELECT f.key AS namespace, f.value -> 7 ->> 0 AS process_id,
+    (f.value -> 7 ->> 1)::bigint AS size_bytes, (f.value -> 7 ->> 2)::bigint AS limit_bytes,
+    extract(epoch FROM clock_timestamp() - r.heartbeat_at)::double precision AS silent_for
+FROM progressor.replicas r
+CROSS JOIN LATERAL jsonb_each(to_jsonb(r) -> 'facts') f
+WHERE jsonb_typeof(f.value -> 7) = 'array'
+ORDER BY (f.value -> 7 ->> 1)::numeric / (f.value -> 7 ->> 2)::numeric DESC
+LIMIT %(limit)s
+
 -- name: read_backlog
 -- Per namespace: what is due, how long the oldest has been, what is leased, how much may be.
 -- By schedule_due; counting stops at counted_max.

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from progressor.clock import Clock
-from progressor.domain.replica import Crew, Facts, ReplicaFacts, Tally
+from progressor.domain.replica import Crew, Facts, ReplicaFacts, StepSize, Tally
 from progressor.storage import rows, statements
 from progressor.storage.pools import Pool, connection_of
 
@@ -28,6 +28,7 @@ REPLICAS_MAX = 1000
 """Rows that are read, those with the latest heartbeats."""
 
 _DECIMALS = 3
+_SIZED = 3
 _TALLIED = 7
 
 
@@ -115,7 +116,12 @@ def _columns(crew: Crew) -> rows.Row:
     if tally is None:
         return places
     spent = _seconds(tally.processor_time)
-    return (*places, tally.settled_count, tally.attempt_count, tally.failed_count, spent)
+    told = (*places, tally.settled_count, tally.attempt_count, tally.failed_count, spent)
+    step = crew.largest_step
+    if step is None:
+        return told
+    # The doctor reads it by its place.
+    return (*told, (step.process_id, step.size_bytes, step.limit_bytes))
 
 
 def _replica(row: rows.Row) -> ReplicaFacts:
@@ -158,7 +164,15 @@ def _crew(columns: rows.Row) -> Crew:
         size=size,
         unreachable_for=rows.seconds(unreachable_seconds),
         tally=_tally(columns[3:_TALLIED]) if len(columns) >= _TALLIED else None,
+        largest_step=_step_size(columns[_TALLIED]) if len(columns) > _TALLIED else None,
     )
+
+
+def _step_size(columns: Any) -> StepSize | None:  # noqa: ANN401  # of any release
+    if not isinstance(columns, list) or len(columns) != _SIZED:
+        return None
+    process_id, size_bytes, limit_bytes = columns
+    return StepSize(process_id=process_id, size_bytes=size_bytes, limit_bytes=limit_bytes)
 
 
 def _tally(columns: rows.Row) -> Tally:

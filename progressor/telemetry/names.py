@@ -251,6 +251,12 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             "to the caller.",
             "namespace", "task_type", "code", "rejected",
         ),
+        "largest_step": _gauge(
+            "progressor_largest_step_ratio", "1",
+            "The largest step of the last ten minutes, as a share of what its processor receives; "
+            "only from 0.5 on, above 1 it was not sent.",
+            "namespace",
+        ),
         "events_written": _counter(
             "progressor_events_written", "{event}",
             "Events that became part of a history.",

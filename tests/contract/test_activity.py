@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from progressor.domain.replica import Crew, Load, Tally
+from progressor.domain.replica import Crew, Load, StepSize, Tally
 from progressor.settings.sections import Replica
 from progressor.storage.activities import Activities
 from progressor.storage.heartbeats import Heartbeats, Identity
@@ -90,7 +90,11 @@ async def test_a_release_before_tells_less_and_one_after_may_tell_more(
     teller: Teller, activities: Activities, eye: psycopg.Connection[Any]
 ) -> None:
     teller.tell({})
-    told = {"before": [1, 4, None], "after": [2, 4, 1.5, 7, 6, 5, 0.5, "news"]}
+    told = {
+        "before": [1, 4, None],
+        "after": [2, 4, 1.5, 7, 6, 5, 0.5, "news"],
+        "now": [2, 4, None, 7, 6, 5, 0.5, ["p", 3, 4], "news"],
+    }
     eye.execute(
         "UPDATE progressor.replicas SET facts = %s, step_count = NULL WHERE replica_id = %s",
         (json.dumps(told), TELLER_ID),
@@ -108,6 +112,14 @@ async def test_a_release_before_tells_less_and_one_after_may_tell_more(
             tally=Tally(
                 settled_count=7, attempt_count=6, failed_count=5, processor_time=seconds(0.5)
             ),
+        ),
+        "now": Crew(
+            busy_count=2,
+            size=4,
+            tally=Tally(
+                settled_count=7, attempt_count=6, failed_count=5, processor_time=seconds(0.5)
+            ),
+            largest_step=StepSize(process_id="p", size_bytes=3, limit_bytes=4),
         ),
     }
 

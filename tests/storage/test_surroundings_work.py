@@ -16,6 +16,44 @@ def orders(own_database: str) -> str:
     return own_database
 
 
+class TestLargeSteps:
+    @staticmethod
+    def told(*steps: str) -> str:
+        """Return a change that has a replica tell of the largest steps of namespaces."""
+        crews = ", ".join(
+            f'"n{number}": [0, 100, null, 1, 1, 0, 0.5{step}]' for number, step in enumerate(steps)
+        )
+        return change("facts", f"'{{{crews}}}'")
+
+    def test_of_whom_nothing_is_told_are_well(self, orders: str) -> None:
+        execute(orders, replica(), self.told("", ""))
+
+        assert find(orders, "large_steps").state is State.OK
+
+    def test_that_come_near_what_their_processor_receives(self, orders: str) -> None:
+        near, over = ', ["p", 2097152, 4194304]', ', ["q", 5000000, 4194304]'
+        execute(orders, replica(), self.told(near, "", over))
+
+        found = find(orders, "large_steps")
+
+        assert found.state is State.WARNING
+        assert found.words.startswith("steps of 2 namespaces take half of what")
+        assert found.offenders == (
+            "n2/q: 5,000,000 of 4,194,304 bytes",
+            "n0/p: 2,097,152 of 4,194,304 bytes",
+        )
+        assert "ProcessorService.Describe" in found.advice
+
+    def test_of_a_replica_long_gone_are_told_no_more(self, orders: str) -> None:
+        execute(
+            orders,
+            replica(heartbeat="now() - interval '1 h'"),
+            self.told(', ["p", 2097152, 4194304]'),
+        )
+
+        assert find(orders, "large_steps").state is State.OK
+
+
 class TestReplicas:
     def test_one_that_serves_is_well(self, orders: str) -> None:
         execute(orders, replica(), scheduled())

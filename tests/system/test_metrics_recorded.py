@@ -40,7 +40,7 @@ POOLS = {"front", "worker", "scan"}
 
 HEALTHY = (
     "fenced", "abandoned", "zombies_collected", "scan_found", "gates_scan_found", "scans_failed",
-    "notifications_lost", "jobs_recovered",
+    "notifications_lost", "jobs_recovered", "largest_step",
 )  # fmt: skip
 """What nothing is counted of, unless something is wrong."""
 

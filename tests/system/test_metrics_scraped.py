@@ -38,6 +38,7 @@ NEVER = {
     "fenced", "abandoned", "scan_found", "gates_scan_found", "scans_failed", "notifications_lost",
     "jobs_recovered", "jobs_running", "job_nodes", "jobs_ended", "job_nodes_ended",
     "jobs_overdue", "nodes_tended", "schedule_firings", "schedule_lateness",
+    "largest_step",
 }  # fmt: skip
 """What nothing is counted of as long as nothing is wrong, and there are no jobs."""
 

@@ -1,5 +1,6 @@
 """A step that is larger than its processor takes is not sent, and its process says why."""
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 
@@ -18,6 +19,7 @@ from progressor.sdk import (
 )
 from progressor.v1.processor_service_pb2 import DescribeRequest, DescribeResponse
 from progressor.v1.processor_service_pb2_grpc import ProcessorServiceStub
+from tests.support.doctor import find
 from tests.support.processor import ScriptedProcessor
 from tests.support.replica import QUIET, Replica, Stage, open_stage, running_replica
 
@@ -104,6 +106,26 @@ async def test_the_process_can_be_repaired_with_less_history(stage: Stage) -> No
 
     assert (repaired.response, answer.response) == (b"less", b"1")
     assert [len(it.history) for it in stage.asked_for("p")] == [1, 2]
+
+
+@pytest.mark.parametrize(("limit", "is_near"), [(12 * MIB, True), (64 * MIB, False)])
+async def test_a_step_that_takes_half_of_the_limit_is_warned_of(
+    stage: Stage,
+    limit: int,
+    is_near: bool,  # from the table
+) -> None:
+    await with_limit(stage.processor, limit)
+    await stage.client.put("p", history=EVENTS)
+    await stage.client.call("p", b"1")
+
+    families = {it.metric.name: it for it in stage.replica.engine.metrics.families()}
+    told = dict(families["progressor_largest_step_ratio"].values)
+    assert ((stage.namespace,) in told) == is_near
+    named = f"{stage.namespace}/p: "
+    while is_near:  # ends with the next heartbeat
+        found = await asyncio.to_thread(find, stage.replica.engine.dsn, "large_steps")
+        if any(it.startswith(named) for it in found.offenders):
+            break
 
 
 async def test_only_large_steps_ask_and_once(stage: Stage) -> None:

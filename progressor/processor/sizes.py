@@ -1,0 +1,46 @@
+"""Sizes: how near the largest steps come to what their processors take.
+
+A history that is sent whole grows until its processor receives it no more. From half of that limit
+on it is told, by a metric and by the heartbeat, from which ``progressor doctor`` reads it.
+"""
+
+from collections.abc import Mapping
+
+from progressor.clock import Clock
+from progressor.domain.process import ProcessKey
+from progressor.domain.replica import StepSize
+
+SHARE_TOLD = 0.5
+"""From which share of its limit on a step is told."""
+
+TOLD_SECONDS = 600.0
+"""For how long, unless a larger one follows."""
+
+
+class Sizes:
+    """The largest steps of late, by namespace."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Begin with none."""
+        self._clock = clock
+        # Bounded by the namespaces that have been asked for.
+        self._largest: dict[str, tuple[float, StepSize]] = {}
+
+    def note(self, key: ProcessKey, *, size: int, limit: int) -> None:
+        """Take note of a step of so many bytes, of which its processor takes `limit`."""
+        if size < SHARE_TOLD * limit:
+            return
+        found = StepSize(process_id=key.process_id, size_bytes=size, limit_bytes=limit)
+        now = self._clock.monotonic()
+        noted_at, largest = self._largest.get(key.namespace, (now - TOLD_SECONDS, found))
+        if now - noted_at >= TOLD_SECONDS or found.share >= largest.share:
+            self._largest[key.namespace] = now, found
+
+    def largest(self) -> Mapping[str, StepSize]:
+        """Return the largest of each namespace that has one to be told of; thread-safe."""
+        now = self._clock.monotonic()
+        return {
+            namespace: largest
+            for namespace, (noted_at, largest) in tuple(self._largest.items())
+            if now - noted_at < TOLD_SECONDS
+        }
