@@ -142,10 +142,10 @@ class Wait:
     """One task that has not ended, and what it waits for.
 
     ``explanation`` says in words all that the others say in fields, each of which is None where
-    the cause has none: ``until`` of a timer and a retry; ``since`` when it runs, or is due and
-    waits for a worker, of whom ``busy_count`` of ``worker_count`` are busy; the task that it is
-    behind, whether that runs, and since when it runs or waits; of how many attempts; the replica,
-    the last heartbeat of one that is late, and by when the task is collected from it.
+    the cause has none: ``until`` of a timer, a retry and ``run_at``; ``since`` when it runs, or is
+    due and waits for a worker, of whom ``busy_count`` of ``worker_count`` are busy; the task that
+    it is behind, whether that runs, and since when it runs or waits; of how many attempts; the
+    replica, the last heartbeat of one that is late, and by when the task is collected from it.
 
     Of a task with constraints what it waits for besides its cause is told too: a smaller version of
     its ``order``, those of its ``gates`` that are full; and how its time was ``spent`` until now.

@@ -11,7 +11,8 @@ ends: by finishing (done) or by breaking (failed).
 
 Errors carry google.rpc.ErrorInfo as in process_service.proto, with these reasons besides:
 
-  NOT_FOUND            JOB_NOT_FOUND: no such process, or one that leads no job
+  NOT_FOUND            JOB_NOT_FOUND: no such process, or one that leads no job;
+                       GATE_NOT_FOUND: a node names a gate that does not exist, without a capacity
   ALREADY_EXISTS       PROCESS_ALREADY_EXISTS: a process has this id
   INVALID_ARGUMENT     field violations: an unknown or doubled name, a cycle (its nodes named), a
                        namespace that does not exist, a target that is none of its namespace
@@ -70,7 +71,7 @@ Global___JobState: _TypeAlias = JobState  # noqa: Y015
 
 @_typing.final
 class Job(_message.Message):
-    """How a job began."""
+    """A job without its nodes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -92,7 +93,9 @@ class Job(_message.Message):
     """The id of its leader, within the namespace."""
     state: Global___JobState.ValueType
     detail: _builtins.str
-    """Why it failed; empty otherwise."""
+    """Why it failed, or the reason of its CancelJob; empty otherwise. A job that is cancelled while its
+    leader is a node of another job has failed, and says so here.
+    """
     led_by_engine: _builtins.bool
     """Whether the engine leads it, or the processor of its namespace does."""
     schedule_id: _builtins.str
@@ -493,7 +496,10 @@ class CancelJobRequest(_message.Message):
     namespace: _builtins.str
     job_id: _builtins.str
     reason: _builtins.str
-    """Kept with the nodes that it ends; at most 1,024 bytes."""
+    """Becomes Job.detail. Nodes whose processes it stops have it as the message of their error, whose
+    reason is JOB_CANCELLED, and these processes in their detail; nodes that had not been started
+    have no error. At most 1,024 bytes.
+    """
     def __init__(
         self,
         *,

@@ -9,11 +9,14 @@ Errors carry google.rpc.ErrorInfo with domain "progressor" and one of these reas
                        GATE_NOT_FOUND
   ALREADY_EXISTS       PROCESS_ALREADY_EXISTS
   INVALID_ARGUMENT     INVALID_REQUEST (BadRequest names each field), IDEMPOTENCY_KEY_REUSED
-  FAILED_PRECONDITION  PROCESS_FAILED, PROCESS_IS_RUNNING, PROCESS_FINISHED, REPAIR_FAILED,
-                       TASK_IS_RUNNING, TASK_HAS_ENDED
+  FAILED_PRECONDITION  PROCESS_FAILED, TASK_FAILED, REPAIR_FAILED, PROCESS_IS_RUNNING,
+                       PROCESS_FINISHED, TASK_IS_RUNNING, TASK_HAS_ENDED
   ABORTED              PROCESS_REMOVED, TASK_CANCELLED
+  UNIMPLEMENTED        LED_BY_ENGINE: the process leads a job of the engine's (see JobService)
   RESOURCE_EXHAUSTED   OVERLOADED (with RetryInfo)
-  UNAVAILABLE          STORAGE_UNAVAILABLE, SHUTTING_DOWN (with RetryInfo)
+  UNAVAILABLE          SHUTTING_DOWN: nothing was accepted; STORAGE_UNAVAILABLE,
+                       REPLICA_STOPPED: it may have been, and a repetition with the same
+                       idempotency key tells (all with RetryInfo)
   DEADLINE_EXCEEDED    DEADLINE_EXCEEDED: the task goes on; task_id is in the ErrorInfo's metadata
   INTERNAL             INTERNAL: a bug, in the log under the same request
 
@@ -25,6 +28,12 @@ broken by something else and the request's step had no effect; `task_id`, the re
 
 A call that its processor *rejects* ends with exactly the processor's status code and message,
 and ErrorInfo with domain "processor".
+
+The list is complete, with those of the other services.
+
+Payloads (args, response, aux_state, result, an event's payload) are bytes that the engine never
+reads. By convention they are UTF-8 JSON, and empty bytes mean null: so the Python SDK and the
+command line read and write them, and so do processes that are written in several languages.
 
 Limits: namespace 1..64 of [a-z0-9._-]; process_id and idempotency_key 1..256 bytes of UTF-8
 without control characters; payloads up to the namespace's payload_bytes_max.

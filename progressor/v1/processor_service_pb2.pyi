@@ -9,6 +9,10 @@ from it. A step may be asked again after a crash, with a higher attempt: fence s
 task id, or by `token` where a store can compare. A processor that still carries an earlier
 attempt of the process, which the engine has given up, answers ABORTED with the reason
 STILL_RUNNING, and is asked again.
+
+Payloads (args, response, aux_state, result, an event's payload) are bytes that the engine never
+reads. By convention they are UTF-8 JSON, and empty bytes mean null: so the Python SDK and the
+command line read and write them, and so do processes that are written in several languages.
 """
 
 from collections import abc as _abc

@@ -8,6 +8,10 @@ step by step; each step is one *task*. The engine hands the task and the process
 the user's *processor* and saves the answer (events, state, timer, response) in one
 transaction. Tasks of one process never run at the same time, and calls run in the
 order of their task ids.
+
+Payloads (args, response, aux_state, result, an event's payload) are bytes that the engine never
+reads. By convention they are UTF-8 JSON, and empty bytes mean null: so the Python SDK and the
+command line read and write them, and so do processes that are written in several languages.
 """
 
 from collections import abc as _abc
@@ -44,10 +48,24 @@ class _ProcessStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Process
     PROCESS_STATUS_ERROR: _ProcessStatus.ValueType  # 3
     """Broken by a failed task (Process.corrupted_by). Accepts Repair, SimpleRepair, Remove."""
     PROCESS_STATUS_FINISHED: _ProcessStatus.ValueType  # 4
-    """Completed by its processor. Can be read and removed, nothing else."""
+    """Completed by its processor, or the leader of a job that has ended. Can be read and removed,
+    nothing else.
+    """
 
 class ProcessStatus(_ProcessStatus, metaclass=_ProcessStatusEnumTypeWrapper):
-    """Where a process is in its life:  init -> running <-> error,  running -> finished."""
+    """Where a process is in its life:
+
+      init -> running     its first step has succeeded
+      init -> error       its first step has failed, or the job has ended whose node it is
+      running -> error    a task has broken it, or the job has ended whose node it is
+      error -> running    by Repair, SimpleRepair or RetryJob
+      error -> init       by RetryJob, of a node whose first step had not succeeded
+      any -> finished     completed by a step, which in error is that of a repair; or it led a job
+                          that was cancelled
+
+    Put makes a process that is running, in error or finished. A process whose first step is rejected,
+    and one that is removed, has no status: it does not exist.
+    """
 
 PROCESS_STATUS_UNSPECIFIED: ProcessStatus.ValueType  # 0
 """Never sent by the engine. In a filter: any status."""
@@ -58,7 +76,9 @@ PROCESS_STATUS_RUNNING: ProcessStatus.ValueType  # 2
 PROCESS_STATUS_ERROR: ProcessStatus.ValueType  # 3
 """Broken by a failed task (Process.corrupted_by). Accepts Repair, SimpleRepair, Remove."""
 PROCESS_STATUS_FINISHED: ProcessStatus.ValueType  # 4
-"""Completed by its processor. Can be read and removed, nothing else."""
+"""Completed by its processor, or the leader of a job that has ended. Can be read and removed,
+nothing else.
+"""
 Global___ProcessStatus: _TypeAlias = ProcessStatus  # noqa: Y015
 
 class _TaskType:
@@ -111,7 +131,7 @@ class _TaskStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TaskStatus
     DESCRIPTOR: _descriptor.EnumDescriptor
     TASK_STATUS_UNSPECIFIED: _TaskStatus.ValueType  # 0
     TASK_STATUS_WAITING: _TaskStatus.ValueType  # 1
-    """In line: for its time, for the task before it, or for a free worker."""
+    """In line: for its time, for the task before it, for its constraints, or for a free worker."""
     TASK_STATUS_RUNNING: _TaskStatus.ValueType  # 2
     """A worker of some replica carries it now."""
     TASK_STATUS_BLOCKED: _TaskStatus.ValueType  # 3
@@ -128,11 +148,11 @@ class _TaskStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TaskStatus
     """
 
 class TaskStatus(_TaskStatus, metaclass=_TaskStatusEnumTypeWrapper):
-    """Where a task is. The last three are final."""
+    """Where a task is. Finished, error and cancelled are final."""
 
 TASK_STATUS_UNSPECIFIED: TaskStatus.ValueType  # 0
 TASK_STATUS_WAITING: TaskStatus.ValueType  # 1
-"""In line: for its time, for the task before it, or for a free worker."""
+"""In line: for its time, for the task before it, for its constraints, or for a free worker."""
 TASK_STATUS_RUNNING: TaskStatus.ValueType  # 2
 """A worker of some replica carries it now."""
 TASK_STATUS_BLOCKED: TaskStatus.ValueType  # 3
@@ -530,8 +550,11 @@ class GateUse(_message.Message):
     gate: _builtins.str
     """Its key, within the namespace: 1 .. 256 bytes of UTF-8 without control characters."""
     capacity: _builtins.int
-    """For a gate that is not there yet: how many may hold it, 0 .. 1,000,000; one that is there keeps
-    its own. Absent: it must be there, or the request ends with GATE_NOT_FOUND.
+    """For a gate that does not exist yet: how many may hold it, 0 .. 1,000,000; one that exists keeps
+    its own. Absent: it must exist, or Start, Call, Notify and SubmitJob end with GATE_NOT_FOUND,
+    and a schedule's firing of one of the first three is refused. The gate of a timer, of a node
+    that a processor starts, and of a node of a scheduled job is then made with a capacity of 1, as
+    is one that is deleted before its node starts.
     """
     def __init__(
         self,
@@ -899,7 +922,9 @@ class Wait(_message.Message):
     """
     @_builtins.property
     def until(self) -> _timestamp_pb2.Timestamp:
-        """The instant it waits for, for a timer or a retry."""
+        """The instant for which a timer is set, also while it waits behind another task; that of the next
+        attempt, for a retry; that of its constraints, for run_at.
+        """
 
     @_builtins.property
     def last_error(self) -> Global___TaskError:

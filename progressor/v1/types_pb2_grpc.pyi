@@ -8,6 +8,10 @@ step by step; each step is one *task*. The engine hands the task and the process
 the user's *processor* and saves the answer (events, state, timer, response) in one
 transaction. Tasks of one process never run at the same time, and calls run in the
 order of their task ids.
+
+Payloads (args, response, aux_state, result, an event's payload) are bytes that the engine never
+reads. By convention they are UTF-8 JSON, and empty bytes mean null: so the Python SDK and the
+command line read and write them, and so do processes that are written in several languages.
 """
 
 from collections import abc as _abc
