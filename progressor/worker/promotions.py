@@ -34,6 +34,8 @@ _BACKOFF_SECONDS_MAX = 1.0
 # would turn in circles.
 _MARGIN_SECONDS = 0.002
 
+_LOCKED_SECONDS = 0.1
+
 AGAIN_MAX = 10_000
 """Things to be looked at again; beyond that the scan finds them."""
 
@@ -73,6 +75,8 @@ class Promotions:
         self._jitter = jitter
         # A dict for its order: oldest first.
         self._again: dict[Again, None] = {}
+        # What others hold locked: one of them is tried at a time, so that nothing else waits.
+        self._held: dict[Again, None] = {}
         self._later: dict[int, float] = {}
         self._heap: list[tuple[float, int, Later]] = []
         self._order = itertools.count()
@@ -101,27 +105,74 @@ class Promotions:
         """See to all that is told; ends only by cancellation."""
         backoff = Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self._jitter)
         while True:
-            taken, self._again = self._again, {}
+            # What is held is tried anyway; told of it once more, nobody else has to wait.
+            taken = {again: None for again in self._again if again not in self._held}
+            self._again = {}
             namespaces = self._take_due()
-            if not taken and not namespaces:
+            if not taken and not namespaces and not self._held:
                 await self._next()
                 continue
             try:
-                if namespaces:
-                    self.heard(await self._gates.promote_due(namespaces))
-                    namespaces = []
+                await self._promote(namespaces)
+                namespaces = []
                 for namespace, mine in _by_namespace(taken).items():
-                    self.heard(await self._gates.look_again(namespace, mine))
+                    self._held |= dict.fromkeys(await self._look(namespace, mine))
                     for again in mine:
                         del taken[again]
-                backoff.reset()
+                if await self._is_let_go():
+                    backoff.reset()
+                else:
+                    await self._next(backoff.pause())
             except errors.StorageError as error:
-                # Whoever holds the lock, or PostgreSQL's absence, may last.
+                # PostgreSQL's absence may last.
                 _log.info("gates not looked at yet", extra={"why": str(error)})
                 await asyncio.sleep(backoff.pause())
                 self._again = taken | self._again
-                for name in namespaces:
-                    self._put(0.0, Later(process_key(name, ""), 0, 0.0))
+                self._put_back(namespaces)
+
+    async def _promote(self, namespaces: Sequence[str]) -> None:
+        """Look at those of some namespaces whose instant has come, but for what is locked."""
+        if not namespaces:
+            return
+        try:
+            self.heard(await self._gates.promote_due(namespaces))
+        except errors.StorageLockedError as error:
+            if len(namespaces) == 1:
+                _log.info("gates not looked at yet", extra={"why": str(error)})
+                self._put_back(namespaces, _LOCKED_SECONDS)
+                return
+            for name in namespaces:
+                await self._promote([name])
+
+    async def _look(self, namespace: str, again: Sequence[Again]) -> Sequence[Again]:
+        """Look at what was told of a namespace, and return what others hold locked."""
+        try:
+            self.heard(await self._gates.look_again(namespace, again))
+        except errors.StorageLockedError as error:
+            if len(again) == 1:
+                _log.info("gates not looked at yet", extra={"why": str(error)})
+                return again
+        else:
+            return ()
+        middle = len(again) // 2
+        held = await self._look(namespace, again[:middle])
+        return [*held, *await self._look(namespace, again[middle:])]
+
+    async def _is_let_go(self) -> bool:
+        """Look at one of those that were locked; if it is let go, all are to be looked at."""
+        if not self._held:
+            return True
+        first = next(iter(self._held))
+        if await self._look(first.namespace, [first]):
+            self._held[first] = self._held.pop(first)  # the others come first the next time
+            return False
+        del self._held[first]
+        self._again, self._held = self._held | self._again, {}
+        return True
+
+    def _put_back(self, namespaces: Sequence[str], seconds: float = 0.0) -> None:
+        for name in namespaces:
+            self._put(self._clock.monotonic() + seconds, Later(process_key(name, ""), 0, 0.0))
 
     def _note(self, later: Later) -> None:
         if later.seconds > self._horizon or len(self._heap) >= LATER_MAX:
@@ -146,11 +197,15 @@ class Promotions:
                 names[later.key.namespace] = None
         return list(names)
 
-    async def _next(self) -> None:
+    async def _next(self, longest: float | None = None) -> None:
+        """Wait for news, or until the next instant comes, for so many seconds at the longest."""
+        if self._again:
+            return
         self._news.clear()
-        seconds = None
+        seconds = longest
         if self._heap:
-            seconds = max(0.0, self._heap[0][0] - self._clock.monotonic())
+            until = max(0.0, self._heap[0][0] - self._clock.monotonic())
+            seconds = until if seconds is None else min(seconds, until)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._news.wait()

@@ -233,6 +233,27 @@ async def test_timers_are_claimed_by_their_ids_but_for_those_that_are_locked(
     assert [each.task.key.process_id for each in later] == ["held-0"]
 
 
+@pytest.mark.parametrize("table", ["processes", "gates", "orders"])
+async def test_who_waits_for_an_instant_is_promoted_but_for_what_is_locked(
+    jobs: JobDesk, database: str, table: str
+) -> None:
+    desk, clock = jobs.desk, jobs.desk.clock
+    assert isinstance(clock, ManualClock)
+    for name in ("held", "free"):
+        through = dataclasses.replace(_through(name, 1), run_at=clock.now() + EXPIRES_AFTER)
+        start = a_request(_key(f"{name}-gated"), TaskType.INIT, constraints=through)
+        await desk.admit(start, run=False)
+    clock.advance(2 * EXPIRES_AFTER)
+    with holding(database, table, "held"):
+        promoted = await desk.gates.promote_due([NAMESPACE.name])
+    later = await desk.gates.promote_due([NAMESPACE.name])
+
+    assert [key.process_id for key, _ in promoted.due] == ["free-gated"]
+    # Whoever looks at once again would turn in circles.
+    assert [each.seconds > 0 for each in promoted.later] == [table != "processes"]
+    assert [key.process_id for key, _ in later.due] == ["held-gated"]
+
+
 async def test_whoever_has_no_gate_goes_on_while_one_with_many_holders_is_held(
     database: str, eye: psycopg.Connection[Any]
 ) -> None:

@@ -1,15 +1,19 @@
 """Promotions: what becomes of what statements tell of gates."""
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 
+from progressor import errors
 from progressor.domain.process import process_key
 from progressor.storage.gates import GaveWay
 from progressor.storage.promoted import Again, Later, LoweredGate, Promoted
 from progressor.worker.agenda import Agenda
 from progressor.worker.giving_way import GivingWay
-from progressor.worker.promotions import Promotions
+from progressor.worker.promotions import Gates, Promotions
 from tests.support.builders import seconds
 from tests.support.clock import ManualClock
+from tests.support.virtual_time import in_virtual_time
 
 KEY = process_key("orders", "p1")
 
@@ -30,11 +34,11 @@ class NoGates:
 class Bench:
     """Promotions, and the agenda that they write into."""
 
-    def __init__(self) -> None:
+    def __init__(self, gates: Gates | None = None) -> None:
         self.clock = ManualClock()
         self.agenda = Agenda(clock=self.clock, horizon=seconds(60), size_max=10)
         self.promotions = Promotions(
-            gates=NoGates(),
+            gates=gates or NoGates(),
             agenda=self.agenda,
             clock=self.clock,
             horizon_seconds=60,
@@ -60,3 +64,81 @@ def test_who_is_due_later_is_claimed_then_and_not_before() -> None:
     bench.promotions.heard(Promoted(upcoming=(Later(KEY, 1, 2.0),)))
 
     assert (bench.taken_after(1.9), bench.taken_after(0.2)) == ([], [1])
+
+
+class LockableGates(NoGates):
+    """Gates and namespaces of which some are locked by somebody else."""
+
+    def __init__(self, *locked: str) -> None:
+        self.locked = set(locked)
+        self.looked: list[str | None] = []
+        self.promoted: list[str] = []
+        self.asked_count = 0
+
+    async def look_again(self, namespace: str, again: Sequence[Again]) -> Promoted:
+        self.asked_count += 1
+        assert {each.namespace for each in again} == {namespace}
+        if any(each.gate in self.locked for each in again):
+            raise errors.StorageLockedError("locked")
+        self.looked += [each.gate for each in again]
+        return Promoted()
+
+    async def promote_due(self, namespaces: Sequence[str]) -> Promoted:
+        if self.locked.intersection(namespaces):
+            raise errors.StorageLockedError("locked")
+        self.promoted += namespaces
+        return Promoted()
+
+
+@contextlib.asynccontextmanager
+async def running(bench: Bench) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(bench.promotions.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def again(*gates: str, namespace: str = "orders") -> Promoted:
+    return Promoted(
+        again=tuple(
+            Again(namespace=namespace, gate=gate, line=None, order_key=None) for gate in gates
+        )
+    )
+
+
+@in_virtual_time
+async def test_what_is_not_locked_is_looked_at_whatever_else_is() -> None:
+    gates = LockableGates("c")
+    bench = Bench(gates)
+    async with running(bench):
+        bench.promotions.heard(again("a", "b", "c", "d"))
+        bench.promotions.heard(again("e", namespace="other"))
+        await asyncio.sleep(0.1)
+        first = sorted(map(str, gates.looked))
+        bench.promotions.heard(again("f", "c"))
+        await asyncio.sleep(2)
+        asked_count = gates.asked_count
+        gates.locked.clear()
+        await asyncio.sleep(2)
+
+    assert first == ["a", "b", "d", "e"]
+    assert gates.looked[4:] == ["f", "c"]
+    # It is tried again and again, but not in circles.
+    assert asked_count < 30
+
+
+@in_virtual_time
+async def test_a_locked_namespace_keeps_no_other_from_being_promoted() -> None:
+    gates = LockableGates("orders")
+    bench = Bench(gates)
+    later = [Later(process_key(name, "p"), n, 0.0) for n, name in enumerate(("orders", "other"))]
+    bench.promotions.heard(Promoted(later=tuple(later)))
+    bench.promotions.heard(again("a"))
+    bench.clock.advance(seconds(1))
+    async with running(bench):
+        await asyncio.sleep(0.1)
+
+    assert gates.promoted == ["other"]
+    assert gates.looked == ["a"]
