@@ -140,7 +140,7 @@ BEGIN
             slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,
             scheduled_at, first_started_at, started_at, token, history_after, history_limit,
             history_backward, args, caller_context, trace_context, idempotency_key, fingerprint,
-            reply_to
+            reply_to, replica_id
         )
         SELECT i.slot, i.namespace, i.process_id, i.task_id, 'init',
             CASE WHEN i.token IS NULL THEN 'waiting' ELSE 'running' END::task_status,
@@ -149,7 +149,8 @@ BEGIN
             CASE WHEN i.token IS NOT NULL THEN v_now END, i.token, i.history_after,
             i.history_limit, i.history_backward, i.args, i.caller_context, i.trace_context,
             i.idempotency_key, i.fingerprint,
-            CASE WHEN i.waits AND i.token IS NULL THEN ARRAY[p_replica_id] END
+            CASE WHEN i.waits AND i.token IS NULL THEN ARRAY[p_replica_id] END,
+            CASE WHEN i.token IS NOT NULL THEN p_replica_id END
         FROM (
             SELECT unnest(p_slot) AS slot, unnest(p_namespace) AS namespace,
                 unnest(p_process_id) AS process_id, unnest(v_task_ids) AS task_id,

@@ -80,7 +80,7 @@ BEGIN
     ),
     moved AS (
         UPDATE job_nodes n
-        SET state = 'running', begun = true, ended_at = NULL,
+        SET state = 'running', begun = true, ended_at = NULL, updated_at = p_now,
             -- One that is ready was counted when it became that.
             attempt = n.attempt + (n.state <> 'ready')::integer,
             started_at = coalesce(n.started_at, p_now), ready_at = coalesce(n.ready_at, p_now),

@@ -76,7 +76,8 @@ BEGIN
             scheduled_at = coalesce(t.scheduled_at, k.due_at),
             first_started_at = coalesce(t.first_started_at, p_now),
             started_at = p_now,
-            token = k.token
+            token = k.token,
+            replica_id = p_replica_id
         FROM taken k
         WHERE (t.slot, t.namespace, t.process_id, t.task_id)
             = (k.slot, k.namespace, k.process_id, k.task_id)

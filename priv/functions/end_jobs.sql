@@ -29,6 +29,7 @@ BEGIN
         error_reason = CASE WHEN l.fails THEN 'JOB_FAILED' END,
         error_message = CASE WHEN l.fails THEN l.why END,
         ended_at = p_now,
+        updated_at = p_now,
         revision = l.revision
     FROM (
         SELECT n.node_row, coalesce(l.fails, false) AS fails, why_of(l.detail) AS why,

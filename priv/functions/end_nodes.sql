@@ -14,7 +14,8 @@ CREATE FUNCTION end_nodes(
     p_result        bytea[],
     p_error_code    integer[],
     p_error_reason  text[],
-    p_error_message text[]
+    p_error_message text[],
+    p_replica       bigint[] DEFAULT NULL  -- that carried the last step
 )
 RETURNS void
 LANGUAGE plpgsql
@@ -39,6 +40,8 @@ BEGIN
         SET state = p_state[m.item],
             begun = true,
             ended_at = p_now,
+            updated_at = p_now,
+            replica_id = coalesce(p_replica[m.item], n.replica_id),
             revision = m.revision,
             result = p_result[m.item],
             error_code = p_error_code[m.item],
@@ -84,6 +87,7 @@ BEGIN
                     WHEN n.state = 'waiting' AND n.waits_for = m.count THEN 'ready' ELSE n.state
                 END::node_state,
                 ready_at = CASE WHEN n.waits_for = m.count THEN p_now ELSE n.ready_at END,
+                updated_at = p_now,
                 revision = CASE
                     WHEN n.state = 'waiting' AND n.waits_for = m.count THEN m.revision
                     ELSE n.revision

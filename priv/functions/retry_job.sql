@@ -175,6 +175,7 @@ BEGIN
     -- Those that nobody has to wake.
     UPDATE job_nodes n
     SET state = 'running', begun = true, attempt = n.attempt + 1, ended_at = NULL,
+        updated_at = v_now,
         started_at = coalesce(n.started_at, v_now), result = NULL, error_code = NULL,
         error_reason = NULL, error_message = NULL, revision = v_job.revision + 1
     WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
@@ -183,7 +184,7 @@ BEGIN
     UPDATE job_nodes n
     SET state = CASE WHEN n.waits_for > 0 THEN 'waiting' ELSE 'ready' END::node_state,
         attempt = n.attempt + (n.state = 'failed' OR n.started_at IS NOT NULL)::integer,
-        begun = false,
+        begun = false, updated_at = v_now,
         ready_at = CASE WHEN n.waits_for = 0 THEN v_now END, ended_at = NULL, result = NULL,
         error_code = NULL, error_reason = NULL, error_message = NULL,
         revision = v_job.revision + 1

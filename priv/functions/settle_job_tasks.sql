@@ -124,6 +124,7 @@ DECLARE
     v_stop       record;
     v_cancelled  jsonb[];
     v_failed     jsonb[];     -- jobs, as a whole
+    v_replicas   bigint[];    -- that have the leases of items which follow
 BEGIN
     SELECT array_agg(k.slot) FILTER (WHERE p.process_row IS NULL) AS slots,
         array_agg(k.namespace) FILTER (WHERE p.process_row IS NULL) AS spaces,
@@ -205,6 +206,19 @@ BEGIN
         END LOOP;
     END IF;
 
+    IF p_node IS NOT NULL THEN
+        v_replicas := ARRAY(
+            SELECT (
+                SELECT r.replica_id
+                FROM running r
+                WHERE p_node[i.item] IS NOT NULL
+                    AND (r.slot, r.namespace, r.process_id)
+                        = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
+            )
+            FROM generate_subscripts(p_slot, 1) AS i (item)
+            ORDER BY i.item);
+    END IF;
+
     FOR item, settled_at, process_status, status_changed_at, last_event_id, reply_to, cancelled,
         timer_task_id, timer_due_at, next_task_id, next_task_type, next_attempt, next_token,
         next_args, next_caller_context, next_trace_context, next_history_after,
@@ -253,7 +267,8 @@ BEGIN
             FROM settle_nodes(
                 v_now, p_replica_id, p_patience, v_settled, v_statuses, v_stopped, p_slot, p_namespace,
                 p_process_id, p_outcome, p_response, p_result, p_error_code, p_error_reason,
-                p_error_message, p_leader_slot, p_leader_namespace, p_leader_id, p_node)
+                p_error_message, p_leader_slot, p_leader_namespace, p_leader_id, p_node,
+                v_replicas)
         LOOP
             IF v_stop.cancelled IS NOT NULL THEN
                 v_cancelled := array_append(v_cancelled, jsonb_build_array(

@@ -22,7 +22,8 @@ CREATE FUNCTION settle_nodes(
     p_leader_slot      smallint[],
     p_leader_namespace text[],
     p_leader_id        text[],
-    p_node             integer[]
+    p_node             integer[],
+    p_replica          bigint[]  -- that had the lease
 )
 RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
 LANGUAGE plpgsql
@@ -98,15 +99,15 @@ BEGIN
             array_agg(coalesce(p_result[i.item],
                 CASE WHEN p_outcome[i.item] = 'remove' THEN p_response[i.item] END)),
             array_agg(p_error_code[i.item]), array_agg(p_error_reason[i.item]),
-            array_agg(p_error_message[i.item]))
+            array_agg(p_error_message[i.item]), array_agg(p_replica[i.item]))
         FROM unnest(v_ended) AS i (item);
     END IF;
 
     IF v_begun IS NOT NULL THEN
         UPDATE job_nodes n
-        SET begun = true
+        SET begun = true, replica_id = coalesce(i.replica_id, n.replica_id), updated_at = p_now
         FROM (
-            SELECT n.node_row
+            SELECT n.node_row, p_replica[i.item] AS replica_id
             FROM unnest(v_begun) AS i (item)
             CROSS JOIN LATERAL (
                 SELECT n.ctid AS node_row

@@ -307,7 +307,7 @@ BEGIN
 
     IF v_line THEN
         v_cancelled := settle_waits(
-            v_now, v_steps, p_timer, p_error_code, p_error_reason, p_error_message);
+            v_now, p_replica_id, v_steps, p_timer, p_error_code, p_error_reason, p_error_message);
     END IF;
 
     IF e_payload IS NOT NULL THEN
@@ -329,7 +329,7 @@ BEGIN
         INSERT INTO tasks (
             slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,
             scheduled_at, first_started_at, started_at, token, step_timeout, history_after,
-            history_limit, history_backward, args, trace_context
+            history_limit, history_backward, args, trace_context, replica_id
         )
         SELECT s.slot, s.namespace, s.process_id, s.timer_id, s.timer_type,
             CASE WHEN n.began_at IS NULL THEN 'waiting' ELSE 'running' END::task_status,
@@ -340,7 +340,8 @@ BEGIN
             coalesce(p_history_limit[s.item], b.history_limit),
             coalesce(p_history_backward[s.item], b.history_backward),
             coalesce(p_timer_args[s.item], b.args, ''),
-            coalesce(p_timer_trace[s.item], b.trace_context)
+            coalesce(p_timer_trace[s.item], b.trace_context),
+            CASE WHEN n.began_at IS NOT NULL THEN p_replica_id END
         FROM unnest(v_steps) AS s
         CROSS JOIN LATERAL (SELECT CASE WHEN s.next_id = s.timer_id THEN v_now END AS began_at) n
         LEFT JOIN LATERAL (

@@ -6,12 +6,13 @@
 -- Locks: none of its own; settle_tasks has locked the processes.
 -- Returns: the tasks cancelled, as in settle_tasks, by the numbers of the items; null: none.
 CREATE FUNCTION settle_waits(
-    p_now     timestamptz,
-    p_steps   settling[],
-    p_timer   text[],
-    p_code    integer[],
-    p_reason  text[],
-    p_message text[]
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_steps      settling[],
+    p_timer      text[],
+    p_code       integer[],
+    p_reason     text[],
+    p_message    text[]
 )
 RETURNS jsonb
 LANGUAGE plpgsql
@@ -96,7 +97,8 @@ BEGIN
             scheduled_at = coalesce(t.scheduled_at, p_now),
             first_started_at = coalesce(t.first_started_at, p_now),
             started_at = p_now,
-            token = n.next_token
+            token = n.next_token,
+            replica_id = p_replica_id
         FROM taken n
         CROSS JOIN LATERAL (
             SELECT b.ctid AS task_row

@@ -47,6 +47,7 @@ BEGIN
             SET state = 'skipped',
                 skipped_because_of = v_cause.ordinal,
                 ended_at = p_now,
+                updated_at = p_now,
                 revision = m.revision
             FROM (
                 SELECT n.node_row, j.revision + 1 AS revision

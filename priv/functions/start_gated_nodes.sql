@@ -132,7 +132,8 @@ BEGIN
         OFFSET 0
     ) n;
     UPDATE job_nodes n
-    SET state = 'running', started_at = p_now, begun = true, revision = s.revision
+    SET state = 'running', started_at = p_now, updated_at = p_now, begun = true,
+        revision = s.revision
     FROM (
         SELECT n.node_row, j.revision + 1 AS revision
         FROM unnest(v_ordinals) AS s (ordinal)

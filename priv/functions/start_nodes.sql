@@ -133,14 +133,15 @@ BEGIN
     IF v_created > 0 THEN
         INSERT INTO tasks (
             slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,
-            scheduled_at, first_started_at, started_at, token, args, caller_context, trace_context
+            scheduled_at, first_started_at, started_at, token, args, caller_context, trace_context,
+            replica_id
         )
         SELECT s.follower_slot, s.follower_namespace, s.follower_id, s.task_id, 'init',
             CASE WHEN s.token IS NULL THEN 'waiting' ELSE 'running' END::task_status,
             (s.token IS NOT NULL)::integer, p_now, p_now,
             CASE WHEN s.token IS NOT NULL THEN p_now END,
             CASE WHEN s.token IS NOT NULL THEN p_now END, s.token, s.args, s.caller_context,
-            s.trace_context
+            s.trace_context, CASE WHEN s.token IS NOT NULL THEN p_replica_id END
         FROM unnest(v_starts) AS s;
 
         INSERT INTO running (
@@ -161,7 +162,8 @@ BEGIN
         WHERE s.token IS NULL;
 
         UPDATE job_nodes n
-        SET state = 'running', started_at = p_now, begun = false, revision = s.revision
+        SET state = 'running', started_at = p_now, updated_at = p_now, begun = false,
+            revision = s.revision
         FROM unnest(v_starts) AS s
         WHERE n.ctid = s.node_row;
 

@@ -45,7 +45,8 @@ BEGIN
     ),
     waiting AS (
         UPDATE job_nodes n
-        SET state = 'waiting', skipped_because_of = NULL, ended_at = NULL, revision = m.revision
+        SET state = 'waiting', skipped_because_of = NULL, ended_at = NULL, updated_at = p_now,
+            revision = m.revision
         FROM (
             SELECT n.node_row, j.revision + 1 AS revision
             FROM below b

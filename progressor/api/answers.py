@@ -164,5 +164,7 @@ def _fill_trace(message: process_service_pb2.TaskTrace, trace: TaskTrace) -> Non
 def _fill_gated(message: process_service_pb2.TaskTrace, trace: TaskTrace) -> None:
     if trace.constraints is not None:
         fill_constraints(message.constraints, trace.constraints)
+    if trace.replica_id is not None:
+        message.replica_id = trace.replica_id
     if trace.spent is not None:
         fill_spent(message.spent, trace.spent)

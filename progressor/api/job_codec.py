@@ -336,6 +336,10 @@ def _fill_node(message: job_service_pb2.Node, node: Node) -> None:
         wire.fill_timestamp(message.ended_at, node.ended_at)
     message.attempt = node.attempt
     message.revision = node.revision
+    if node.replica_id is not None:
+        message.replica_id = node.replica_id
+    if node.updated_at is not None:
+        wire.fill_timestamp(message.updated_at, node.updated_at)
 
 
 def _key_of(message: Keyed, violations: Violations) -> ProcessKey:

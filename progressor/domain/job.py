@@ -120,7 +120,11 @@ class Job:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node as it stands. ``follower`` names its process, whether or not that was started."""
+    """A node as it stands. ``follower`` names its process, whether or not that was started.
+
+    ``replica_id`` is the replica that carries a step of it, or has carried its last one; None: none
+    has, or it is not known.
+    """
 
     ordinal: int
     name: str
@@ -139,3 +143,5 @@ class Node:
     ended_at: dt.datetime | None
     attempt: int
     revision: int
+    replica_id: int | None = None
+    updated_at: dt.datetime | None = None

@@ -69,6 +69,8 @@ class TaskTrace:
     """The life of one task, with the events that its step recorded (at most 1,000).
 
     ``spent`` is told of a task with constraints that has ended: where its life went.
+    ``replica_id`` is the replica that had its latest lease; None: it never had one, or an earlier
+    release carried it.
     """
 
     task_id: int
@@ -87,6 +89,7 @@ class TaskTrace:
     events: tuple[Event, ...]
     constraints: Constraints | None = None
     spent: TimeSpent | None = None
+    replica_id: int | None = None
 
 
 Place = tuple[dt.datetime, str, str]

@@ -131,7 +131,9 @@ class ZombieScan:
         return self.admissions.is_waiting(key) or self.settlements.is_waiting(key)
 
     async def _collect(self, zombie: Zombie) -> None:
-        with self.tracing.collection(zombie, cause=zombie.cause) as span:
+        with self.tracing.collection(
+            zombie, cause=zombie.cause, replica_id=zombie.replica_id
+        ) as span:
             await self._settle(zombie, span)
 
     async def _settle(self, zombie: Zombie, span: Span) -> None:
@@ -199,5 +201,6 @@ def _facts(zombie: Zombie, settlement: Settlement) -> dict[str, object]:
         "task_id": zombie.task_id,
         "attempt": zombie.attempt,
         "cause": str(zombie.cause),
+        "lost_replica_id": zombie.replica_id,
         "settlement": type(settlement).__name__.lower(),
     }

@@ -135,6 +135,8 @@ class Node(Generic[Asked]):
     ended_at: dt.datetime | None
     attempt: int
     revision: int
+    replica_id: int | None = None
+    updated_at: dt.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +278,8 @@ def read_node(message: pb.Node, codec: Codec, kind: TypeForm[Asked] = ANYTHING) 
         ended_at=_instant(message, "ended_at"),
         attempt=message.attempt,
         revision=message.revision,
+        replica_id=message.replica_id if message.HasField("replica_id") else None,
+        updated_at=_instant(message, "updated_at"),
     )
 
 

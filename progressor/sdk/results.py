@@ -157,6 +157,7 @@ def _read_task_trace(message: pb.TaskTrace, codec: Codec) -> TaskTrace:
             constraints_from_wire(message.constraints) if message.HasField("constraints") else None
         ),
         spent=spent_from_wire(message.spent) if message.HasField("spent") else None,
+        replica_id=message.replica_id if message.HasField("replica_id") else None,
     )
 
 

@@ -330,7 +330,7 @@ class TaskTrace:
     """The life of one task, and the events that its step recorded (at most 1,000).
 
     ``constraints`` as they were asked for, None: none; ``spent``: once such a task has ended, where
-    its life went.
+    its life went. ``replica_id``: the replica that runs it, or ran it last; None: none has.
     """
 
     task_id: int
@@ -349,6 +349,7 @@ class TaskTrace:
     events: tuple[Event, ...]
     constraints: Constraints | None = None
     spent: TimeSpent | None = None
+    replica_id: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

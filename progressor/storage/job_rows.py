@@ -62,6 +62,8 @@ def node(row: Row, names: Mapping[int, str]) -> Node:
         ended_at=row[21],
         attempt=row[22],
         revision=row[23],
+        replica_id=row[24],
+        updated_at=row[25],
     )
 
 

@@ -7,7 +7,15 @@ SELECT n.bytes, CASE WHEN coalesce(n.ordinal, 1) = 1 THEN to_json(j) END, p.led_
     CASE WHEN n.bytes <= %(bytes_max)s THEN n.args ELSE '' END,
     CASE WHEN n.bytes <= %(bytes_max)s THEN n.result END,
     n.error_code, n.error_reason, n.error_message, n.options ->> 'target', n.constraints,
-    n.created_at, n.ready_at, n.started_at, n.ended_at, n.attempt, n.revision
+    n.created_at, n.ready_at, n.started_at, n.ended_at, n.attempt, n.revision,
+    coalesce(
+        CASE WHEN n.state = 'running' THEN (
+            SELECT r.replica_id
+            FROM progressor.running r
+            WHERE (r.slot, r.namespace, r.process_id)
+                = (n.follower_slot, n.follower_namespace, n.follower_id)
+        ) END, n.replica_id),
+    coalesce(n.updated_at, greatest(n.created_at, n.ready_at, n.started_at, n.ended_at))
 FROM progressor.jobs j
 JOIN progressor.processes p USING (slot, namespace, process_id)
 LEFT JOIN LATERAL (
@@ -27,7 +35,15 @@ SELECT 0, CASE WHEN row_number() OVER (ORDER BY n.ordinal) = 1 THEN to_json(j) E
     n.ordinal, n.name, n.state, n.follower_slot, n.follower_namespace, n.follower_id,
     n.predecessors, n.skipped_because_of, ''::bytea, NULL::bytea,
     n.error_code, n.error_reason, n.error_message, n.options ->> 'target', n.constraints,
-    n.created_at, n.ready_at, n.started_at, n.ended_at, n.attempt, n.revision
+    n.created_at, n.ready_at, n.started_at, n.ended_at, n.attempt, n.revision,
+    coalesce(
+        CASE WHEN n.state = 'running' THEN (
+            SELECT r.replica_id
+            FROM progressor.running r
+            WHERE (r.slot, r.namespace, r.process_id)
+                = (n.follower_slot, n.follower_namespace, n.follower_id)
+        ) END, n.replica_id),
+    coalesce(n.updated_at, greatest(n.created_at, n.ready_at, n.started_at, n.ended_at))
 FROM progressor.jobs j
 JOIN progressor.processes p USING (slot, namespace, process_id)
 LEFT JOIN LATERAL (

@@ -76,7 +76,7 @@ SELECT t.task_id, t.task_type,
         ELSE t.args
     END,
     t.caller_context, t.idempotency_key, t.response, t.error_code, t.error_reason, t.error_message, t.error_rejected, t.error_metadata,
-    t.first_event_id, t.event_count, t.constraints, t.spent_us
+    t.first_event_id, t.event_count, t.constraints, t.spent_us, t.replica_id
 FROM progressor.tasks t
 LEFT JOIN progressor.schedule s USING (slot, namespace, process_id, task_id)
 WHERE (t.slot, t.namespace, t.process_id) = (%(slot)s, %(namespace)s, %(process_id)s)

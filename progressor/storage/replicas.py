@@ -48,6 +48,8 @@ class Zombie:
     cause: ZombieCause
     trace_context: Mapping[str, str] = dataclasses.field(default_factory=dict)
     part: Part | None = None
+    replica_id: int | None = None
+    """The replica that had the lease."""
     broken_by: int | None = None
 
 
@@ -174,5 +176,6 @@ def _zombie(row: rows.Row) -> Zombie:
         cause=ZombieCause(row[10]),
         trace_context=row[11] or {},
         part=part_of(row[12]),
+        replica_id=row[8],
         broken_by=row[13],
     )

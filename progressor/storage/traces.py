@@ -88,4 +88,5 @@ def _trace(row: rows.Row, events: tuple[Event, ...]) -> TaskTrace:
         events=events,
         constraints=constraints_of(row[19]),
         spent=None if row[20] is None else views.time_spent(row[20]),
+        replica_id=row[21],
     )

@@ -365,6 +365,7 @@ NEXT_TASK_ID = "progressor.next_task_id"
 RETRY_DELAY = "progressor.retry_delay_ms"
 REJECTED = "progressor.rejected"
 CAUSE = "progressor.cause"
+LOST_REPLICA_ID = "progressor.lost_replica_id"
 SCHEDULE_ID = "progressor.schedule_id"
 INSTANT = "progressor.instant"
 GATE = "progressor.gate"
@@ -413,6 +414,7 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         REJECTED: "The processor refused the request: its own word to the caller, and no failure.",
         CAUSE: "How the lease was lost: silent, overrun, unknown; why a schedule fired: time, "
         "trigger, backfill.",
+        LOST_REPLICA_ID: "The replica whose lease was lost.",
         SCHEDULE_ID: "The id of the schedule, of a firing or a request.",
         INSTANT: "The instant that a firing is for, in UTC: with the schedule, its name.",
         GATE: "The key of the gate that a request is about.",

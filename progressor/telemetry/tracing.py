@@ -170,11 +170,13 @@ class Tracing:
             ).end(_nanoseconds(claim.answered_at))  # fmt: skip
         return Recorded(self._tracer, span, subject=subject, progress=before.one_more())
 
-    def collection(self, zombie: Carried, *, cause: str) -> Span:
-        """Begin to settle a lost lease."""
+    def collection(self, zombie: Carried, *, cause: str, replica_id: int | None = None) -> Span:
+        """Begin to settle a lease that a replica has lost."""
         if self._tracer is None or not self.follows(zombie.trace_context):
             return UNTRACED
         attributes = {**_subject_of(zombie), names.CAUSE: cause, **SETTLE_TASKS}
+        if replica_id is not None:
+            attributes[names.LOST_REPLICA_ID] = replica_id
         parent = _parent(zombie.trace_context)
         span = self._tracer.start_span(names.COLLECT, parent, trace.SpanKind.CLIENT, attributes)
         return Recorded(self._tracer, span)

@@ -366,6 +366,8 @@ class Node(_message.Message):
     ENDED_AT_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    UPDATED_AT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _nodes_pb2.NodeState.ValueType
     namespace: _builtins.str
@@ -380,6 +382,8 @@ class Node(_message.Message):
     """1, and one more for each time that RetryJob, or a repair, began it again."""
     revision: _builtins.int
     """Of the job when it changed last."""
+    replica_id: _builtins.int
+    """The replica that carries a step of its follower, or has carried the last one. Absent: none has."""
     @_builtins.property
     def predecessors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -398,6 +402,10 @@ class Node(_message.Message):
 
     @_builtins.property
     def ended_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def updated_at(self) -> _timestamp_pb2.Timestamp:
+        """When it changed last."""
+
     def __init__(
         self,
         *,
@@ -418,12 +426,16 @@ class Node(_message.Message):
         ended_at: _timestamp_pb2.Timestamp | None = ...,
         attempt: _builtins.int = ...,
         revision: _builtins.int = ...,
+        replica_id: _builtins.int | None = ...,
+        updated_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["constraints", b"constraints", "created_at", b"created_at", "ended_at", b"ended_at", "error", b"error", "ready_at", b"ready_at", "started_at", b"started_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "constraints", b"constraints", "created_at", b"created_at", "ended_at", b"ended_at", "error", b"error", "ready_at", b"ready_at", "replica_id", b"replica_id", "started_at", b"started_at", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "attempt", b"attempt", "constraints", b"constraints", "created_at", b"created_at", "ended_at", b"ended_at", "error", b"error", "name", b"name", "namespace", b"namespace", "predecessors", b"predecessors", "process_id", b"process_id", "ready_at", b"ready_at", "result", b"result", "revision", b"revision", "skipped_because_of", b"skipped_because_of", "started_at", b"started_at", "state", b"state", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "args", b"args", "attempt", b"attempt", "constraints", b"constraints", "created_at", b"created_at", "ended_at", b"ended_at", "error", b"error", "name", b"name", "namespace", b"namespace", "predecessors", b"predecessors", "process_id", b"process_id", "ready_at", b"ready_at", "replica_id", b"replica_id", "result", b"result", "revision", b"revision", "skipped_because_of", b"skipped_because_of", "started_at", b"started_at", "state", b"state", "target", b"target", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__replica_id: _TypeAlias = _typing.Literal["replica_id"]  # noqa: Y015
+    _WhichOneofArgType__replica_id: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replica_id) -> _WhichOneofReturnType__replica_id | None: ...
 
 Global___Node: _TypeAlias = Node  # noqa: Y015
 

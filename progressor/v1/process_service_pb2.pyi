@@ -941,6 +941,7 @@ class TaskTrace(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
     SPENT_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     type: _types_pb2.TaskType.ValueType
     status: _types_pb2.TaskStatus.ValueType
@@ -950,6 +951,8 @@ class TaskTrace(_message.Message):
     """Empty for the start of a job that the engine leads: JobService tells its graph."""
     idempotency_key: _builtins.str
     response: _builtins.bytes
+    replica_id: _builtins.int
+    """The replica that runs it, or ran its latest attempt. Absent: none has."""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """When the request was accepted, or the timer set."""
@@ -1001,12 +1004,15 @@ class TaskTrace(_message.Message):
         events: _abc.Iterable[_types_pb2.Event] | None = ...,
         constraints: _types_pb2.Constraints | None = ...,
         spent: _types_pb2.TimeSpent | None = ...,
+        replica_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["constraints", b"constraints", "created_at", b"created_at", "error", b"error", "finished_at", b"finished_at", "scheduled_at", b"scheduled_at", "spent", b"spent", "started_at", b"started_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "constraints", b"constraints", "created_at", b"created_at", "error", b"error", "finished_at", b"finished_at", "replica_id", b"replica_id", "scheduled_at", b"scheduled_at", "spent", b"spent", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "attempt_count", b"attempt_count", "caller_context", b"caller_context", "constraints", b"constraints", "created_at", b"created_at", "error", b"error", "events", b"events", "finished_at", b"finished_at", "idempotency_key", b"idempotency_key", "response", b"response", "scheduled_at", b"scheduled_at", "spent", b"spent", "started_at", b"started_at", "status", b"status", "task_id", b"task_id", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "args", b"args", "attempt_count", b"attempt_count", "caller_context", b"caller_context", "constraints", b"constraints", "created_at", b"created_at", "error", b"error", "events", b"events", "finished_at", b"finished_at", "idempotency_key", b"idempotency_key", "replica_id", b"replica_id", "response", b"response", "scheduled_at", b"scheduled_at", "spent", b"spent", "started_at", b"started_at", "status", b"status", "task_id", b"task_id", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__replica_id: _TypeAlias = _typing.Literal["replica_id"]  # noqa: Y015
+    _WhichOneofArgType__replica_id: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replica_id) -> _WhichOneofReturnType__replica_id | None: ...
 
 Global___TaskTrace: _TypeAlias = TaskTrace  # noqa: Y015
 

@@ -358,3 +358,12 @@ async def test_the_callers_context_reaches_the_processor(stage: Stage) -> None:
 
     context = dict(stage.asked_for("p")[1].task.caller_context)
     assert context == {"tenant": "t1", "ключ": "значение"}
+
+
+async def test_a_trace_tells_which_replica_ran_each_task(stage: Stage) -> None:
+    await stage.running("ran-here")
+    await stage.client.call("ran-here")
+
+    trace = await stage.client.trace("ran-here")
+
+    assert {task.replica_id for task in trace.tasks} == {stage.replica.engine.replica_id}

@@ -286,13 +286,13 @@ async def test_a_zombie_that_cannot_be_settled_ends_the_scan_loudly() -> None:
 async def test_the_log_names_what_was_collected(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bench = Bench()
-    bench.replicas.zombies = (make_zombie(task_id=7, attempt=2),)
+    bench.replicas.zombies = (make_zombie(task_id=7, attempt=2, replica_id=3),)
 
     await bench.scanning.scan()
 
     (told,) = (vars(it) for it in caplog.records if it.getMessage() == "lost lease collected")
-    names = ("task_id", "attempt", "cause", "settlement")
-    assert [told[name] for name in names] == [7, 2, "silent", "retry"]
+    names = ("task_id", "attempt", "cause", "settlement", "lost_replica_id")
+    assert [told[name] for name in names] == [7, 2, "silent", "retry", 3]
 
 
 @in_virtual_time
@@ -310,7 +310,7 @@ async def test_one_that_cannot_be_settled_does_not_hold_up_the_others() -> None:
 @in_virtual_time
 async def test_a_lost_lease_is_collected_in_the_story_of_its_task() -> None:
     spans, bench = Spans(), Bench()
-    bench.replicas.zombies = (make_zombie(trace_context=TRACED, attempt=2),)
+    bench.replicas.zombies = (make_zombie(trace_context=TRACED, attempt=2, replica_id=3),)
 
     await dataclasses.replace(bench.scanning, tracing=spans.tracing).scan()
 
@@ -318,6 +318,7 @@ async def test_a_lost_lease_is_collected_in_the_story_of_its_task() -> None:
     assert parent_of(span) == SPAN_ID
     assert attributes_of(span)["progressor.attempt"] == 2
     assert attributes_of(span)["progressor.cause"] == "silent"
+    assert attributes_of(span)["progressor.lost_replica_id"] == 3
     assert attributes_of(span)["progressor.settlement"] == "retry"
 
 
