@@ -41,25 +41,19 @@ class _Handler:
     blocking: Blocking
 
 
-@dataclasses.dataclass(slots=True)
 class _Attempt:
     """One attempt in hand; ``thread``: of a plain handler, which may outlast its step."""
 
-    task_id: int
-    attempt: int
-    thread: "Future[Any] | None" = None
+    __slots__ = ("_threads", "request", "thread")
 
-
-class _Threads:
-    """Where a plain handler of one attempt runs."""
-
-    def __init__(self, executor: Executor, attempt: _Attempt) -> None:
-        self._executor, self._attempt = executor, attempt
+    def __init__(self, request: pb.ProcessRequest, threads: Executor) -> None:
+        self.request, self._threads = request, threads
+        self.thread: Future[Any] | None = None
 
     async def run(self, function: Callable[..., Payload], *args: object) -> Payload:
-        """Return what a function does in a thread."""
-        self._attempt.thread = self._executor.submit(function, *args)
-        return await asyncio.wrap_future(self._attempt.thread)
+        """Return what a plain handler does in a thread."""
+        self.thread = self._threads.submit(function, *args)
+        return await asyncio.wrap_future(self.thread)
 
 
 class Processor(Generic[State]):
@@ -184,14 +178,15 @@ class Processor(Generic[State]):
         handler = self._handlers.get(request.task.type)
         if handler is None:
             return self._unimplemented(request)
-        key = (request.process.namespace, request.process.process_id)
-        earlier = self._attempts.get(key)
-        if earlier is not None:
-            return _still_running(request, earlier)
-        attempt = self._attempts[key] = _Attempt(request.task.task_id, request.task.attempt)
+        process = request.process
+        key = (process.namespace, process.process_id)
+        attempt = _Attempt(request, threads)
+        earlier = self._attempts.setdefault(key, attempt)
+        if earlier is not attempt:
+            return _still_running(request, earlier.request.task)
         try:
             with under(request.task.trace_context):
-                return await self._answered(handler, request, _Threads(threads, attempt))
+                return await self._answered(handler, attempt)
         finally:
             if attempt.thread is None:
                 del self._attempts[key]
@@ -199,13 +194,12 @@ class Processor(Generic[State]):
                 # A thread cannot be cancelled: it may outlast the step by which it was begun.
                 attempt.thread.add_done_callback(lambda _: self._attempts.pop(key))
 
-    async def _answered(
-        self, handler: _Handler, request: pb.ProcessRequest, threads: "_Threads"
-    ) -> pb.ProcessResponse:
+    async def _answered(self, handler: _Handler, attempt: _Attempt) -> pb.ProcessResponse:
+        request = attempt.request
         response = pb.ProcessResponse()
         step: Step[State] = Step(request, response, codec=self._codec, state_type=self._state_type)
         try:
-            value = await _run(handler, step, threads)
+            value = await _run(handler, step, attempt)
             response.response = self._codec.encode(value)
         except Verdict as verdict:
             return verdict.to_wire()
@@ -288,21 +282,21 @@ class Processor(Generic[State]):
         return failure(grpc.StatusCode.UNKNOWN, words.of_failure(error), type(error).__name__)
 
 
-def _still_running(request: pb.ProcessRequest, earlier: _Attempt) -> pb.ProcessResponse:
+def _still_running(request: pb.ProcessRequest, earlier: pb.ProcessorTask) -> pb.ProcessResponse:
     """Return the answer to an attempt on a process that another one is still at work on."""
     words_of_it = f"attempt {earlier.attempt} of task {earlier.task_id} still runs"
     _log.warning("not begun: %s (%s)", words_of_it, words.of_step(request))
     return failure(grpc.StatusCode.ABORTED, words_of_it, STILL_RUNNING)
 
 
-async def _run(handler: _Handler, step: Step[Any], threads: "_Threads") -> Payload:
+async def _run(handler: _Handler, step: Step[Any], attempt: _Attempt) -> Payload:
     """Return what a handler does; a coroutine that it returns is awaited, as its own would be."""
     if handler.is_async:
         value = await watched(handler.function(step), handler.blocking)
         return await watched(value, handler.blocking) if inspect.iscoroutine(value) else value
     # The handler sees the context variables (the current span among them) that a coroutine would.
     context = contextvars.copy_context()
-    value = await threads.run(context.run, handler.function, step)
+    value = await attempt.run(context.run, handler.function, step)
     return await watched(value, handler.blocking) if inspect.iscoroutine(value) else value
 
 
