@@ -56,6 +56,12 @@ class Outbox(Generic[Item]):
         self._items.append(item)
         self._filled.set()
 
+    def clear(self) -> Sequence[Item]:
+        """Take out what waits, and return it."""
+        items = tuple(self._items)
+        self._items.clear()
+        return items
+
     def close(self) -> None:
         """Take no more items; `run` ends once all are written."""
         self._closed = True

@@ -8,6 +8,7 @@ from progressor import wire
 from progressor.api import page_tokens
 from progressor.api.wait_codec import fill_spent, fill_wait
 from progressor.domain import why
+from progressor.domain.event import Event
 from progressor.domain.view import HistoryPage, JobRole, ProcessPage, ProcessView, TaskTrace, Timer
 from progressor.domain.wait import Wait
 from progressor.node_wire import fill_constraints, fill_error
@@ -18,6 +19,8 @@ PAGE_BYTES_MAX = 3 * 1024 * 1024
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024 - 16 * 1024
 """Bytes of one answer with events: below gRPC's default, with room for what a proxy may add."""
+
+_ITEM_BYTES = 64  # What an event, a task or a process takes besides its payloads, about.
 
 WAITS_MAX = 100
 WAITS_BYTES_MAX = 512 * 1024
@@ -62,6 +65,21 @@ def _fitting(events: Sequence[types_pb2.Event], excess: int) -> int:
         kept -= 1
         excess -= events[kept].ByteSize()
     return kept
+
+
+def size_of_get(view: ProcessView, page: HistoryPage) -> int:
+    """Return about how many bytes `get_to_wire` makes of this, without making them."""
+    process = view.process
+    return _ITEM_BYTES + len(process.aux_state) + len(process.result or b"") + _size_of(page.events)
+
+
+def size_of_trace(trace: TaskTrace) -> int:
+    """Return about how many bytes a task takes in the answer to Trace."""
+    return _ITEM_BYTES + len(trace.args) + len(trace.response) + _size_of(trace.events)
+
+
+def _size_of(events: Sequence[Event]) -> int:
+    return sum(_ITEM_BYTES + len(event.payload) for event in events)
 
 
 def _fill_role(message: process_service_pb2.JobRole, role: JobRole) -> None:

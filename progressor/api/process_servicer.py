@@ -10,6 +10,7 @@ from progressor.api.deadlines import seconds_left
 from progressor.api.interceptors import Method
 from progressor.api.ports import CallContext, Intake, Namespaces, Processes
 from progressor.api.trace_context import trace_context_of
+from progressor.api.turns import Turns
 from progressor.domain.admission import Import, Request
 from progressor.domain.namespace import PAYLOAD_BYTES_CEILING, is_namespace_name
 from progressor.domain.process import ProcessKey, ProcessStatus
@@ -30,8 +31,16 @@ class ProcessServicer:
     `errors` that the interceptor makes into statuses.
     """
 
-    def __init__(self, *, intake: Intake, processes: Processes, namespaces: Namespaces) -> None:
-        """Take the collaborators."""
+    def __init__(
+        self,
+        *,
+        intake: Intake,
+        processes: Processes,
+        namespaces: Namespaces,
+        turns: Turns | None = None,
+    ) -> None:
+        """Take the collaborators; large reads take `turns`."""
+        self._turns = turns or Turns()
         self._intake = intake
         self._processes = processes
         self._namespaces = namespaces
@@ -126,10 +135,10 @@ class ProcessServicer:
         timeout = seconds_left(context)
         reading = codec.get_from_wire(message)
         await self._namespaces.lookup(reading.key.namespace)
-        view, page = await self._read(reading)
+        view, page = await self._read(reading, context)
         if reading.await_init and view.process.status is ProcessStatus.INIT:
             await self._await_init(view, timeout)
-            view, page = await self._read(reading)
+            view, page = await self._read(reading, context)
         after = reading.history_range.after
         if after > view.process.last_event_id:
             raise errors.EventNotFoundError(reading.key.process_id, after)
@@ -179,10 +188,12 @@ class ProcessServicer:
         seconds_left(context)
         tracing = codec.trace_from_wire(message)
         await self._namespaces.lookup(tracing.key.namespace)
-        # One more than asked for tells whether there is a next page.
-        traces = await self._processes.trace(
-            tracing.key, after=tracing.after, limit=tracing.limit + 1
-        )
+        async with self._turns.of(context) as turn:
+            # One more than asked for tells whether there is a next page.
+            traces = await self._processes.trace(
+                tracing.key, after=tracing.after, limit=tracing.limit + 1
+            )
+            turn.weigh(sum(map(answers.size_of_trace, traces)))
         return answers.trace_to_wire(traces, page_size=tracing.limit)
 
     async def list(
@@ -244,10 +255,15 @@ class ProcessServicer:
         except errors.RequestError:
             return
 
-    async def _read(self, reading: codec.Reading) -> tuple[ProcessView, HistoryPage]:
-        return await self._processes.read(
-            reading.key, reading.history_range, bytes_max=answers.PAGE_BYTES_MAX
-        )
+    async def _read(
+        self, reading: codec.Reading, context: CallContext
+    ) -> tuple[ProcessView, HistoryPage]:
+        async with self._turns.of(context) as turn:
+            view, page = await self._processes.read(
+                reading.key, reading.history_range, bytes_max=answers.PAGE_BYTES_MAX
+            )
+            turn.weigh(answers.size_of_get(view, page))
+            return view, page
 
 
 def _tell(change: str, key: ProcessKey, context: CallContext, **facts: object) -> None:

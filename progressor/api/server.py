@@ -33,6 +33,7 @@ from progressor.api.process_servicer import ProcessServicer
 from progressor.api.replica_servicer import ReplicaServicer
 from progressor.api.schedule_servicer import ScheduleServicer
 from progressor.api.sessions import Sessions
+from progressor.api.turns import Turns
 from progressor.clock import Clock
 from progressor.domain.namespace import PAYLOAD_BYTES_CEILING
 from progressor.telemetry.instruments import Labels
@@ -136,7 +137,10 @@ class ApiServer:
         tracing: Tracing = SILENT,
     ) -> None:
         """Take the collaborators; nothing is opened before `start`."""
-        self._processes = ProcessServicer(intake=intake, processes=processes, namespaces=namespaces)
+        self._turns = Turns()
+        self._processes = ProcessServicer(
+            intake=intake, processes=processes, namespaces=namespaces, turns=self._turns
+        )
         self._namespaces = NamespaceServicer(namespaces=namespaces)
         self._gates = GateServicer(gates=gates, namespaces=namespaces)
         self._schedules = ScheduleServicer(
@@ -218,9 +222,11 @@ class ApiServer:
             async with asyncio.timeout(grace.total_seconds()):
                 await self._interceptor.work_done()
                 self._interceptor.refuse_all()
+                self._turns.close()
                 await self._interceptor.all_done()
         except TimeoutError:
             self._interceptor.refuse_all()
+            self._turns.close()
             self._interceptor.cut_off()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TELLING_SECONDS):

@@ -10,12 +10,14 @@ What holds:
   none ends the session, and what waits in it is let go as if its callers had hung up.
 - No client makes us keep more than `calls_max` calls and as many answers: what exceeds them is
   refused, and where answers are not taken away, nothing more is read.
+- Nor more bytes than it takes: with READ_AHEAD_BYTES of answers waiting nothing more is read, and a
+  client that has taken none for STALL_SECONDS, with STALLED_BYTES waiting, is cut off.
 - While draining, the session says so once and refuses what is new, except Get.
 """
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeAlias
 
 import grpc
@@ -37,12 +39,16 @@ from progressor.internal.v1 import frames_pb2
 TIMEOUT_SECONDS_MAX = 10 * 366 * 24 * 3600
 """Of one call. Who waits longer gives no timeout."""
 
+READ_AHEAD_BYTES = 16 * 1024 * 1024
+STALLED_BYTES = 4 * 1024 * 1024
+STALL_SECONDS = 10.0
+
 _RPC = "Session"
 _ITEM_BYTES = 32  # What an item takes besides its payload, at most.
 _NANOS = 1e-9
 
-# A call_id, the field of the answer, and what is in it; None says that we are draining.
-Answer: TypeAlias = tuple[int, str, bytes] | None
+# The call, the field of its answer, and what is in it; None says that we are draining.
+Answer: TypeAlias = "tuple[Call, str, bytes] | None"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +63,7 @@ class Kind:
 class Call:
     """One call in flight; what its method sees of it is a `CallContext`."""
 
-    __slots__ = ("_clock", "_ends_at", "_trace", "call_id", "task", "timer")
+    __slots__ = ("_clock", "_ends_at", "_sent", "_trace", "call_id", "caller", "task", "timer")
 
     def __init__(
         self,
@@ -65,9 +71,12 @@ class Call:
         clock: Clock,
         ends_at: float | None,
         trace: Sequence[tuple[str, str | bytes]],
+        caller: Hashable = None,
     ) -> None:
         """Take what came with it; `ends_at` on the clock, None: it has no deadline."""
         self.call_id, self._clock, self._ends_at, self._trace = call_id, clock, ends_at, trace
+        self.caller = caller
+        self._sent: list[Callable[[], None]] = []
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -81,6 +90,15 @@ class Call:
         """Return the caller's trace context."""
         return self._trace
 
+    def when_sent(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called once the answer was taken, or never will be."""
+        self._sent.append(callback)
+
+    def sent(self) -> None:
+        """Say that the answer was taken, or never will be."""
+        while self._sent:
+            self._sent.pop()()
+
     def forget(self) -> None:
         """Let go of the task, and have no timer hold it: it has ended, or is about to."""
         self.task = None
@@ -92,7 +110,7 @@ class Call:
 class Session:
     """One session, from its first frame to its last."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what it serves by, and whom it tells
         self,
         context: StreamContext,
         kinds: Mapping[str, Kind],
@@ -100,9 +118,21 @@ class Session:
         interceptor: Interceptor,
         clock: Clock,
         calls_max: int,
+        caller: Hashable = None,
+        on_unsent: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Read nothing yet; `run` does."""
+        """Read nothing yet; `run` does.
+
+        Reads count for `caller`; `on_unsent` hears by how many bytes what waits changes.
+        """
         self._context = context
+        self._on_unsent = on_unsent
+        self._caller = caller
+        self.unsent_bytes = 0
+        """What waits for the client, and is being written."""
+        self._running: asyncio.Task[object] | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._taken_at = 0.0
         self._kinds = kinds
         self._interceptor = interceptor
         self._clock = clock
@@ -114,12 +144,20 @@ class Session:
         self._written = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
         self._fault: errors.RequestError | None = None
-        self._is_closed = False
+        self._is_closed = self._is_cut_off = False
+        self._writing: list[Call] = []
 
     async def run(self) -> None:
         """Serve until the client closes its side, or `end`, and until all is answered."""
+        self._running = asyncio.current_task()
         try:
             await self._serve_all()
+        except asyncio.CancelledError:
+            # Ours, as asyncio.timeout has it.
+            if not self._is_cut_off or self._running is None or self._running.uncancel() > 0:
+                raise
+            assert self._fault is not None, "whoever cuts a session off says why"
+            raise self._fault from None
         except BaseExceptionGroup as group:
             if group.subgroup(_is_not_departure) is not None:
                 raise
@@ -130,6 +168,16 @@ class Session:
                 raise self._fault
         finally:
             self._forget_calls()
+
+    def cut_off(self, why: str) -> None:
+        """End at once with OverloadedError; answers that were not taken are dropped."""
+        if self._running is None or self._is_cut_off:
+            return
+        self._fault = errors.OverloadedError(why, RETRY_AFTER)
+        self._is_closed = self._is_cut_off = True
+        for item in self._outbox.clear():
+            self._note_taken(item)
+        self._running.cancel()
 
     def tell_draining(self) -> None:
         """Say so with the next frame."""
@@ -151,10 +199,20 @@ class Session:
 
     def _forget_calls(self) -> None:
         """Let go of those that were let go of with the session: their tasks lead back to it."""
-        self._reading = None
+        self._reading = self._running = None
         for call in self._calls.values():
             call.forget()
+            call.sent()
         self._calls.clear()
+        for item in self._outbox.clear():
+            self._note_taken(item)
+        # What was being written when it ended.
+        self._on_unsent(-self.unsent_bytes)
+        self.unsent_bytes = 0
+        while self._writing:
+            self._writing.pop().sent()
+        if self._stall is not None:
+            self._stall.cancel()
 
     async def _read(self) -> None:
         while (frame := await self._context.read()) is not grpc.aio.EOF:
@@ -165,7 +223,7 @@ class Session:
                 return
             now = self._clock.monotonic()
             for raw in frame.calls:
-                if len(self._outbox) >= self._calls_max:
+                if self._is_full():
                     await self._taken_away()
                 self._begin(raw, now)
             for call_id in frame.cancelled:
@@ -173,9 +231,12 @@ class Session:
 
     async def _taken_away(self) -> None:
         """Return once the client has taken some of its answers."""
-        while len(self._outbox) >= self._calls_max:
+        while self._is_full():
             self._written.clear()
             await self._written.wait()
+
+    def _is_full(self) -> bool:
+        return len(self._outbox) >= self._calls_max or self.unsent_bytes >= READ_AHEAD_BYTES
 
     def _begin(self, raw: frames_pb2.RawCall, now: float) -> None:
         call_id, field = raw.call_id, raw.WhichOneof("request")
@@ -189,7 +250,8 @@ class Session:
             self._refuse(raw, error, kind.rpc)
             return
         trace = tuple(raw.trace_context.items()) if raw.trace_context else ()
-        call = Call(call_id, self._clock, None if timeout is None else now + timeout, trace)
+        ends_at = None if timeout is None else now + timeout
+        call = Call(call_id, self._clock, ends_at, trace, self._caller)
         self._calls[call_id] = call
         call.task = self._group.create_task(
             self._serve(call, kind, field, getattr(raw, field)), name="session call"
@@ -207,7 +269,8 @@ class Session:
         return _timeout_of(raw) if raw.HasField("timeout") else None
 
     def _refuse(self, raw: frames_pb2.RawCall, error: errors.RequestError, rpc: str = _RPC) -> None:
-        self._answer_error(raw.call_id, self._interceptor.told_end(rpc, None, error))
+        end = self._interceptor.told_end(rpc, None, error)
+        self._answer(Call(raw.call_id, self._clock, None, ()), "error", end.details)
 
     async def _serve(self, call: Call, kind: Kind, field: str, data: bytes) -> None:
         try:
@@ -216,15 +279,44 @@ class Session:
             call.forget()
         # One that was let go may have been too far gone to be stopped.
         if self._calls.get(call.call_id) is not call:
+            call.sent()
             return
         del self._calls[call.call_id]
         if isinstance(end, RichStatus):
-            self._answer_error(call.call_id, end)
+            self._answer(call, "error", end.details)
         else:
-            self._outbox.put((call.call_id, field, end.SerializeToString()))
+            self._answer(call, field, end.SerializeToString())
 
-    def _answer_error(self, call_id: int, end: RichStatus) -> None:
-        self._outbox.put((call_id, "error", end.details))
+    def _answer(self, call: Call, field: str, data: bytes) -> None:
+        if self._is_cut_off:
+            call.sent()
+            return
+        self._outbox.put((call, field, data))
+        self.unsent_bytes += len(data)
+        self._on_unsent(len(data))
+        if self.unsent_bytes >= STALLED_BYTES and self._stall is None:
+            self._stall = self._loop.call_later(STALL_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Cut the client off if it has stopped to take answers; else look again."""
+        self._stall = None
+        if self.unsent_bytes < STALLED_BYTES:
+            return
+        left = self._taken_at + STALL_SECONDS - self._loop.time()
+        if left > 0:
+            self._stall = self._loop.call_later(left, self._look)
+            return
+        self.cut_off(
+            f"the client has taken none of its answers for {STALL_SECONDS:g} s, and "
+            f"{self.unsent_bytes} bytes wait for it"
+        )
+
+    def _note_taken(self, item: Answer) -> None:
+        if item is not None:
+            call, _, data = item
+            self.unsent_bytes -= len(data)
+            self._on_unsent(-len(data))
+            call.sent()
 
     def _expire(self, task: asyncio.Task[None]) -> None:
         # A task that has not begun yet finds by itself that it is too late.
@@ -243,9 +335,14 @@ class Session:
             if item is None:
                 frame.draining = True
             else:
-                call_id, field, data = item
-                frame.answers.add(call_id=call_id, **{field: data})
+                call, field, data = item
+                frame.answers.add(call_id=call.call_id, **{field: data})
+                self._writing.append(call)
         await self._context.write(frame)
+        self._writing.clear()
+        for item in items:
+            self._note_taken(item)
+        self._taken_at = self._loop.time()
         self._written.set()
 
 

@@ -6,7 +6,7 @@ answered; one whose client does not care is ended when the drain is over, with a
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 from google.protobuf.descriptor import ServiceDescriptor
 
@@ -25,6 +25,9 @@ from progressor.internal.v1 import frames_pb2
 
 SESSIONS_MAX = 10_000
 """Sessions of one replica at a time."""
+
+UNSENT_BYTES_MAX = 256 * 1024 * 1024
+"""Bytes of answers that clients have not taken; over it the one with the most is cut off."""
 
 _METHODS = {
     "start": "Start",
@@ -65,13 +68,15 @@ class Sessions:
         self._left = asyncio.Event()
         self._draining = False
         self._ended = False
+        self.unsent_bytes = 0
+        """What all clients have not taken yet."""
 
     async def serve(self, context: StreamContext) -> None:
         """Serve one session to its end; if it is cancelled, its calls are.
 
         Raises:
             InvalidRequestError: The client sent a frame that is none.
-            OverloadedError: SESSIONS_MAX others are open.
+            OverloadedError: SESSIONS_MAX others are open; or its answers are not taken.
             ShuttingDownError: It came too late.
         """
         if self._ended:
@@ -84,6 +89,8 @@ class Sessions:
             interceptor=self._interceptor,
             clock=self._clock,
             calls_max=self._calls_max,
+            caller=_connection_of(context),
+            on_unsent=self._note_unsent,
         )
         self._open.add(session)
         if self._draining:
@@ -98,6 +105,18 @@ class Sessions:
     def open_count(self) -> int:
         """How many are open; to be read from any thread."""
         return len(self._open)
+
+    def _note_unsent(self, change: int) -> None:
+        self.unsent_bytes += change
+        while self.unsent_bytes > UNSENT_BYTES_MAX:
+            before = self.unsent_bytes
+            most = max(self._open, key=lambda session: session.unsent_bytes)
+            most.cut_off(
+                f"{self.unsent_bytes} bytes of answers wait for clients of this replica, "
+                f"{most.unsent_bytes} for this one"
+            )
+            if self.unsent_bytes == before:
+                return  # all of it is being written
 
     def tell_draining(self) -> None:
         """Tell every session, and each that comes, to send no more calls."""
@@ -123,3 +142,13 @@ class Sessions:
         while self._open:
             self._left.clear()
             await self._left.wait()
+
+
+def _connection_of(context: StreamContext) -> Hashable:
+    """Return whom the calls of a session count for: its connection, or itself if that has no name.
+
+    All connections over a unix socket have the same.
+    """
+    peer = getattr(context, "peer", None)
+    name = "" if peer is None else str(peer())
+    return object() if not name or name.startswith("unix") else name

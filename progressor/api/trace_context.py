@@ -37,20 +37,20 @@ _NONE: Mapping[str, str] = {}
 class Known:
     """The context of a call whose trace context has been looked at, or replaced, already."""
 
-    __slots__ = ("_context", "trace")
+    __slots__ = ("inner", "trace")
 
     def __init__(self, context: CallContext, trace: Mapping[str, str]) -> None:
         """Take what gRPC, or the session, tells of the call, and what `trace_context_of` is."""
-        self._context = context
+        self.inner = context
         self.trace = trace
 
     def time_remaining(self) -> float | None:
         """Return seconds to the caller's deadline, 0 when past; None: it has none."""
-        return self._context.time_remaining()
+        return self.inner.time_remaining()
 
     def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]]:
         """Return what came with the call."""
-        return self._context.invocation_metadata() or ()
+        return self.inner.invocation_metadata() or ()
 
 
 def trace_context_of(context: CallContext) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Never
 
@@ -11,11 +12,12 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 
 from progressor import errors
+from progressor.api import session, sessions
 from progressor.api.interceptors import Interceptor
 from progressor.api.malformed import deserializer
 from progressor.api.ports import CallContext
 from progressor.api.server import PROCESS_SERVICE
-from progressor.api.session import TIMEOUT_SECONDS_MAX
+from progressor.api.session import TIMEOUT_SECONDS_MAX, Call
 from progressor.api.sessions import Sessions
 from progressor.api.trace_context import trace_context_of
 from progressor.clock import SystemClock
@@ -100,16 +102,22 @@ class Stream:
 class Methods:
     """Methods that answer by their args: ``hang`` never, ``break`` with a bug, others at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, news: asyncio.Event) -> None:
         self.release = asyncio.Event()
+        self.news = news
         self.begun = 0
         self.let_go = 0
         self.contexts: list[CallContext] = []
+        self.on_sent: Callable[[int], None] | None = None
 
     async def serve(self, message: Any, context: CallContext) -> Message:
         self.begun += 1
+        self.news.set()
         self.contexts.append(context)
         args = getattr(message, "args", b"")
+        if self.on_sent is not None and args != b"hang":
+            assert isinstance(context, Call)
+            context.when_sent(functools.partial(self.on_sent, context.call_id))
         if args == b"break":
             raise KeyError(args)
         if args == b"finished":
@@ -130,7 +138,8 @@ class Running:
     """A session that runs, and what stands around it."""
 
     def __init__(self, calls_max: int) -> None:
-        self.methods = Methods()
+        self.stream = Stream()
+        self.methods = Methods(self.stream.news)
         self.metrics = Metrics()
         self.interceptor = Interceptor(clock=SystemClock(), metrics=self.metrics)
         self.sessions = Sessions(
@@ -143,7 +152,6 @@ class Running:
         self.serve: Any = self.interceptor.wrapped_stream(
             PROCESS_SERVICE.methods_by_name["Session"], self.sessions
         )
-        self.stream = Stream()
         self.task: asyncio.Task[None] | None = None
 
     async def ended(self) -> None:
@@ -479,3 +487,108 @@ async def test_a_session_opened_while_draining_is_told_at_once_and_after_it_refu
     assert late.frames[0].draining
     assert too_late.end is not None
     assert too_late.end[0] is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_client_that_takes_no_answers_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "STALLED_BYTES", 1)
+    monkeypatch.setattr(session, "STALL_SECONDS", 0.05)
+    async with running() as run:
+        run.stream.gate.clear()
+        run.stream.send(call(1, b"finished"), call(2, b"finished"), call(3, b"hang"))
+        await run.ended()
+
+    assert run.stream.end is not None
+    code, details = run.stream.end
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "has taken none of its answers" in details
+    assert (run.methods.begun, run.methods.let_go) == (3, 1)
+    assert run.sessions.unsent_bytes == 0
+
+
+async def test_one_that_has_closed_its_side_is_cut_off_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "STALLED_BYTES", 1)
+    monkeypatch.setattr(session, "STALL_SECONDS", 0.05)
+    async with running() as run:
+        run.stream.gate.clear()
+        run.stream.send(call(1, b"finished"))
+        run.stream.close()
+        await run.ended()
+
+    assert run.stream.end is not None
+    assert run.stream.end[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_client_that_takes_its_answers_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "STALLED_BYTES", 1)
+    monkeypatch.setattr(session, "STALL_SECONDS", 0.01)
+    async with running() as run:
+        for number in range(20):
+            run.stream.send(call(number, b"finished"))
+            await run.stream.answered(number + 1)
+            await asyncio.sleep(0.002)
+        run.stream.close()
+        await run.ended()
+
+    assert run.stream.end is None
+
+
+async def test_of_all_sessions_the_one_that_takes_least_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "UNSENT_BYTES_MAX", 2_000)
+    async with running() as run:
+        other = Stream()
+        second = asyncio.create_task(run.serve(None, other))
+        run.stream.gate.clear()
+        other.send(call(1))
+        await other.answered()
+        run.stream.send(*(call(number, b"finished") for number in range(50)))
+        await run.ended()
+        other.send(call(2))
+        answers = await other.answered(2)
+        other.close()
+        await second
+
+    assert run.stream.end is not None
+    assert run.stream.end[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert answers.keys() == {1, 2}
+    assert other.end is None
+
+
+async def test_nothing_more_is_read_while_too_many_bytes_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "READ_AHEAD_BYTES", 1)
+    async with running() as run:
+        run.stream.gate.clear()
+        run.stream.send(call(1, b"finished"))
+        await run.stream.until(lambda: run.methods.begun == 1 and run.sessions.unsent_bytes > 0)
+        run.stream.send(call(2))
+        run.stream.send(call(3))
+        await run.stream.until(lambda: run.stream.read_count == 2)
+        begun = run.methods.begun
+        run.stream.gate.set()
+        answers = await run.stream.answered(3)
+
+    assert begun == 1
+    assert answers.keys() == {1, 2, 3}
+
+
+async def test_a_call_hears_when_its_answer_was_taken_or_never_will_be() -> None:
+    sent: list[int] = []
+    async with running() as run:
+        run.stream.gate.clear()
+        run.methods.on_sent = sent.append
+        run.stream.send(call(1), call(2), call(3, b"hang"))
+        await run.stream.until(lambda: run.methods.begun == 3)
+        before = list(sent)
+        run.stream.gate.set()
+        await run.stream.answered(2)
+        await run.stream.until(lambda: len(sent) == 2)
+        run.stream.send(cancelled=[3])
+        run.stream.gate.clear()
+        run.stream.send(call(4))
+        await run.stream.until(lambda: run.methods.begun == 4)
+
+    assert before == []
+    assert sorted(sent) == [1, 2, 4]
