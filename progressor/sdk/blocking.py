@@ -1,4 +1,4 @@
-"""Handlers that hold up the event loop: each turn of theirs is timed, and long ones are told of."""
+"""Finds handlers that block the event loop: each turn of their coroutines is timed."""
 
 import logging
 import time
@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Generator
 from typing import Any
 
 LIMIT_SECONDS = 0.1
-"""A turn that is longer than this: of a second of calls it would leave room for ten."""
+"""A longer turn is worth a warning; asyncio's debug mode has the same limit."""
 
 _PAUSE_SECONDS = 60.0
 _PASSED = object()
@@ -43,7 +43,7 @@ class Blocking:
 
 
 async def watched(coroutine: Coroutine[Any, Any, Any], blocking: Blocking) -> Any:  # noqa: ANN401  # whatever it returns
-    """Return what `coroutine` returns; tell `blocking` of turns that are too long.
+    """Return what `coroutine` returns; note turns that are too long in `blocking`.
 
     The first turn, in which most handlers end, is taken here: that costs half as much.
     """

@@ -5,8 +5,8 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from progressor.sdk.awaits import forgotten_await
 from progressor.sdk.codecs import CheckedCodec, Codec
+from progressor.sdk.handler_source import forgotten_await, types_asked
 from progressor.sdk.kinds import name_of
 
 
@@ -42,17 +42,24 @@ def check_handler(handler: Callable[..., object], codec: Codec, owner: str) -> N
         raise TypeError(message)
 
 
-def check_awaits(handler: Callable[..., object], owner: str) -> None:
-    """Refuse a handler that drops a coroutine instead of awaiting it.
+def check_source(handler: Callable[..., object], codec: Codec, owner: str) -> None:
+    """Refuse a handler that drops a coroutine, or asks for what the codec can never read.
 
     Raises:
-        TypeError: It does; the message begins with the `owner` and names call, file and line.
+        TypeError: It does; the message begins with the `owner` and names file and line.
     """
     call = forgotten_await(handler)
     if call is not None:
         how = "" if inspect.iscoroutinefunction(handler) else "; make the handler `async def`"
         message = f"{owner} must await {call}{how}"
         raise TypeError(message)
+    if not isinstance(codec, CheckedCodec):
+        return
+    for kind, place in types_asked(handler):
+        why = codec.unreadable(kind)
+        if why is not None:
+            message = f"{owner} asks for a `{name_of(kind)}` {place}: {why}"
+            raise TypeError(message)
 
 
 def _form_of(handler: Callable[..., object]) -> str | None:

@@ -15,7 +15,7 @@ from typing_extensions import TypeForm
 
 from progressor.sdk import server, words
 from progressor.sdk.blocking import Blocking, watched
-from progressor.sdk.checks import check_awaits, check_handler, check_state, name_of_handler
+from progressor.sdk.checks import check_handler, check_source, check_state, name_of_handler
 from progressor.sdk.codecs import JSON, Codec, Payload
 from progressor.sdk.propagation import under
 from progressor.sdk.step import State, Step
@@ -155,7 +155,8 @@ class Processor(Generic[State]):
 
         Raises:
             ValueError: It has no handlers.
-            TypeError: A handler drops a coroutine that it must await.
+            TypeError: A handler drops a coroutine that it must await, or asks for a type that can
+                never be read.
         """
         if self._is_checked:
             return
@@ -166,7 +167,7 @@ class Processor(Generic[State]):
             )
             raise ValueError(message)
         for handler in self._handlers.values():
-            check_awaits(handler.function, handler.name)
+            check_source(handler.function, self._codec, handler.name)
         self._is_checked = True
 
     async def answer(self, request: pb.ProcessRequest, threads: Executor) -> pb.ProcessResponse:

@@ -135,7 +135,8 @@ async def running(
         RuntimeError: `bind` is taken, or no address.
         ValueError: Two processors have the same name, or there is none; or one has no handlers; or
             `bind` has no port, or one that does not exist.
-        TypeError: A handler drops a coroutine that it must await.
+        TypeError: A handler drops a coroutine that it must await, or asks for a type that can never
+            be read.
     """
     check_address(bind)
     ask = _router(processors)

@@ -339,6 +339,62 @@ async def test_a_coroutine_that_a_handler_returns_is_awaited(handler: Any) -> No
     assert await asked_by(handler) is True
 
 
+# --- Types that a handler asks for
+
+
+async def asking_for_two_dataclasses(step: Step[Any]) -> None:
+    step.args_as(Cash | Card)
+
+
+def asking_for_a_price(step: Step[Any]) -> int:
+    return sum(len(it) for it in step.results_as(list[Price]).values())
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [
+        (asking_for_two_dataclasses, "more than one dataclass"),
+        (asking_for_a_price, "JSON has no form for `Price`"),
+    ],
+)
+async def test_a_type_that_can_never_be_read_is_refused_at_the_start(
+    handler: Any, words: str
+) -> None:
+    processor = Processor("orders")
+    processor.call(handler)
+    line = handler.__code__.co_firstlineno + 1
+
+    with pytest.raises(TypeError) as raised:
+        await served(processor)
+
+    assert str(raised.value).startswith(
+        f"processor 'orders': call handler {handler.__qualname__} asks for a `"
+    )
+    assert f"({__file__}, line {line}): " in str(raised.value)
+    assert words in str(raised.value)
+
+
+KINDS: dict[type[Any], Any] = {Cash: Card}
+
+
+async def asking(step: Step[Any]) -> None:
+    kind = Cash if step.attempt else Card
+    step.args_as(KINDS[Cash])
+    step.args_as(KINDS[Card])  # as good as not there, and nothing looks
+    step.args_as(kind)
+    step.args_as(Cash | None)
+    step.args_as(Paid | Due)
+    step.args_as(dict[str, tuple[int, ...]])
+    step.args_as(asyncio.Future if step.attempt else int)
+    step.results_as(Any)
+
+
+async def test_types_that_may_be_read_can_be_asked_for() -> None:
+    processor = Processor("orders")
+    processor.call(asking)
+    await served(processor)
+
+
 # --- No handlers
 
 

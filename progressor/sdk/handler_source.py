@@ -1,15 +1,18 @@
-"""Finds calls of coroutine functions whose coroutines nothing awaits, in the source of a handler.
+"""Finds mistakes in the source of a handler: coroutines that nothing awaits, and types it asks for.
 
 Only what is certain is found: a name that is resolved without running anything, and a place where a
 coroutine is of no use. One that is passed on, kept in a variable or returned may be awaited there.
 """
 
 import ast
+import builtins
+import dataclasses
 import inspect
+import operator
 import textwrap
 from collections.abc import Callable, Iterator
-from types import FunctionType
-from typing import Any, TypeAlias
+from types import EllipsisType, FunctionType
+from typing import Any, Self, TypeAlias
 
 _Chain: TypeAlias = tuple[ast.AST, ...]
 
@@ -27,25 +30,58 @@ _USELESS = (
     ast.AugAssign,
 )
 _OF_COROUTINES = frozenset({"close", "send", "throw"})
-_UNKNOWN = object()
+_ASKING = frozenset({"args_as", "results_as"})
+_UNKNOWN: Any = object()
 
 
 def forgotten_await(handler: Callable[..., object]) -> str | None:
     """Return the first call in a handler that must be awaited, and where it stands; None: none."""
-    function = inspect.unwrap(getattr(handler, "__func__", handler))
-    if not isinstance(function, FunctionType):
-        return None
-    definition = _definition_of(function)
-    if definition is None:
-        return None
-    first_line = function.__code__.co_firstlineno
-    step = _step_name(definition, is_bound=inspect.ismethod(handler))
-    for call, chain in _calls(definition):
-        if _is_coroutine_function(call.func, function) and _is_lost(chain, step):
-            line = first_line + call.lineno - 1
-            place = f"{function.__code__.co_filename}, line {line}"
-            return f"{ast.unparse(call.func)}(...) ({place})"
+    source = _Source.of(handler)
+    for call, chain in () if source is None else _calls(source.definition):
+        assert source is not None, "there are calls"
+        if _is_coroutine_function(call.func, source.function) and _is_lost(chain, source.step):
+            return f"{ast.unparse(call.func)}(...) {source.place(call)}"
     return None
+
+
+def types_asked(handler: Callable[..., object]) -> Iterator[tuple[object, str]]:
+    """Yield each type that a handler asks its step for by name, and where."""
+    source = _Source.of(handler)
+    for call, _ in () if source is None else _calls(source.definition):
+        assert source is not None, "there are calls"
+        match call:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id=source.step), attr=name), args=[kind]
+            ) if name in _ASKING:
+                found = _type(kind, source.function)
+                if found is not _UNKNOWN:
+                    yield found, source.place(call)
+            case _:
+                pass
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """A handler that is a function, its source, and what it calls its step."""
+
+    function: FunctionType
+    definition: ast.FunctionDef | ast.AsyncFunctionDef
+    step: str
+
+    @classmethod
+    def of(cls, handler: Callable[..., object]) -> Self | None:
+        """Return the source of a handler; None: there is none."""
+        function = inspect.unwrap(getattr(handler, "__func__", handler))
+        definition = _definition_of(function) if isinstance(function, FunctionType) else None
+        if definition is None or not isinstance(function, FunctionType):
+            return None
+        step = _step_name(definition, is_bound=inspect.ismethod(handler))
+        return cls(function=function, definition=definition, step=step)
+
+    def place(self, call: ast.Call) -> str:
+        """Return where a call stands."""
+        code = self.function.__code__
+        return f"({code.co_filename}, line {code.co_firstlineno + call.lineno - 1})"
 
 
 def _definition_of(function: FunctionType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
@@ -119,4 +155,32 @@ def _named(name: str, function: FunctionType) -> Any:  # noqa: ANN401  # as abov
             return (function.__closure__ or ())[code.co_freevars.index(name)].cell_contents
         except ValueError:  # not assigned yet
             return _UNKNOWN
-    return function.__globals__.get(name, _UNKNOWN)
+    return function.__globals__.get(name, getattr(builtins, name, _UNKNOWN))
+
+
+def _type(expression: ast.expr, function: FunctionType) -> Any:  # noqa: ANN401  # as above
+    """Return the type that an expression of names, unions and parameters stands for."""
+    match expression:
+        case ast.Constant(value=None | EllipsisType() as value):
+            return value
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _made(operator.or_, _type(left, function), _type(right, function))
+        case ast.Subscript(value=value, slice=parameters):
+            items = parameters.elts if isinstance(parameters, ast.Tuple) else [parameters]
+            found = [_type(it, function) for it in items]
+            if any(it is _UNKNOWN for it in found):
+                return _UNKNOWN
+            return _made(operator.getitem, _type(value, function), tuple(found))
+        case _:
+            return _resolved(expression, function)
+
+
+def _made(make: Callable[[Any, Any], object], first: object, second: object) -> object:
+    """Return a type made of two parts; not from anything but types, which may run code."""
+    is_type = isinstance(first, type) or getattr(first, "__module__", "") in {"typing", "types"}
+    if first is _UNKNOWN or second is _UNKNOWN or not (is_type or first is None):
+        return _UNKNOWN
+    try:
+        return make(first, second)
+    except TypeError:
+        return _UNKNOWN
