@@ -352,6 +352,7 @@ class GroupCommit(Generic[Item, Result]):
             await asyncio.sleep(backoff.pause())
             self._lose_patience(lane)
             for entry in lane.first_blocked():
+                lane.tried = entry
                 try:
                     async with connection_of(self._pool) as connection:
                         await self._write_unless_refused(connection, [entry])
@@ -360,11 +361,25 @@ class GroupCommit(Generic[Item, Result]):
                 except errors.StorageUnavailableError as error:
                     facts = {"write": self.name, "why": error.why}
                     _log.warning("blocked item not written", extra=facts)
+                    self._give_up_tried(lane, entry, error)
                     break
+                finally:
+                    lane.tried = None
                 lane.let_go(entry)
                 backoff.reset()
         lane.tries_blocked = False
         lane.filled.set()
+
+    def _give_up_tried(
+        self,
+        lane: Lane[Item, Result],
+        entry: Entry[Item, Result],
+        error: errors.StorageUnavailableError,
+    ) -> None:
+        """Fail a blocked item that may have been written, unless it must be come what may."""
+        if self._insistence is Insistence.GIVE_UP and entry.again:
+            lane.let_go(entry)
+            _fail([entry], error)
 
     async def _ask(self, lane: Lane[Item, Result], connection: Connection) -> None:
         """Return to the line what was put aside and is locked no more; lose patience with others.

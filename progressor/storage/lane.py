@@ -96,6 +96,8 @@ class Lane(Generic[Item, Result]):
         """What waits for a lock, in order."""
         self.tries_blocked = False
         """Whether somebody tries those of them that are blocked."""
+        self.tried: Entry[Item, Result] | None = None
+        """The blocked one that is being written, beside the line."""
         self._is_time_to_ask = False
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -250,10 +252,10 @@ class Lane(Generic[Item, Result]):
         self.filled.set()
 
     def tired(self, seconds: float) -> list[Entry[Item, Result]]:
-        """Take out, and return, what has been aside for longer than that."""
+        """Take out, and return, what has been aside for longer, and is not being tried."""
         until = asyncio.get_running_loop().time() - seconds
-        tired = [entry for entry in self.aside if entry.aside_since < until]
-        self._keep_aside([entry for entry in self.aside if entry.aside_since >= until])
+        tired = [it for it in self.aside if it.aside_since < until and it is not self.tried]
+        self._keep_aside([it for it in self.aside if it.aside_since >= until or it is self.tried])
         self.bytes_waiting -= sum(entry.size for entry in tired)
         return tired
 

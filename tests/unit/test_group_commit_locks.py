@@ -235,3 +235,35 @@ async def test_a_line_knows_the_bytes_of_those_who_wait_for_a_lock(insistence: I
 
     assert waiting == 5
     assert bench.commit.waiting_bytes == 0
+
+
+@in_virtual_time
+async def test_what_may_have_been_written_is_given_up_where_a_blocked_item_is_tried() -> None:
+    bench = Bench()
+    bench.locked_gates.add("g")
+    bench.named_gates.add("g")
+    async with bench.running():
+        first, second = bench.submit(*through("g", 1, 2))
+        await settled()
+        bench.script.append(AWAY)
+        bench.locked_gates.clear()
+
+        with pytest.raises(errors.StorageUnavailableError):
+            await first
+        assert await second == 20
+
+    assert bench.batches == [(1, 2), (1,), (2,)]
+    assert bench.commit.waiting_count == bench.commit.waiting_bytes == 0
+
+
+@in_virtual_time
+async def test_patience_is_not_lost_with_a_blocked_item_that_is_being_tried() -> None:
+    bench = Bench()
+    bench.locked_gates.add("g")
+    async with bench.running():
+        (future,) = bench.submit(*through("g", 1))
+        await asyncio.sleep(TIMEOUT_SECONDS - 1)
+        bench.locked_gates.clear()
+        bench.seconds = 3.0
+
+        assert await future == 10
