@@ -1,4 +1,4 @@
--- Deletes a namespace without processes, with its gates, schedules and firings. One statement: no
+-- Deletes a namespace without processes, with its gates, orders, schedules and firings. One statement: no
 -- lock is held while a replica has the word, which may be frozen by then.
 -- Locks: its schedules, in key order, since who fires one holds that and then starts processes; then
 -- the table of processes against writers, which keeps new ones out until the namespace is gone:
@@ -42,6 +42,7 @@ BEGIN
 
     -- Nobody holds its gates, since it has no processes.
     DELETE FROM gates g WHERE g.namespace = p_name;
+    DELETE FROM orders o WHERE o.namespace = p_name;
     DELETE FROM firings f
     USING schedules s
     WHERE s.namespace COLLATE "C" = p_name

@@ -1,12 +1,27 @@
 -- Finds what the promotion of tasks has missed, or what a replica that died had yet to look at again:
 -- gates of some namespaces that have places while lines wait for them, lines that wait for nothing, and
--- orders whose smallest version still waits for a smaller one. By index, from line to line and from order
--- to order: it reads what waits, and neither the gates nor the orders that there ever were. At most
--- p_limit of each kind.
+-- orders whose smallest version still waits for a smaller one.
+-- Of the lines and of the orders it looks at p_window each, by index, from where the last call has ended to
+-- where the next one is to begin; so all of them are seen in turn, and a call costs the same whatever
+-- waits. Lines that wait for nothing are looked at each time: there are none. Finds at most p_limit of
+-- these in each namespace.
+-- What comes up to p_line_namespace and p_line, and up to p_order_namespace and p_order_key, was looked at.
 -- Locks: none.
--- Returns: one row for each, of which one of gate, line and order is not null: for promote_again.
-CREATE FUNCTION find_idle_gates(p_limit integer, p_namespace text[])
-RETURNS TABLE (namespace text, gate text, line text, order_key text)
+-- Returns: one row for each that is found, of which one of gate, line and order is not null: for
+-- promote_again. And then one row without these, of how far it has come; null: to the end.
+CREATE FUNCTION find_idle_gates(
+    p_limit           integer,
+    p_window          integer,
+    p_namespace       text[],
+    p_line_namespace  text,
+    p_line            text,
+    p_order_namespace text,
+    p_order_key       text
+)
+RETURNS TABLE (
+    namespace text, gate text, line text, order_key text, line_namespace text, line_until text,
+    order_namespace text, order_until text
+)
 LANGUAGE plpgsql
 STABLE
 SET search_path FROM CURRENT
@@ -18,50 +33,100 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_namespace text;
+    v_namespace   text;
+    v_line_room   integer := p_window;
+    v_order_room  integer := p_window;
+    v_after       text;
+    v_window      record;
 BEGIN
-    FOREACH v_namespace IN ARRAY p_namespace LOOP
+    FOR v_namespace IN
+        SELECT n.name
+        FROM unnest(p_namespace) AS n (name)
+        ORDER BY n.name
+    LOOP
         RETURN QUERY
-        SELECT DISTINCT v_namespace, l.waits_on, NULL::text, NULL::text
-        FROM gate_lines l
-        JOIN gates g ON (g.namespace, g.gate) = (l.namespace, l.waits_on)
-        WHERE l.namespace = v_namespace AND g.held < g.capacity
-        LIMIT p_limit;
-        RETURN QUERY
-        SELECT v_namespace, NULL::text, l.line, NULL::text
+        SELECT v_namespace, NULL::text, l.line, NULL::text, NULL::text, NULL::text, NULL::text,
+            NULL::text
         FROM gate_lines l
         WHERE l.namespace = v_namespace AND l.waits_on IS NULL
         LIMIT p_limit;
-        RETURN QUERY
-        WITH RECURSIVE smallest AS (
-            (SELECT g.order_key, g.order_version
-            FROM gated g
-            WHERE g.namespace = v_namespace AND g.order_key IS NOT NULL
-            ORDER BY g.namespace, g.order_key, g.order_version
-            LIMIT 1)
-            UNION ALL
-            SELECT n.order_key, n.order_version
-            FROM smallest s
-            CROSS JOIN LATERAL (
-                SELECT g.order_key, g.order_version
+
+        IF v_line_room > 0 AND v_namespace >= p_line_namespace THEN
+            v_after := CASE WHEN v_namespace = p_line_namespace THEN p_line ELSE '' END;
+            SELECT count(*) AS count, max(w.line) AS last,
+                array_agg(DISTINCT w.waits_on) FILTER (WHERE w.has_place) AS gates
+            INTO v_window
+            FROM (
+                SELECT l.line, l.waits_on, (
+                    SELECT g.held < g.capacity
+                    FROM gates g
+                    WHERE (g.namespace, g.gate) = (l.namespace, l.waits_on)
+                ) AS has_place
+                FROM (
+                    SELECT l.namespace, l.line, l.waits_on
+                    FROM gate_lines l
+                    WHERE l.namespace = v_namespace AND l.line > v_after
+                    ORDER BY l.namespace, l.line
+                    LIMIT v_line_room
+                ) l
+            ) w;
+            RETURN QUERY
+            SELECT v_namespace, g.gate, NULL::text, NULL::text, NULL::text, NULL::text, NULL::text,
+                NULL::text
+            FROM unnest(v_window.gates) AS g (gate);
+            v_line_room := v_line_room - v_window.count;
+            IF v_line_room = 0 THEN
+                line_namespace := v_namespace;
+                line_until := v_window.last;
+            END IF;
+        END IF;
+
+        IF v_order_room > 0 AND v_namespace >= p_order_namespace THEN
+            v_after := CASE WHEN v_namespace = p_order_namespace THEN p_order_key ELSE '' END;
+            WITH RECURSIVE smallest AS (
+                (SELECT g.order_key, g.order_version, 1 AS place
                 FROM gated g
-                WHERE g.namespace = v_namespace AND g.order_key > s.order_key
+                WHERE g.namespace = v_namespace AND g.order_key > v_after
                 ORDER BY g.namespace, g.order_key, g.order_version
-                LIMIT 1
-            ) n
-        )
-        SELECT v_namespace, NULL::text, NULL::text, s.order_key
-        FROM smallest s
-        -- Not EXISTS, which would become a join that reads all that wait for an order.
-        WHERE (
-            SELECT true
-            FROM gated g
-            WHERE (g.namespace, g.order_key, g.order_version)
-                    = (v_namespace, s.order_key, s.order_version)
-                AND g.state = 'order'
-            LIMIT 1
-        )
-        LIMIT p_limit;
+                LIMIT 1)
+                UNION ALL
+                SELECT n.order_key, n.order_version, s.place + 1
+                FROM smallest s
+                CROSS JOIN LATERAL (
+                    SELECT g.order_key, g.order_version
+                    FROM gated g
+                    WHERE g.namespace = v_namespace AND g.order_key > s.order_key
+                    ORDER BY g.namespace, g.order_key, g.order_version
+                    LIMIT 1
+                ) n
+                WHERE s.place < v_order_room
+            )
+            SELECT count(*) AS count, max(w.order_key) AS last,
+                array_agg(w.order_key) FILTER (WHERE w.waits) AS orders
+            INTO v_window
+            FROM (
+                -- Not EXISTS, which would become a join that reads all that wait for an order.
+                SELECT s.order_key, (
+                    SELECT true
+                    FROM gated g
+                    WHERE (g.namespace, g.order_key, g.order_version)
+                            = (v_namespace, s.order_key, s.order_version)
+                        AND g.state = 'order'
+                    LIMIT 1
+                ) AS waits
+                FROM smallest s
+            ) w;
+            RETURN QUERY
+            SELECT v_namespace, NULL::text, NULL::text, o.order_key, NULL::text, NULL::text,
+                NULL::text, NULL::text
+            FROM unnest(v_window.orders) AS o (order_key);
+            v_order_room := v_order_room - v_window.count;
+            IF v_order_room = 0 THEN
+                order_namespace := v_namespace;
+                order_until := v_window.last;
+            END IF;
+        END IF;
     END LOOP;
+    RETURN NEXT;
 END;
 $$;

@@ -1,5 +1,5 @@
 -- Takes the locks of orders, and then of gates: after those of processes, before anything else. Orders
--- that are not there are made.
+-- that are not there are made: an order is deleted with its last task (settle_gates).
 -- Locks: orders in key order, then gates in key order.
 -- Returns: nothing; gates that are not there are not locked.
 CREATE FUNCTION lock_gates(
@@ -9,21 +9,36 @@ RETURNS void
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
+DECLARE
+    v_wanted integer;
+    v_locked integer;
 BEGIN
     IF cardinality(p_order_key) > 0 THEN
-        INSERT INTO orders (namespace, order_key)
-        SELECT DISTINCT i.namespace, i.order_key
-        FROM unnest(p_order_namespace, p_order_key) AS i (namespace, order_key)
-        ORDER BY i.namespace, i.order_key
-        ON CONFLICT DO NOTHING;
-        PERFORM
-        FROM orders o
-        WHERE (o.namespace, o.order_key) IN (
-            SELECT i.namespace, i.order_key
+        SELECT count(*)
+        INTO v_wanted
+        FROM (
+            SELECT DISTINCT i.namespace, i.order_key
             FROM unnest(p_order_namespace, p_order_key) AS i (namespace, order_key)
-        )
-        ORDER BY o.namespace, o.order_key
-        FOR NO KEY UPDATE;
+        ) i;
+        -- Once, unless one is deleted between the two statements: that one is made by us then, and
+        -- so nobody else has it locked.
+        LOOP
+            INSERT INTO orders (namespace, order_key)
+            SELECT DISTINCT i.namespace, i.order_key
+            FROM unnest(p_order_namespace, p_order_key) AS i (namespace, order_key)
+            ORDER BY i.namespace, i.order_key
+            ON CONFLICT DO NOTHING;
+            PERFORM
+            FROM orders o
+            WHERE (o.namespace, o.order_key) IN (
+                SELECT i.namespace, i.order_key
+                FROM unnest(p_order_namespace, p_order_key) AS i (namespace, order_key)
+            )
+            ORDER BY o.namespace, o.order_key
+            FOR NO KEY UPDATE;
+            GET DIAGNOSTICS v_locked = ROW_COUNT;
+            EXIT WHEN v_locked = v_wanted;
+        END LOOP;
     END IF;
     IF cardinality(p_gate) > 0 THEN
         PERFORM

@@ -287,6 +287,32 @@ BEGIN
         END IF;
     END LOOP;
 
+    -- Whoever comes to an order later makes it anew.
+    IF cardinality(p_moved) > 0 THEN
+        DELETE FROM orders o
+        USING (
+            SELECT f.row_id
+            FROM (
+                SELECT DISTINCT m.namespace, m.order_key
+                FROM unnest(p_moved_namespace, p_moved) AS m (namespace, order_key)
+            ) m
+            CROSS JOIN LATERAL (
+                SELECT o.ctid AS row_id
+                FROM orders o
+                WHERE (o.namespace, o.order_key) = (m.namespace, m.order_key)
+                OFFSET 0
+            ) f
+            WHERE (
+                SELECT g.task_id
+                FROM gated g
+                WHERE (g.namespace, g.order_key) = (m.namespace, m.order_key)
+                ORDER BY g.namespace, g.order_key, g.order_version
+                LIMIT 1
+            ) IS NULL
+        ) i
+        WHERE o.ctid = i.row_id;
+    END IF;
+
     RETURN QUERY
     SELECT g.slot, g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
         NULL::double precision, NULL::double precision

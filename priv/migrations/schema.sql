@@ -292,6 +292,11 @@ CREATE TABLE progressor.orders (
     order_key text NOT NULL,
     CONSTRAINT orders_pkey PRIMARY KEY (namespace, order_key),
     CONSTRAINT orders_order_key_check CHECK (((octet_length(order_key) >= 1) AND (octet_length(order_key) <= 256)))
+) WITH (
+    autovacuum_vacuum_scale_factor=0.01,
+    autovacuum_vacuum_threshold=1000,
+    autovacuum_vacuum_cost_delay=0,
+    vacuum_index_cleanup=on
 );
 
 CREATE TABLE progressor.orphans (

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from progressor.domain.namespace import Namespace
 from progressor.settings.sections import Scanner
+from progressor.storage.gates import BEFORE_ALL, IdleUntil
 from progressor.storage.promoted import Again, LoweredGate, Promoted
 from progressor.telemetry.metrics import Metrics
 from progressor.worker.observer import Observers
@@ -28,8 +29,10 @@ class Gates(Protocol):
     ) -> Promoted:
         """Find tasks whose instant comes within `horizon`."""
 
-    async def find_idle(self, namespaces: Sequence[str]) -> tuple[Again, ...]:
-        """Find what should have been looked at, and was not."""
+    async def find_idle(
+        self, namespaces: Sequence[str], after: IdleUntil
+    ) -> tuple[tuple[Again, ...], IdleUntil]:
+        """Find what should have been looked at, and was not, some of it at a time."""
 
     async def find_lowered(self, namespaces: Sequence[str]) -> tuple[LoweredGate, ...]:
         """Find gates with holders that have to give way, and that no replica is at."""
@@ -53,7 +56,10 @@ class GateScan:
     observers: Observers
     metrics: Metrics
     _suspects: set[Again] = dataclasses.field(default_factory=set)
-    """Found once: whoever looks at them may be at it."""
+    """Found once: whoever looks at them may be at it. The next scan looks at the same again."""
+
+    _after: list[IdleUntil] = dataclasses.field(default_factory=lambda: [BEFORE_ALL])
+    """Where the next scan begins to look."""
 
     async def scan(self) -> None:
         """Look ahead, and have looked at what should have been."""
@@ -68,16 +74,26 @@ class GateScan:
         self.promotions.heard(late)
         for key, task_id in late.due:
             self._tell(key.namespace, task_id=task_id)
-        idle = set(await self.gates.find_idle(names))
-        found = idle & self._suspects
-        self._suspects.clear()
-        self._suspects.update(idle - found)
+        found = await self._find_idle(names)
         lowered = await self.gates.find_lowered(names)
         self.promotions.heard(Promoted(again=tuple(found), lowered=lowered))
         for gate in lowered:
             self._tell(gate.namespace, what=gate)
         for again in found:
             self._tell(again.namespace, what=again)
+
+    async def _find_idle(self, names: Sequence[str]) -> set[Again]:
+        [after] = self._after
+        found, until = await self.gates.find_idle(names, after)
+        idle = set(found)
+        if self._suspects or not idle:
+            # Each of them was looked at for the second time, or there are none.
+            confirmed = idle & self._suspects
+            self._suspects.clear()
+            self._after[:] = [until]
+            return confirmed
+        self._suspects.update(idle)
+        return set()
 
     def _tell(self, namespace: str, **facts: object) -> None:
         self.metrics.gates_scan_found.add(1, (namespace,))

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from progressor import errors
 from progressor.clock import Clock
@@ -46,6 +46,23 @@ LEFT_ALONE = dt.timedelta(seconds=2)
 """After so long without a transaction of the replica that is at it, any other one goes on."""
 
 
+IDLE_WINDOW = 1000
+"""Lines, and orders, that one scan looks at: some 6 ms. The next one goes on behind them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class IdleUntil:
+    """Up to where lines and orders were looked at, in the order of their keys."""
+
+    line_namespace: str = ""
+    line: str = ""
+    order_namespace: str = ""
+    order_key: str = ""
+
+
+BEFORE_ALL: Final = IdleUntil()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class GaveWay:
     """How many holders of a gate were sent back; ``is_done``: nobody else has to go."""
@@ -77,7 +94,7 @@ class Gates:
         self._statement_timeout = statement_timeout.total_seconds()
         self._promote_again = functions.call("promote_again", arguments=8)
         self._promote_due = functions.call("promote_due", arguments=6)
-        self._find_idle = functions.call("find_idle_gates", arguments=2)
+        self._find_idle = functions.call("find_idle_gates", arguments=7)
         self._give_way = functions.call("give_way", arguments=8)
         self._set_gate = functions.call("set_gate", arguments=8)
         self._delete_gate = functions.call("delete_gate", arguments=2)
@@ -276,16 +293,27 @@ class Gates:
             later=tuple(Later(ProcessKey(*row[:3]), row[3], max(0.0, row[4])) for row in found)
         )
 
-    async def find_idle(self, namespaces: Sequence[str]) -> tuple[Again, ...]:
+    async def find_idle(
+        self, namespaces: Sequence[str], after: IdleUntil = BEFORE_ALL
+    ) -> tuple[tuple[Again, ...], IdleUntil]:
         """Find what should have been looked at, and was not: nothing in a healthy engine.
+
+        It looks at IDLE_WINDOW lines and orders behind `after`, and returns up to where.
 
         Raises:
             StorageUnavailableError: PostgreSQL is away.
         """
-        found = await self._rows(self._find_idle, BATCH_MAX, arrays.TextColumn(namespaces))
-        return tuple(
+        *found, last = await self._rows(
+            self._find_idle,
+            BATCH_MAX,
+            IDLE_WINDOW,
+            arrays.TextColumn(namespaces),
+            *dataclasses.astuple(after),
+        )
+        idle = tuple(
             Again(namespace=row[0], gate=row[1], line=row[2], order_key=row[3]) for row in found
         )
+        return idle, IdleUntil(*(text or "" for text in last[4:8]))
 
     async def _rows(self, statement: bytes, *arguments: object) -> Sequence[rows.Row]:
         async with (

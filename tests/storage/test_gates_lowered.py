@@ -13,7 +13,7 @@ from progressor.domain.constraint import Constraints
 from progressor.domain.process import ProcessKey
 from progressor.domain.task import RunningTask, TaskType
 from progressor.storage import gates as gates_module
-from progressor.storage.gates import LEFT_ALONE, GaveWay
+from progressor.storage.gates import BEFORE_ALL, LEFT_ALONE, GaveWay
 from progressor.storage.promoted import LoweredGate, Promoted
 from tests.support.clock import ManualClock
 from tests.support.laws import broken_laws
@@ -117,7 +117,7 @@ async def test_a_lower_capacity_is_in_force_before_anybody_gives_way(desk: Desk)
     gate = (await desk.gates.get(*_gate())).gate
     assert (gate.capacity, gate.held) == (2, 5)
     assert desk.told == [Promoted(lowered=(GATE,)), Promoted()]
-    assert await desk.gates.find_idle([NAMESPACE.name]) == ()
+    assert await desk.gates.find_idle([NAMESPACE.name]) == ((), BEFORE_ALL)
     last = await wanting(desk)
     assert last.process_id not in await held_by(desk)
     await sent_back(desk)

@@ -13,14 +13,13 @@ from progressor.domain.constraint import Constraints
 from progressor.domain.settlement import settle
 from progressor.domain.task import TaskType
 from progressor.storage import admissions, settlements
-from progressor.storage.gates import GaveWay
+from progressor.storage.gates import IDLE_WINDOW, GaveWay
 from progressor.storage.migrations import migrate
 from progressor.storage.pools import Connection
 from progressor.storage.promoted import BATCH_MAX, PATIENCE, Again, LoweredGate
 from tests.support.clock import START, ManualClock
 from tests.support.gated_seed import (
     GATES_COUNT,
-    LATER_COUNT,
     TABLES,
     gate,
     holder_key,
@@ -141,7 +140,8 @@ async def cancel(desk: Desk) -> None:
 
 
 async def find_what_is_idle(desk: Desk) -> None:
-    assert await desk.gates.find_idle([NAMESPACE.name]) == ()
+    found, until = await desk.gates.find_idle([NAMESPACE.name])
+    assert (found, until.order_namespace) == ((), NAMESPACE.name)
 
 
 WORK: tuple[tuple[Callable[[Desk], Awaitable[None]], int], ...] = (
@@ -152,8 +152,8 @@ WORK: tuple[tuple[Callable[[Desk], Awaitable[None]], int], ...] = (
     (raise_a_capacity, PER_TASK * BATCH),
     (lower_a_capacity, PER_TASK * BATCH),
     (cancel, PER_TASK * BATCH),
-    # From order to order, and each task that waits for its instant has one of its own.
-    (find_what_is_idle, 5 * LATER_COUNT),
+    # From order to order, of which each task that waits for its instant has one of its own.
+    (find_what_is_idle, 5 * IDLE_WINDOW),
 )
 
 

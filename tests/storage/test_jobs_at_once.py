@@ -267,7 +267,8 @@ async def _all_ends(jobs: JobDesk, held: dict[int, RunningTask], clock: ManualCl
             await jobs.jobs.tend(leader)
         await jobs.jobs.stop_orphans()
         await jobs.desk.gates.promote_due([NAMESPACE.name])
-        if again := await jobs.desk.gates.find_idle([NAMESPACE.name]):
+        again, _ = await jobs.desk.gates.find_idle([NAMESPACE.name])
+        if again:
             await jobs.desk.gates.look_again(NAMESPACE.name, again)
         async with jobs.desk.pool.connection() as connection:
             left = await (await connection.execute(_LEFT)).fetchall()

@@ -19,6 +19,7 @@ from progressor.domain.admission import Request
 from progressor.domain.intent import Outcome, Rejected, RemoveProcess, SetTimer, Succeeded
 from progressor.domain.process import ProcessKey, process_key
 from progressor.domain.task import TIMER_TYPES, RunningTask, TaskType
+from progressor.storage.gates import BEFORE_ALL
 from progressor.storage.promoted import PATIENCE, Again, LoweredGate
 from progressor.storage.settlements import Written
 from tests.support.clock import ManualClock
@@ -354,7 +355,7 @@ class GatedStorage:
         broken = broken_laws(self.eye, at_rest=is_quiet, now=self.clock.now())
         assert broken == {}, broken
         if is_quiet:
-            assert self.run(self.desks[0].gates.find_idle([NAMESPACE.name])) == ()
+            assert self.run(self.desks[0].gates.find_idle([NAMESPACE.name])) == ((), BEFORE_ALL)
         self._judge_versions()
         self._judge_told()
 

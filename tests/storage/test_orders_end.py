@@ -1,0 +1,176 @@
+"""Orders: a row while there is a task, and a look at some of them at a time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+import pytest_asyncio
+
+from progressor.domain.constraint import Constraints, Order, Version
+from progressor.domain.namespace import Namespace
+from progressor.domain.process import ProcessKey
+from progressor.domain.task import RunningTask
+from progressor.storage import gates as gates_module
+from progressor.storage.gates import BEFORE_ALL
+from progressor.storage.promoted import Again
+from tests.support.clock import ManualClock
+from tests.support.laws import broken_laws
+from tests.support.storage import (
+    NAMESPACE,
+    Desk,
+    a_request,
+    create_namespace,
+    empty,
+    fresh_key,
+    running_desks,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+OTHER = Namespace(name="parcels", processor_targets=("127.0.0.1:1",))
+Eye = psycopg.Connection[Any]
+_WAITING = "SELECT 1 FROM pg_locks WHERE NOT granted"
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def desk(database: str, eye: Eye) -> AsyncIterator[Desk]:
+    """Return a replica."""
+    empty(eye)
+    for namespace in (NAMESPACE, OTHER):
+        create_namespace(database, namespace)
+    async with running_desks(database, clock=ManualClock()) as (opened,):
+        yield opened
+
+
+async def ordered(desk: Desk, key: ProcessKey, order: str, version: int) -> int | None:
+    """Have a process asked with a version of an order."""
+    constraints = Constraints(order=Order(order, Version((version,))))
+    admission = await desk.admit(a_request(key, constraints=constraints), run=False)
+    return admission.task_id
+
+
+async def started(desk: Desk, namespace: Namespace = NAMESPACE) -> ProcessKey:
+    key = fresh_key(namespace.name)
+    await desk.started(key)
+    return key
+
+
+async def claimed(desk: Desk, key: ProcessKey, task_id: int | None) -> RunningTask:
+    [found] = await desk.claim(key, task_id)
+    return found.task
+
+
+def orders(eye: Eye) -> list[str]:
+    rows = eye.execute("SELECT order_key FROM progressor.orders ORDER BY 1").fetchall()
+    return [row[0] for row in rows]
+
+
+async def test_an_order_goes_with_its_last_task(desk: Desk, eye: Eye) -> None:
+    key, other = await started(desk), await started(desk)
+    first = await ordered(desk, key, "a", 1)
+    second = await ordered(desk, other, "a", 2)
+    seen = [orders(eye)]
+    await desk.settled(await claimed(desk, key, first))
+    seen.append(orders(eye))
+
+    await desk.settled(await claimed(desk, other, second))
+
+    assert (seen, orders(eye)) == ([["a"], ["a"]], [])
+
+
+@pytest.mark.parametrize("how", ["cancel", "remove", "halt"])
+async def test_an_order_goes_with_a_task_that_never_ran(desk: Desk, eye: Eye, how: str) -> None:
+    keys = [await started(desk) for _ in range(2)]
+    tasks = [await ordered(desk, key, "a", n) for n, key in enumerate(keys)]
+    for key, task_id in zip(keys, tasks, strict=True):
+        assert task_id is not None
+        match how:
+            case "cancel":
+                await desk.processes.cancel(key, task_id)
+            case "remove":
+                await desk.processes.remove(key)
+            case _:
+                await desk.processes.halt(key, "halted")
+
+    assert orders(eye) == []
+    assert broken_laws(eye, now=desk.clock.now()) == {}
+
+
+async def test_the_orders_of_a_namespace_go_with_it(desk: Desk, eye: Eye) -> None:
+    eye.execute("INSERT INTO progressor.orders VALUES ('parcels', 'left'), ('orders', 'kept')")
+
+    await desk.namespaces.delete(OTHER.name)
+
+    assert orders(eye) == ["kept"]
+
+
+async def test_who_comes_to_an_order_that_is_just_deleted_makes_it_anew(
+    desk: Desk, eye: Eye, database: str
+) -> None:
+    key = await started(desk)
+    eye.execute("INSERT INTO progressor.orders VALUES ('orders', 'a')")
+    with psycopg.connect(database) as deleter:
+        deleter.execute("SELECT FROM progressor.orders FOR NO KEY UPDATE")
+        coming = asyncio.ensure_future(ordered(desk, key, "a", 1))
+        async with asyncio.timeout(30):
+            while not eye.execute(_WAITING).fetchall():  # noqa: ASYNC110  PostgreSQL tells nobody
+                await asyncio.sleep(0.005)
+        deleter.execute("DELETE FROM progressor.orders")
+        deleter.commit()
+
+    assert await coming is not None
+    assert orders(eye) == ["a"]
+
+
+async def missed(desk: Desk, eye: Eye, *names: str) -> set[Again]:
+    """Return orders of which the scan has to find that a task waits for nobody any more."""
+    for name in names:
+        key = await started(desk)
+        await ordered(desk, key, name, 1)
+        other = await started(desk)
+        await ordered(desk, other, name, 2)
+        # As a replica that dies before it has looked: the task is not gone, but as if it were.
+        eye.execute(
+            "DELETE FROM progressor.gated WHERE order_key = %s AND order_version = '{1}'", [name]
+        )
+    return {Again(namespace=NAMESPACE.name, order_key=name) for name in names}
+
+
+async def test_all_orders_are_looked_at_in_turn(
+    desk: Desk, eye: Eye, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates_module, "IDLE_WINDOW", 3)
+    key = await started(desk)
+    for number in range(8):
+        await ordered(desk, key, f"kept-{number}", 1)
+    expected = await missed(desk, eye, "a", "kept-5-b", "z")
+
+    found, windows, until = set[Again](), 0, BEFORE_ALL
+    while windows == 0 or until != BEFORE_ALL:
+        idle, until = await desk.gates.find_idle([OTHER.name, NAMESPACE.name], until)
+        found |= set(idle)
+        windows += 1
+
+    assert found == expected
+    assert windows == 4
+
+
+async def test_all_lines_are_looked_at_in_turn(
+    desk: Desk, eye: Eye, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates_module, "IDLE_WINDOW", 2)
+    for number in range(5):
+        for _ in range(2):
+            constraints = Constraints(gates={f"g{number}": 1})
+            request = a_request(await started(desk), constraints=constraints)
+            await desk.admit(request, run=False)
+    eye.execute("UPDATE progressor.gates SET capacity = 2 WHERE gate IN ('g1', 'g4')")
+
+    found, until = [], BEFORE_ALL
+    for _ in range(3):
+        idle, until = await desk.gates.find_idle([NAMESPACE.name], until)
+        found.append([each.gate for each in idle])
+
+    assert (found, until) == ([["g1"], [], ["g4"]], BEFORE_ALL)

@@ -1,0 +1,124 @@
+"""The scan of gates: some of what waits at a time, and what is found twice is looked at again."""
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any, cast
+
+from progressor.domain.namespace import Namespace
+from progressor.scanner.gates import GateScan
+from progressor.settings.sections import Scanner
+from progressor.storage.gates import BEFORE_ALL, IdleUntil
+from progressor.storage.promoted import Again, LoweredGate, Promoted
+from progressor.telemetry.metrics import Metrics
+from progressor.worker.observer import Observers
+from progressor.worker.promotions import Promotions
+from tests.support.builders import make_namespace
+from tests.support.measured import counted
+
+A, B = (Again(namespace="orders", order_key=key) for key in "ab")
+LOWERED = LoweredGate("orders", "g")
+UNTIL = IdleUntil(order_namespace="orders", order_key="k")
+
+
+class ScriptedGates:
+    """Tells of each scan what it finds, and goes to and fro between two windows."""
+
+    def __init__(self) -> None:
+        self.idle: list[set[Again]] = []
+        self.lowered: tuple[LoweredGate, ...] = ()
+        self.looked_after: list[IdleUntil] = []
+
+    async def promote_due(self, namespaces: Sequence[str], *, overdue: dt.timedelta) -> Promoted:
+        del namespaces, overdue
+        return Promoted()
+
+    async def find_upcoming(
+        self, namespaces: Sequence[str], *, horizon: dt.timedelta, limit: int
+    ) -> Promoted:
+        del namespaces, horizon, limit
+        return Promoted()
+
+    async def find_idle(
+        self, namespaces: Sequence[str], after: IdleUntil
+    ) -> tuple[tuple[Again, ...], IdleUntil]:
+        assert namespaces == ["orders"]
+        self.looked_after.append(after)
+        return tuple(self.idle.pop(0)), UNTIL if after == BEFORE_ALL else BEFORE_ALL
+
+    async def find_lowered(self, namespaces: Sequence[str]) -> tuple[LoweredGate, ...]:
+        assert namespaces == ["orders"]
+        return self.lowered
+
+
+class Known:
+    """The namespaces in memory."""
+
+    def known(self) -> tuple[Namespace, ...]:
+        return (make_namespace(name="orders"),)
+
+
+class Bench:
+    """The scan, and what it has others look at."""
+
+    def __init__(self) -> None:
+        self.gates = ScriptedGates()
+        self.told: list[Promoted] = []
+        self.metrics = Metrics()
+        self.scan = GateScan(
+            gates=self.gates,
+            namespaces=Known(),
+            promotions=cast("Promotions", self),
+            scanner=Scanner(),
+            observers=Observers(),
+            metrics=self.metrics,
+        )
+
+    def heard(self, promoted: Promoted) -> None:
+        self.told.append(promoted)
+
+    async def scans(self, *idle: set[Again]) -> list[Any]:
+        """Scan as often as something is given to find; return what was to be looked at again."""
+        self.gates.idle = list(idle)
+        found = []
+        for _ in idle:
+            self.told.clear()
+            await self.scan.scan()
+            found.append({each for told in self.told for each in told.again})
+        return found
+
+    @property
+    def found_count(self) -> float:
+        return sum(counted(self.metrics.gates_scan_found).values())
+
+
+async def test_what_is_found_twice_in_a_row_is_looked_at_again() -> None:
+    bench = Bench()
+
+    assert await bench.scans({A, B}, {A}, {B}) == [set(), {A}, set()]
+    assert bench.found_count == 1
+
+
+async def test_it_stays_for_a_second_look_and_goes_on() -> None:
+    bench = Bench()
+
+    await bench.scans(set(), {A}, {A}, set())
+
+    assert bench.gates.looked_after == [BEFORE_ALL, UNTIL, UNTIL, BEFORE_ALL]
+
+
+async def test_it_stays_once_however_much_is_found_anew() -> None:
+    bench = Bench()
+
+    await bench.scans({A}, {B}, {A})
+
+    assert bench.gates.looked_after == [BEFORE_ALL, BEFORE_ALL, UNTIL]
+
+
+async def test_holders_of_a_lowered_gate_that_nobody_is_at_are_sent_back() -> None:
+    bench = Bench()
+    bench.gates.lowered = (LOWERED,)
+
+    await bench.scans(set())
+
+    assert [told.lowered for told in bench.told if told.lowered] == [(LOWERED,)]
+    assert bench.found_count == 1
