@@ -28,7 +28,6 @@ BROAD_CATCHERS = {
     "api/interceptors.py": "turns a bug into INTERNAL",
     "sdk/processor.py": "turns whatever the user's code raises into a failed step",
     "sdk/streaming.py": "turns a bug in one step of a stream into its answer",
-    "storage/pools.py": "what is raised before a batch is sent costs one item, and not the lane",
     "storage/group_read.py": "what is raised for a batch that is read costs one item",
     "telemetry/span_queue.py": "a bug of the exporter costs its batch, and not all that follow",
 }
