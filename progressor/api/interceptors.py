@@ -50,6 +50,12 @@ READS = frozenset(
 RETRY_AFTER = dt.timedelta(milliseconds=200)
 """When a refused caller may try again: about what a balancer needs to find another replica."""
 
+REQUEST_BYTES_MAX = 512 * 1024 * 1024
+"""Bytes of large requests in flight, decompressed, over which requests are OVERLOADED."""
+
+LARGE_REQUEST_BYTES = 16 * 1024
+"""Smaller ones are bounded by how many there may be."""
+
 _STORAGE_LOG_SECONDS = 1.0
 _SUBJECT_FIELDS = ("namespace", "process_id", "job_id", "schedule_id")
 _NO_ANSWER = empty_pb2.Empty()
@@ -124,6 +130,9 @@ class Interceptor:
         # Those that we have cancelled ourselves, and what they are to end with.
         self._cut_off: dict[asyncio.Task[object], errors.ProgressorError] = {}
         self._left = asyncio.Event()
+        # Of large requests: those that have not begun, and the sum of those in flight.
+        self._sizes: dict[asyncio.Task[Any] | None, int] = {}
+        self._request_bytes = 0
         self._storage_logged_at = float("-inf")
 
     def handler(
@@ -148,7 +157,9 @@ class Interceptor:
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(
                 self.wrapped(service.methods_by_name[name], method),
-                request_deserializer=deserializer(request_type(service.methods_by_name[name])),
+                request_deserializer=self._weighing(
+                    deserializer(request_type(service.methods_by_name[name]))
+                ),
                 response_serializer=_serialize,
             )
             for name, method in methods.items()
@@ -255,7 +266,10 @@ class Interceptor:
             task = asyncio.current_task()
             assert task is not None, "each call runs in a task"
             self._in_flight[task] = is_read
+            size = self._sizes.pop(task, 0)
+            self._request_bytes += size
             try:
+                self._refuse_too_large(size)
                 if self._refuses_all or (self._refuses_work and not is_read):
                     _refuse()
                 if isinstance(request, Malformed):
@@ -275,11 +289,17 @@ class Interceptor:
             except Exception as error:  # noqa: BLE001 - a bug ends its own call only (STYLE, 8)
                 return self._internal_end(name, request, error, context)
             finally:
+                self._request_bytes -= size
                 self._leave(task)
             self._count.answered(name, request)
             return answer
 
         return traced(serve, descriptor, self._tracing)
+
+    def weigh(self, size: int) -> None:
+        """Say how large the request is that the current task is about to have served."""
+        if size >= LARGE_REQUEST_BYTES:
+            self._sizes[asyncio.current_task()] = size
 
     def told_end(
         self,
@@ -331,6 +351,23 @@ class Interceptor:
         if task in self._in_flight and task not in self._cut_off:
             self._cut_off[task] = error
             task.cancel()
+
+    def _weighing(
+        self, parse: Callable[[bytes], Message | Malformed]
+    ) -> Callable[[bytes], Message | Malformed]:
+        """Return what parses a request, in the task that serves it, and weighs it."""
+
+        def weigh_and_parse(data: bytes) -> Message | Malformed:
+            self.weigh(len(data))
+            return parse(data)
+
+        return weigh_and_parse
+
+    def _refuse_too_large(self, size: int) -> None:
+        """Refuse a large request where too much is in flight with it; one alone never is."""
+        if size and self._request_bytes > max(size, REQUEST_BYTES_MAX):
+            what = f"requests of {self._request_bytes} bytes are in flight"
+            raise errors.OverloadedError(what, RETRY_AFTER)
 
     def _leave(self, task: asyncio.Task[object]) -> None:
         self._in_flight.pop(task)

@@ -274,6 +274,7 @@ class Session:
 
     async def _serve(self, call: Call, kind: Kind, field: str, data: bytes) -> None:
         try:
+            self._interceptor.weigh(len(data))
             end = await kind.serve(kind.parse(data), call)
         finally:
             call.forget()

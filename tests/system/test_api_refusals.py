@@ -1,5 +1,6 @@
 """Refusals over the wire: bad requests, unknown names, rejections, and bugs that tell nothing."""
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -9,6 +10,7 @@ from google.rpc import (
 )
 
 from progressor import errors
+from progressor.api import interceptors
 from progressor.v1 import (
     process_service_pb2,
     types_pb2,
@@ -122,3 +124,31 @@ async def test_an_error_with_a_huge_text_still_arrives(api: Engine, letter: str)
 
     assert (code, info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "PROCESS_FAILED")
     assert info.metadata["task_id"] == "9"
+
+
+async def test_large_requests_in_flight_are_bounded_by_their_bytes_together(
+    api: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interceptors, "LARGE_REQUEST_BYTES", 4)
+    monkeypatch.setattr(interceptors, "REQUEST_BYTES_MAX", 1_000_000)
+    stub = api.process_service
+    first = asyncio.ensure_future(
+        ended_with(stub.Call(pb.CallRequest(namespace="orders", process_id="1", args=b"hang")))
+    )
+    await api.intake.asked.wait()
+    large = pb.CallRequest(namespace="orders", process_id="1", args=b"x" * 1_000_000)
+    refused = await ended_with(stub.Call(large))
+    api.intake.release.set()
+    await first
+    answered = await ended_with(stub.Call(large))
+
+    assert refused is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert answered is grpc.StatusCode.OK
+
+
+async def ended_with(call: Any) -> grpc.StatusCode:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
