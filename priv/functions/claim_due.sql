@@ -3,7 +3,8 @@
 -- request waits for requests before it and not for a crowd of timers; and half of the places go by
 -- age alone, so that nothing waits for ever.
 -- A process that someone else has locked is waited for if p_wait, because nobody else will look for
--- its task; otherwise it is passed over: the next scan comes.
+-- its task; otherwise it is passed over: the next scan comes. What is passed over takes no place from
+-- what comes after it: the look goes on behind it, past 1,000 of a namespace at most.
 -- Locks: processes in key order, SKIP LOCKED unless p_wait, and then also schedule and tasks, which others
 -- may hold locked without the process; then as claim_locked.
 -- Returns: as claim_locked.
@@ -39,71 +40,83 @@ SET lock_timeout = '300ms'
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now          timestamptz := coalesce(p_now, clock_timestamp());
-    v_slot         smallint[];
-    v_namespace    text[];
-    v_process_id   text[];
-    v_task_id      bigint[];
+    v_now           timestamptz := coalesce(p_now, clock_timestamp());
+    v_slot          smallint[];
+    v_namespace     text[];
+    v_process_id    text[];
+    v_task_id       bigint[];
     v_expires_after double precision[];
+    v_number        integer[];  -- of the namespace, from 1
+    v_place         bigint[];   -- among the due tasks of a namespace
+    v_found         integer[];  -- numbers of namespaces, as they were found
+    v_passed        integer[] := array_fill(0, ARRAY[cardinality(p_namespace)]);
+    v_passed_next   integer[];
 BEGIN
-    SELECT array_agg(s.slot ORDER BY s.slot, n.namespace, s.process_id),
-        array_agg(n.namespace ORDER BY s.slot, n.namespace, s.process_id),
-        array_agg(s.process_id ORDER BY s.slot, n.namespace, s.process_id),
-        array_agg(s.task_id ORDER BY s.slot, n.namespace, s.process_id),
-        array_agg(n.expires_after ORDER BY s.slot, n.namespace, s.process_id)
-    INTO v_slot, v_namespace, v_process_id, v_task_id, v_expires_after
-    FROM unnest(p_namespace, p_room, p_requests_first, p_expires_after)
-        AS n (namespace, room, requests_first, expires_after)
-    CROSS JOIN LATERAL (
-        SELECT d.slot, d.process_id, d.task_id
-        FROM (
-            SELECT a.slot, a.process_id, a.task_id,
-                2 * row_number() OVER (ORDER BY a.due_at) + n.requests_first::integer AS place
+    LOOP
+        SELECT array_agg(s.slot ORDER BY s.slot, n.namespace, s.process_id),
+            array_agg(n.namespace ORDER BY s.slot, n.namespace, s.process_id),
+            array_agg(s.process_id ORDER BY s.slot, n.namespace, s.process_id),
+            array_agg(s.task_id ORDER BY s.slot, n.namespace, s.process_id),
+            array_agg(n.expires_after ORDER BY s.slot, n.namespace, s.process_id),
+            array_agg(n.number::integer ORDER BY s.slot, n.namespace, s.process_id),
+            array_agg(s.place ORDER BY s.slot, n.namespace, s.process_id)
+        INTO v_slot, v_namespace, v_process_id, v_task_id, v_expires_after, v_found, v_place
+        FROM unnest(p_namespace, p_room, p_requests_first, p_expires_after, v_passed)
+            WITH ORDINALITY
+            AS n (namespace, room, requests_first, expires_after, passed, number)
+        CROSS JOIN LATERAL (
+            SELECT d.slot, d.process_id, d.task_id, min(d.place) AS place
             FROM (
-                SELECT s.slot, s.process_id, s.task_id, s.due_at
-                FROM schedule s
-                WHERE s.namespace = n.namespace
-                    AND s.status = 'waiting'
-                    AND s.due_at <= v_now - make_interval(secs => p_overdue)
-                ORDER BY s.namespace, s.due_at
-                LIMIT n.room
-            ) a
-            UNION ALL
-            SELECT r.slot, r.process_id, r.task_id,
-                2 * row_number() OVER (ORDER BY r.due_at) + (NOT n.requests_first)::integer
-            FROM (
-                -- Nothing about the status, by which schedule_due would apply: it leads past all
-                -- timers that are due. Requests are never blocked.
-                SELECT s.slot, s.process_id, s.task_id, s.due_at
-                FROM schedule s
-                WHERE s.namespace = n.namespace
-                    AND s.task_type IN ('init', 'call', 'notify', 'repair')
-                    AND s.due_at <= v_now - make_interval(secs => p_overdue)
-                ORDER BY s.namespace, s.due_at
-                LIMIT n.room
-            ) r
-        ) d
-        GROUP BY d.slot, d.process_id, d.task_id
-        ORDER BY min(d.place)
-        LIMIT n.room
-    ) s;
-    IF v_slot IS NULL THEN
-        RETURN;
-    END IF;
+                SELECT a.slot, a.process_id, a.task_id,
+                    2 * row_number() OVER (ORDER BY a.due_at) + n.requests_first::integer AS place
+                FROM (
+                    SELECT s.slot, s.process_id, s.task_id, s.due_at
+                    FROM schedule s
+                    WHERE s.namespace = n.namespace
+                        AND s.status = 'waiting'
+                        AND s.due_at <= v_now - make_interval(secs => p_overdue)
+                    ORDER BY s.namespace, s.due_at
+                    LIMIT n.room + n.passed
+                ) a
+                UNION ALL
+                SELECT r.slot, r.process_id, r.task_id,
+                    2 * row_number() OVER (ORDER BY r.due_at) + (NOT n.requests_first)::integer
+                FROM (
+                    -- Nothing about the status, by which schedule_due would apply: it leads past all
+                    -- timers that are due. Requests are never blocked.
+                    SELECT s.slot, s.process_id, s.task_id, s.due_at
+                    FROM schedule s
+                    WHERE s.namespace = n.namespace
+                        AND s.task_type IN ('init', 'call', 'notify', 'repair')
+                        AND s.due_at <= v_now - make_interval(secs => p_overdue)
+                    ORDER BY s.namespace, s.due_at
+                    LIMIT n.room + n.passed
+                ) r
+            ) d
+            GROUP BY d.slot, d.process_id, d.task_id
+            ORDER BY min(d.place)
+            LIMIT n.room + n.passed
+        ) s;
+        IF v_slot IS NULL THEN
+            RETURN;
+        END IF;
 
-    IF p_wait THEN
-        PERFORM
-        FROM processes p
-        JOIN unnest(v_slot, v_namespace, v_process_id) AS i (slot, namespace, process_id)
-            USING (slot, namespace, process_id)
-        ORDER BY p.slot, p.namespace, p.process_id
-        FOR NO KEY UPDATE OF p;
-    ELSE
+        IF p_wait THEN
+            PERFORM
+            FROM processes p
+            JOIN unnest(v_slot, v_namespace, v_process_id) AS i (slot, namespace, process_id)
+                USING (slot, namespace, process_id)
+            ORDER BY p.slot, p.namespace, p.process_id
+            FOR NO KEY UPDATE OF p;
+            EXIT;
+        END IF;
+
         WITH locked AS MATERIALIZED (
             SELECT i.*
             FROM processes p
-            JOIN unnest(v_slot, v_namespace, v_process_id, v_task_id, v_expires_after)
-                AS i (slot, namespace, process_id, task_id, expires_after)
+            JOIN unnest(
+                    v_slot, v_namespace, v_process_id, v_task_id, v_expires_after, v_found, v_place)
+                AS i (slot, namespace, process_id, task_id, expires_after, number, place)
                 USING (slot, namespace, process_id)
             JOIN schedule s USING (slot, namespace, process_id, task_id)
             ORDER BY p.slot, p.namespace, p.process_id
@@ -114,18 +127,40 @@ BEGIN
             FROM locked l
             JOIN tasks t USING (slot, namespace, process_id, task_id)
             FOR NO KEY UPDATE OF t SKIP LOCKED
+        ),
+        taken AS (
+            SELECT l.*, row_number() OVER (PARTITION BY l.number ORDER BY l.place) AS turn
+            FROM locked l
+            WHERE l.task_id IN (SELECT f.task_id FROM free f)
+                OR NOT EXISTS (
+                    SELECT FROM tasks t
+                    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                        = (l.slot, l.namespace, l.process_id, l.task_id)
+                )
         )
-        SELECT array_agg(l.slot), array_agg(l.namespace), array_agg(l.process_id),
-            array_agg(l.task_id), array_agg(l.expires_after)
-        INTO v_slot, v_namespace, v_process_id, v_task_id, v_expires_after
-        FROM locked l
-        WHERE l.task_id IN (SELECT f.task_id FROM free f)
-            OR NOT EXISTS (
-                SELECT FROM tasks t
-                WHERE (t.slot, t.namespace, t.process_id, t.task_id)
-                    = (l.slot, l.namespace, l.process_id, l.task_id)
-            );
-    END IF;
+        SELECT array_agg(t.slot), array_agg(t.namespace), array_agg(t.process_id),
+            array_agg(t.task_id), array_agg(t.expires_after), array_agg(t.number)
+        INTO v_slot, v_namespace, v_process_id, v_task_id, v_expires_after, v_number
+        FROM taken t
+        WHERE t.turn <= p_room[t.number];
+
+        SELECT array_agg(
+            CASE
+                WHEN f.found_count = p_room[f.number] + v_passed[f.number]
+                    AND f.taken_count < p_room[f.number]
+                THEN least(1000, 4 * (f.found_count - f.taken_count))
+                ELSE v_passed[f.number]
+            END ORDER BY f.number)
+        INTO v_passed_next
+        FROM (
+            SELECT n.number,
+                cardinality(array_positions(v_found, n.number)) AS found_count,
+                coalesce(cardinality(array_positions(v_number, n.number)), 0) AS taken_count
+            FROM generate_series(1, cardinality(p_namespace)) AS n (number)
+        ) f;
+        EXIT WHEN v_passed_next = v_passed;
+        v_passed := v_passed_next;
+    END LOOP;
 
     IF v_slot IS NOT NULL THEN
         RETURN QUERY

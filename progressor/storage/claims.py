@@ -18,6 +18,10 @@ from progressor.storage.settlements import Due
 
 _SQL = statements.load("claims")
 
+PASSES_SECONDS = 1.0
+"""For how long nobody waits for locked processes again, once one was locked for LOCK_TIMEOUT: a
+backlog is claimed as places become free, and would stand still for that time at each of them."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
@@ -70,6 +74,7 @@ class Claims:
         self._step_grace = step_grace.total_seconds()
         self._statement_timeout = statement_timeout.total_seconds()
         self._begun = 0
+        self._passes_until = float("-inf")
         self._under_way: dict[int, None] = {}
         self._sent: dict[int, asyncio.Task[Any] | None] = {}
         self._quiet = asyncio.Event()
@@ -121,7 +126,11 @@ class Claims:
             arrays.Int8Column(each.task_id for each in wanted),
             arrays.Float8Column(each.expires_after.total_seconds() for each in wanted),
         ]
-        return await self._claim(pool, self._claim_tasks, arguments, wait_at=3)
+        try:
+            return await self._claim_once(pool, self._claim_tasks, arguments)
+        except errors.StorageLockedError:
+            passing = [*arguments[:3], False, *arguments[4:]]
+            return await self._claim_once(pool, self._claim_tasks, passing)
 
     async def claim_due(
         self, pool: Pool, rooms: Sequence[Room], *, overdue: dt.timedelta, wait: bool
@@ -129,7 +138,8 @@ class Claims:
         """Claim tasks that have been due for `overdue` or longer, by turns: see claim_due.sql.
 
         ``wait`` for processes that somebody else has locked, if it is not for long, instead of
-        passing them over at once.
+        passing them over at once. For PASSES_SECONDS after one was locked for longer, they are
+        passed over as long as something else is found.
 
         Returns:
             At most ``limit`` tasks per room; fewer than due when other replicas were faster.
@@ -150,17 +160,16 @@ class Claims:
             arrays.BoolColumn(room.requests_first for room in rooms),
             arrays.Float8Column(room.expires_after.total_seconds() for room in rooms),
         ]
-        return await self._claim(pool, self._claim_due, arguments, wait_at=4)
-
-    async def _claim(
-        self, pool: Pool, statement: bytes, arguments: list[Any], *, wait_at: int
-    ) -> list[Claimed]:
-        """Claim, and without the locked ones where others hold them for long."""
+        passing = [*arguments[:4], False, *arguments[5:]]
+        if wait and self._clock.monotonic() < self._passes_until:
+            claimed = await self._claim_once(pool, self._claim_due, passing)
+            if claimed:
+                return claimed
         try:
-            return await self._claim_once(pool, statement, arguments)
+            return await self._claim_once(pool, self._claim_due, arguments)
         except errors.StorageLockedError:
-            arguments[wait_at] = False
-            return await self._claim_once(pool, statement, arguments)
+            self._passes_until = self._clock.monotonic() + PASSES_SECONDS
+            return await self._claim_once(pool, self._claim_due, passing)
 
     async def _claim_once(
         self, pool: Pool, statement: bytes, arguments: Sequence[Any]

@@ -8,6 +8,7 @@ Whoever has nothing to do with what is locked must be written soon; the others o
 import asyncio
 import contextlib
 import dataclasses
+import datetime as dt
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from progressor.domain.task import RunningTask, TaskType
 from progressor.settings.sections import Commit
 from progressor.storage import admissions, statements
 from progressor.storage.claims import Wanted
+from progressor.storage.locks import LOCK_TIMEOUT
 from progressor.storage.settlements import Entry, Written
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import specs
@@ -49,6 +51,7 @@ SECONDS = 5.0
 
 MANY_SECONDS = 60.0
 NEIGHBOURS = 20
+CLAIMS = 60
 HOLDERS = 200
 ROUNDS = 10
 SCHEMA = (Path(statements.priv()) / "migrations" / "schema.sql").read_text("utf-8")
@@ -211,6 +214,60 @@ async def test_what_is_due_is_claimed_but_for_what_is_locked(
     ids = {each.task.key.process_id for each in claimed}
     assert len([each for each in ids if each.startswith("free")]) == 2 * NEIGHBOURS
     assert len(claimed) + len(later) == 2 * NEIGHBOURS + 2
+
+
+@pytest.mark.parametrize("wait", [False, True])
+@pytest.mark.parametrize("table", ["processes", "schedule", "tasks"])
+async def test_what_is_locked_takes_no_place_from_what_is_due_behind_it(
+    jobs: JobDesk, database: str, table: str, *, wait: bool
+) -> None:
+    desk, count = jobs.desk, 9
+    for number in range(count):
+        for name in ("held-timer", "held-call"):
+            await due(desk, _key(f"{name}-{number}"))
+    for number in range(2):
+        await due(desk, _key(f"free-{number}"))
+    with psycopg.connect(database) as holder:
+        holder.execute(
+            sql.SQL("SELECT FROM progressor.{} WHERE process_id LIKE 'held%' FOR UPDATE").format(
+                sql.Identifier(table)
+            )
+        )
+        claimed = [await desk.claim_due(limit=1, wait=wait) for _ in range(3)]
+    later = await desk.claim_due(limit=1000)
+
+    ids = [[each.task.key.process_id for each in round_] for round_ in claimed]
+    assert ids == [["free-0"], ["free-1"], []]
+    assert len(later) == 2 * count
+
+
+async def test_a_backlog_waits_for_a_locked_process_once_and_not_at_each_claim(
+    jobs: JobDesk, database: str
+) -> None:
+    desk = jobs.desk
+    await due(desk, _key("held"))
+    for number in range(CLAIMS):
+        await due(desk, _key(f"free-{number}"))
+    with psycopg.connect(database) as holder:
+        holder.execute("SELECT FROM progressor.processes WHERE process_id = 'held' FOR UPDATE")
+        began = asyncio.get_running_loop().time()
+        claimed = [await desk.claim_due(limit=1, wait=True) for _ in range(CLAIMS)]
+        seconds = asyncio.get_running_loop().time() - began
+
+    assert all(len(each) == 1 for each in claimed)
+    assert seconds < CLAIMS * LOCK_TIMEOUT.total_seconds() / 3
+
+
+async def due(desk: Desk, key: ProcessKey) -> None:
+    """Make a process with a task that is due: a timer, or a call where the name says so."""
+    assert isinstance(desk.clock, ManualClock)
+    init = await desk.start(key)
+    if "call" in key.process_id:
+        await desk.admit(a_request(key), run=False)
+        await desk.settled(init, continues=False)
+    else:
+        await desk.settled(init, success(SetTimer(after=NO_TIME)), continues=False)
+    desk.clock.advance(dt.timedelta(milliseconds=1))
 
 
 @pytest.mark.parametrize("table", ["processes", "schedule", "tasks"])
