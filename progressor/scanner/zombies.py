@@ -7,6 +7,7 @@ first one wins and the others change nothing.
 import asyncio
 import dataclasses
 import datetime as dt
+import functools
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from progressor import errors
 from progressor.clock import Clock, SystemClock
 from progressor.domain.intent import Lost, Released
+from progressor.domain.policy import ZombiePolicy
 from progressor.domain.process import NO_OPTIONS, ProcessKey
 from progressor.domain.settlement import Settlement, settle
 from progressor.scanner.clock_guard import ClockGuard
@@ -23,10 +25,10 @@ from progressor.storage.admissions import Admissions
 from progressor.storage.claims import Claims
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.replicas import Replicas, Zombie, ZombieCause
-from progressor.storage.settlements import Entry, Settlements, Written
+from progressor.storage.settlements import Entry, Outcome, Settlements, Written
 from progressor.telemetry import log_fields
 from progressor.telemetry.metrics import Metrics
-from progressor.telemetry.spans import Span
+from progressor.telemetry.spans import UNTRACED, Span
 from progressor.telemetry.tracing import SILENT, Tracing
 from progressor.worker.aftermath import Aftermath
 from progressor.worker.leases import Leases
@@ -34,6 +36,10 @@ from progressor.worker.observer import Observers
 
 _log = logging.getLogger(__name__)
 _NO_TIME = dt.timedelta()
+
+WAIT_SECONDS = 1.0
+"""How long a scan waits until a lost lease is settled. Another session may hold its process locked,
+and those that are found later must not wait for that."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +62,8 @@ class ZombieScan:
     measures: ScanMeasures = dataclasses.field(default_factory=lambda: ScanMeasures(Metrics()))
     tracing: Tracing = SILENT
     guard: ClockGuard = dataclasses.field(init=False)
+    _late: set[int] = dataclasses.field(default_factory=set)
+    """Tokens of lost leases whose settlement waits for a lock."""
     _suspects: dict[int, int] = dataclasses.field(default_factory=dict)
     """Tokens of our own leases that the last scan found and nobody here carried; and how many
     claims had been begun by then."""
@@ -80,6 +88,7 @@ class ZombieScan:
         if await self._is_wary():
             self._suspects.clear()
             return
+        zombies = tuple(zombie for zombie in zombies if zombie.token not in self._late)
         confirmed = self._confirm(zombies, answered_count)
         async with asyncio.TaskGroup() as group:
             for zombie in zombies:
@@ -167,33 +176,64 @@ class ZombieScan:
             part=zombie.part,
             on_sent=span.on_sent,
         )
+        end = functools.partial(self._end, zombie, entry, namespace.zombie_policy, found_at)
+        future = self.settlements.submit(entry)
+        await asyncio.wait({future}, timeout=WAIT_SECONDS)
+        if future.done():
+            end(span, future)
+            return
+        span.drop()
+        self._late.add(zombie.token)
+        future.add_done_callback(functools.partial(self._end_late, zombie.token, end))
+
+    def _end_late(
+        self,
+        token: int,
+        end: Callable[[Span, asyncio.Future[Outcome]], None],
+        future: asyncio.Future[Outcome],
+    ) -> None:
+        self._late.discard(token)
+        if future.cancelled():
+            return
         try:
-            written = await self.settlements.submit(entry)
+            end(UNTRACED, future)
+        except errors.StorageUnavailableError as error:
+            _log.warning("zombie not collected", extra={"why": error.why})
+
+    def _end(
+        self,
+        zombie: Zombie,
+        entry: Entry,
+        policy: ZombiePolicy,
+        found_at: float,
+        span: Span,
+        future: asyncio.Future[Outcome],
+    ) -> None:
+        """Tell what became of a collection that is done."""
+        settlement = entry.settlement
+        try:
+            written = future.result()
         except errors.StorageRefusedError as error:
             # The next scan finds it again; the others must not wait for it.
             extra = _facts(zombie, settlement) | {"why": str(error)}
             _log.error("zombie not collected", extra=extra)
             span.fail(error.reason)
             return
-        if isinstance(written, Written):
-            self.measures.collected(
-                zombie,
-                settlement,
-                self.clock.monotonic() - found_at,
-                policy=namespace.zombie_policy,
-            )
-            _log.info("lost lease collected", extra=_facts(zombie, settlement))
-            self.aftermath.of(entry, written)
-            self.observers.tell(
-                "zombie_collected",
-                task_id=zombie.task_id,
-                cause=zombie.cause,
-                settlement=type(settlement).__name__,
-            )
-            span.settled(settlement, None)
-        else:
+        if not isinstance(written, Written):
             # Another replica was faster, and tells of it.
             span.drop()
+            return
+        seconds = self.clock.monotonic() - found_at
+        self.measures.collected(zombie, settlement, seconds, policy=policy)
+        _log.info("lost lease collected", extra=_facts(zombie, settlement))
+        self.aftermath.of(entry, written)
+        self.observers.tell(
+            "zombie_collected",
+            task_id=zombie.task_id,
+            cause=zombie.cause,
+            settlement=type(settlement).__name__,
+        )
+        span.settled(settlement, None)
 
 
 def _facts(zombie: Zombie, settlement: Settlement) -> dict[str, object]:

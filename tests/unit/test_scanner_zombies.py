@@ -20,7 +20,7 @@ from progressor.storage.admissions import Admissions
 from progressor.storage.claims import Claims
 from progressor.storage.namespaces import Namespaces
 from progressor.storage.replicas import Replicas, ZombieCause
-from progressor.storage.settlements import Entry, LeaseLost, Settlements
+from progressor.storage.settlements import Entry, LeaseLost, Outcome, Settlements
 from progressor.telemetry.metrics import Metrics
 from progressor.worker.aftermath import Aftermath
 from progressor.worker.agenda import Agenda
@@ -31,6 +31,7 @@ from tests.support.builders import (
     make_key,
     make_namespace,
     make_task,
+    make_written,
     make_zombie,
     seconds,
 )
@@ -47,7 +48,7 @@ from tests.support.memory import (
     away,
 )
 from tests.support.spans import SPAN_ID, TRACED, Spans, attributes_of, parent_of
-from tests.support.virtual_time import LoopClock, in_virtual_time
+from tests.support.virtual_time import LoopClock, in_virtual_time, settled
 
 REPLICA = Replica()
 STRAY = make_zombie(cause=ZombieCause.UNKNOWN)
@@ -280,6 +281,31 @@ async def test_a_zombie_that_cannot_be_settled_ends_the_scan_loudly() -> None:
         await bench.scanning.scan()
 
     assert caught.group_contains(errors.StorageUnavailableError)
+
+
+@in_virtual_time
+async def test_one_whose_process_is_locked_does_not_hold_up_those_that_are_found_later() -> None:
+    bench = Bench()
+    locked, later = make_zombie(task_id=1, token=11), make_zombie(task_id=2, token=12)
+    held: list[asyncio.Future[Outcome]] = []
+    bench.settlements.held = held
+    bench.replicas.zombies = (locked,)
+    await bench.scanning.scan()
+    bench.settlements.held = None
+    bench.replicas.zombies = (locked, later)
+    for _ in range(3):
+        await bench.scanning.scan()
+        bench.replicas.zombies = (locked,)
+    meanwhile = [entry.task_id for entry in bench.settlements.entries]
+    collected = bench.observers.counts["zombie_collected"]
+
+    held[0].set_result(make_written())
+    await settled()
+
+    assert (meanwhile, collected) == ([1, 2], 1)
+    assert bench.observers.counts == {"zombie_collected": 2}
+    await bench.scanning.scan()
+    assert [entry.task_id for entry in bench.settlements.entries] == [1, 2, 1]
 
 
 @in_virtual_time
