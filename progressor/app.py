@@ -199,7 +199,7 @@ class Engine:
         return opened
 
     async def _create_namespaces(self, opened: Assembly) -> None:
-        """Create those of the configuration that are absent; tell which are there another way."""
+        """Create the configured namespaces that are absent; log those that differ."""
         for namespace in self._config.namespaces:
             try:
                 await opened.namespaces.create(namespace)
@@ -328,7 +328,7 @@ class Engine:
 
 
 async def _until_there(ask: Callable[[], Awaitable[Answer]], *, database: str) -> Answer:
-    """Return what PostgreSQL answers, however long it takes; the log names the `database`."""
+    """Return PostgreSQL's answer, waiting as long as it takes; the log names the `database`."""
     backoff = Backoff(
         first=_REACH_SECONDS,
         longest=_REACH_SECONDS_MAX,
@@ -352,7 +352,7 @@ def _tell_difference(configured: Namespace, stored: Namespace) -> None:
                 "namespace": stored.name,
                 "keys": keys,
                 "revision": stored.revision,
-                "advice": "the database is in force; see `progressor namespace update`",
+                "advice": "the database takes precedence; see `progressor namespace update`",
             },
         )
 

@@ -2,7 +2,7 @@
 
 from progressor.errors import NotFoundError, StateError
 
-LED_BY_ENGINE = "the engine leads this job, and takes no requests for it; see JobService"
+LED_BY_ENGINE = "the engine leads this job; use JobService"
 
 
 class JobNotFoundError(NotFoundError):

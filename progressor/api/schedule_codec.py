@@ -237,9 +237,9 @@ def _check_past(
     since: dt.datetime, until: dt.datetime, now: dt.datetime, violations: Violations
 ) -> None:
     if since >= until:
-        violations.add("until", "is not after since")
+        violations.add("until", "must be after since")
     if until > now:
-        violations.add("until", "is not past")
+        violations.add("until", "must not be in the future")
     if until - since > BACKFILL_SPAN_MAX:
         violations.add("since", f"must be at most {BACKFILL_SPAN_MAX.days} days before until")
 

@@ -156,7 +156,7 @@ class Session:
             # Ours, as asyncio.timeout has it.
             if not self._is_cut_off or self._running is None or self._running.uncancel() > 0:
                 raise
-            assert self._fault is not None, "whoever cuts a session off says why"
+            assert self._fault is not None, "a session is cut off with a reason"
             raise self._fault from None
         except BaseExceptionGroup as group:
             if group.subgroup(_is_not_departure) is not None:
@@ -299,7 +299,7 @@ class Session:
             self._stall = self._loop.call_later(STALL_SECONDS, self._look)
 
     def _look(self) -> None:
-        """Cut the client off if it has stopped to take answers; else look again."""
+        """Cut the client off if it has stopped reading answers; otherwise check again later."""
         self._stall = None
         if self.unsent_bytes < STALLED_BYTES:
             return
@@ -308,8 +308,8 @@ class Session:
             self._stall = self._loop.call_later(left, self._look)
             return
         self.cut_off(
-            f"the client has taken none of its answers for {STALL_SECONDS:g} s, and "
-            f"{self.unsent_bytes} bytes wait for it"
+            f"the client has read no answers for {STALL_SECONDS:g} s; {self.unsent_bytes} bytes of "
+            "answers are waiting for it"
         )
 
     def _note_taken(self, item: Answer) -> None:

@@ -112,8 +112,8 @@ class Sessions:
             before = self.unsent_bytes
             most = max(self._open, key=lambda session: session.unsent_bytes)
             most.cut_off(
-                f"{self.unsent_bytes} bytes of answers wait for clients of this replica, "
-                f"{most.unsent_bytes} for this one"
+                f"{self.unsent_bytes} bytes of unread answers wait for clients of this replica, "
+                f"{most.unsent_bytes} of them for this one"
             )
             if self.unsent_bytes == before:
                 return  # all of it is being written

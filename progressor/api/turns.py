@@ -130,7 +130,7 @@ class Turns:
         if not line.waiting and self._may_read(line):
             return self._begin(line)
         if self._waiting_count >= WAITING_MAX:
-            raise errors.OverloadedError(f"{WAITING_MAX} reads wait", RETRY_AFTER)
+            raise errors.OverloadedError(f"{WAITING_MAX} reads are already waiting", RETRY_AFTER)
         future: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
         line.waiting[future] = None
         self._waiting_count += 1

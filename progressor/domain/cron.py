@@ -204,7 +204,9 @@ def _check_steps(expression: str, field: tuple[str, int], value: str) -> None:
         if not slash:
             continue
         if stepped.upper() in {"L", "LW"}:
-            message = f"{term!r} of {expression!r} has a step; the last day of a month takes none"
+            message = (
+                f"{term!r} in {expression!r} has a step; the last day of the month cannot have one"
+            )
             raise CronError(message)
         if int(step) > highest:
             message = (

@@ -12,7 +12,7 @@ STEP_TIMEOUT = "STEP_TIMEOUT"
 """The reason of a step that ran past its timeout."""
 
 STILL_RUNNING = "STILL_RUNNING"
-"""The reason of a step that a processor did not begin: an earlier attempt still runs there."""
+"""The reason of a step that a processor did not begin: it still runs an earlier attempt."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

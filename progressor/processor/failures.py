@@ -133,19 +133,19 @@ def message_too_large(why: str) -> Failed:
 
 def step_too_large(target: str, size: int, *, limit: int, history: Sequence[Event]) -> Failed:
     """Return the failure of a step that is not sent, since its processor would not receive it."""
-    what = f"the step has {size:,} bytes"
-    remedy = "raise its limit on received messages, and announce it by ProcessorService.Describe"
+    what = f"the step is {size:,} bytes"
+    remedy = "raise its limit on received messages and announce it with ProcessorService.Describe"
     if history:
         history_bytes = sum(len(event.payload) for event in history)
-        what += f", with {history_bytes:,} in the {len(history):,} events of its history"
+        what += f", {history_bytes:,} of them in the {len(history):,} events of its history"
         remedy += (
-            "; or send less history: by the namespace's history policy (last n, none), "
-            "or by the request's history_range"
+            "; or send less history, with the namespace's history policy (last n, none) "
+            "or the request's history_range"
         )
     return Failed(
         code=code_pb2.RESOURCE_EXHAUSTED,
         reason=HISTORY_TOO_LARGE if history else MESSAGE_TOO_LARGE,
-        message=f"{what}; the processor at {target} takes {limit:,}: {remedy}",
+        message=f"{what}; the processor at {target} accepts at most {limit:,}: {remedy}",
         retryable=False,
     )
 

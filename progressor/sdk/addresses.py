@@ -20,5 +20,5 @@ def check_address(address: str) -> None:
         message = f"{address!r}: the port must be at most {_PORT_MAX}"
         raise ValueError(message)
     if _BARE_HOST.fullmatch(address):
-        message = f"{address!r} has no port: it must be host:port or unix:/path"
+        message = f"{address!r} has no port: must be host:port or unix:/path"
         raise ValueError(message)

@@ -20,13 +20,13 @@ class Blocking:
     """Warns of one handler, once a minute at most."""
 
     def __init__(self, handler: str) -> None:
-        """Have nothing to warn of yet; `handler` is how it is named."""
+        """Start without warnings; `handler` is its name in them."""
         self._handler = handler
         self._quiet_until = 0.0
         self._left_out = 0
 
     def note(self, seconds: float) -> None:
-        """Warn of a turn that took so long, or count it."""
+        """Warn of a turn that took this long, or count it."""
         now = time.monotonic()
         if now < self._quiet_until:
             self._left_out += 1
@@ -34,8 +34,8 @@ class Blocking:
         more = f", and {self._left_out} times since the last warning" if self._left_out else ""
         self._quiet_until, self._left_out = now + _PAUSE_SECONDS, 0
         _log.warning(
-            "%s blocked the event loop for %.2f s%s: all other steps waited; await what takes "
-            "long, or make the handler a plain `def`, which runs in a thread",
+            "%s blocked the event loop for %.2f s%s: all other steps waited; await slow "
+            "work, or make the handler a plain `def`, which runs in a thread",
             self._handler,
             seconds,
             more,

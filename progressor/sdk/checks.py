@@ -66,15 +66,15 @@ def _form_of(handler: Callable[..., object]) -> str | None:
     if not callable(handler):
         return f"must be a function, got {handler!r}"
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
-        return "must return its response, not yield"
+        return "must return its response, not yield it"
     try:
         signature = inspect.signature(handler)
-    except ValueError:  # a builtin that does not tell
+    except ValueError:  # a builtin without a signature
         return None
     try:
         signature.bind(None)
     except TypeError:
-        return f"must take one argument, the step; it takes {signature}"
+        return f"must take one argument, the step, got {signature}"
     return None
 
 

@@ -69,7 +69,7 @@ class JsonCodec:
         return json_types.unreadable(kind)
 
     def unwritable(self, kind: object, /) -> tuple[object, str] | None:
-        """Return the class in `kind` for which JSON has no form."""
+        """Return the class in `kind` that JSON cannot represent."""
         return json_types.unwritable(kind)
 
 

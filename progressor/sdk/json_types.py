@@ -1,4 +1,4 @@
-"""Which types JSON has a form for, so far as can be known before there is a value."""
+"""Which types JSON can represent, as far as that can be known from the type alone."""
 
 import collections.abc
 import inspect
@@ -64,12 +64,12 @@ def _is_formless(kind: type) -> bool:
 
 
 def _problems(shape: shapes.Type, where: str, seen: set[type]) -> Iterator[str]:
-    """Yield what JSON cannot carry in a type, and the field that has it."""
+    """Yield each part of a type that JSON cannot represent, with its field."""
     if isinstance(shape, shapes.CustomType) and not _is_lenient(shape.cls):
         yield _no_form(shape.cls) + where
     if isinstance(shape, shapes.DictType) and isinstance(shape.key_type, _COMPOSITE_KEYS):
         key = getattr(shape.key_type, "cls", type(shape.key_type)).__name__
-        yield f"JSON has no form for a key that is a `{key.removesuffix('Type').lower()}`{where}"
+        yield f"JSON cannot represent a key of type `{key.removesuffix('Type').lower()}`{where}"
     for part in _parts(shape):
         yield from _problems(part, where, seen)
     cls = getattr(shape, "cls", None)
@@ -108,4 +108,4 @@ def _is_lenient(kind: object) -> bool:
 
 
 def _no_form(kind: object) -> str:
-    return f"JSON has no form for `{name_of(kind)}`"
+    return f"JSON cannot represent `{name_of(kind)}`"

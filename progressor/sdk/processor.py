@@ -26,7 +26,7 @@ from progressor.v1 import processor_service_pb2 as pb
 Returned = TypeVar("Returned")
 
 STILL_RUNNING = "STILL_RUNNING"
-"""The reason of an attempt that was not begun, since an earlier one on its process still runs."""
+"""The reason of a refused attempt: an earlier attempt on its process is still running."""
 
 _log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class Processor(Generic[State]):
         if not self._handlers:
             message = (
                 f"processor {self._name!r} has no handlers: add one for each type of task that it "
-                "is to answer, with @processor.init, @processor.call and so on"
+                "must answer, with @processor.init, @processor.call and so on"
             )
             raise ValueError(message)
         for handler in self._handlers.values():
@@ -284,14 +284,14 @@ class Processor(Generic[State]):
 
 
 def _still_running(request: pb.ProcessRequest, earlier: pb.ProcessorTask) -> pb.ProcessResponse:
-    """Return the answer to an attempt on a process that another one is still at work on."""
-    words_of_it = f"attempt {earlier.attempt} of task {earlier.task_id} still runs"
+    """Return the answer to an attempt on a process whose earlier attempt is still running."""
+    words_of_it = f"attempt {earlier.attempt} of task {earlier.task_id} is still running"
     _log.warning("not begun: %s (%s)", words_of_it, words.of_step(request))
     return failure(grpc.StatusCode.ABORTED, words_of_it, STILL_RUNNING)
 
 
 async def _run(handler: _Handler, step: Step[Any], attempt: _Attempt) -> Payload:
-    """Return what a handler does; a coroutine that it returns is awaited, as its own would be."""
+    """Return the handler's result; await a coroutine that a plain handler returns."""
     if handler.is_async:
         value = await watched(handler.function(step), handler.blocking)
         return await watched(value, handler.blocking) if inspect.iscoroutine(value) else value

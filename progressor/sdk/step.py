@@ -308,9 +308,9 @@ class Step(Generic[State]):
         self._response.start_nodes.CopyFrom(action)
 
     def _expect_readable(self, state: bytes) -> None:
-        """Refuse a state here, where it is set: the next step could not read it."""
+        """Refuse a state of another type where it is set: the next step could not read it."""
         try:
             self._codec.decode(state, self._state_type)
         except ValueError as error:
-            message = f"step.state must be of the type `{name_of(self._state_type)}`: {error}"
+            message = f"step.state must be of type `{name_of(self._state_type)}`: {error}"
             raise TypeError(message) from error

@@ -243,7 +243,7 @@ class _Stream:
             self._answer(step_id, _CANCELLED)
             raise
         except Exception as error:  # noqa: BLE001  # a bug is this step's end, and no neighbour's
-            _log.exception("a step ended with a bug (%s)", words.of_step(request))
+            _log.exception("step failed with an unexpected error (%s)", words.of_step(request))
             text = f"Unexpected {type(error)}: {error}"
             answer = failure(grpc.StatusCode.UNKNOWN, text, "").SerializeToString()
         self._answer(step_id, answer)

@@ -104,7 +104,7 @@ def fill_object(struct: Struct, value: Mapping[str, Payload]) -> None:
 
 
 def _check(value: Payload, place: str, *, depth: int) -> None:
-    """Refuse what would be another value on the other side, or none."""
+    """Refuse a value that JSON would change or cannot represent."""
     if isinstance(value, Mapping | list | tuple) and depth > _DEPTH_MAX:
         message = f"is nested deeper than {_DEPTH_MAX}"
         raise ValueError(message)
@@ -113,10 +113,10 @@ def _check(value: Payload, place: str, *, depth: int) -> None:
         case bool():
             pass
         case int() if abs(value) > _EXACT_MAX:
-            message = f"{place}: a whole number beyond 2**53 would be rounded; make it a text"
+            message = f"{place}: an integer beyond 2**53 would be rounded; use a string"
             raise ValueError(message)
         case float() if not math.isfinite(value):
-            message = f"{place}: {value} is not a number of JSON"
+            message = f"{place}: {value} is not a JSON number"
             raise ValueError(message)
         case Mapping():
             children = ((f"{place}.{key}" if place else str(key), it) for key, it in value.items())

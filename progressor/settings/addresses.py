@@ -86,7 +86,7 @@ def check_collector(key: str, endpoint: str) -> None:
     match = _COLLECTOR.fullmatch(endpoint)
     port = _HOST_AND_PORT.fullmatch(match[1]) if match is not None else None
     if port is None or not 1 <= int(port[1]) <= _PORT_MAX:
-        raise errors.ConfigError(key, f"{endpoint!r} is not a URL as http://localhost:4317")
+        raise errors.ConfigError(key, f"{endpoint!r} is not a URL such as http://localhost:4317")
 
 
 def check_dsn(key: str, dsn: str) -> None:

@@ -173,7 +173,7 @@ class _Pipeline:
             result = await answer
         except asyncio.CancelledError:
             if answer.cancelled():
-                self._break(psycopg.OperationalError("a statement on the connection was given up"))
+                self._break(psycopg.OperationalError("a statement on the connection was abandoned"))
             raise
         if result.status not in _ANSWERS:
             raise psycopg.errors.error_from_result(result)

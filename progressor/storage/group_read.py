@@ -102,7 +102,9 @@ class GroupRead(Generic[Item, Result]):
         if self._closed:
             raise _stopping()
         if len(self._waiting) >= self._waiting_max:
-            raise errors.OverloadedError(f"{self._waiting_max} reads wait", RETRY_AFTER)
+            raise errors.OverloadedError(
+                f"{self._waiting_max} reads are already waiting", RETRY_AFTER
+            )
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._waiting.append((item, future))

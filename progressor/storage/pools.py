@@ -298,7 +298,7 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
         self._given_up.intersection_update([row[0] for row in await cursor.fetchall()])
         if len(self._given_up) >= self.max_size:
             raise errors.StorageUnavailableError(
-                f"{len(self._given_up)} commits that were given up still wait for a standby"
+                f"{len(self._given_up)} abandoned commits still wait for a standby"
             )
 
     async def leave(self) -> None:

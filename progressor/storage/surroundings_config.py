@@ -1,4 +1,4 @@
-"""The namespaces of the configuration: are they in the database as they are configured?"""
+"""Compares the namespaces of the configuration with those of the database."""
 
 from progressor.settings.namespaces import differing_keys
 from progressor.storage import findings, statements
@@ -10,7 +10,7 @@ _SQL = statements.load("namespaces")
 
 
 def namespaces_verdict(examination: Examination) -> Verdict:
-    """Tell which namespaces of the configuration are another way in the database."""
+    """Report the configured namespaces that are missing or differ in the database."""
     configured = examination.namespaces
     if not configured:
         return findings.ok("the configuration has no namespaces")
@@ -19,7 +19,7 @@ def namespaces_verdict(examination: Examination) -> Verdict:
     named = []
     for namespace in configured:
         if namespace.name not in stored:
-            named.append(f"{namespace.name}: not there")
+            named.append(f"{namespace.name}: missing")
         elif keys := differing_keys(namespace, stored[namespace.name]):
             named.append(f"{namespace.name}: {', '.join(keys)}")
     if not named:
@@ -28,8 +28,9 @@ def namespaces_verdict(examination: Examination) -> Verdict:
         f"{len(named)} of {count_of(len(configured), 'configured namespace')} differ from the "
         "database",
         advice=(
-            "The database is in force: a start creates what is not there and changes nothing else. "
-            "Apply the change with `progressor namespace update`, or correct the configuration."
+            "The database takes precedence: an engine that starts creates missing namespaces and "
+            "changes nothing else. Apply the change with `progressor namespace update`, or correct "
+            "the configuration."
         ),
         offenders=named,
     )

@@ -238,16 +238,16 @@ def retries_verdict(examination: Examination) -> Verdict:
 
 
 def large_steps_verdict(examination: Examination) -> Verdict:
-    """Tell which processors are soon too small for the histories that they are sent."""
+    """Report the namespaces whose steps come near their processors' limit."""
     rows = examination.rows(_SQL["read_large_steps"], limit=OFFENDERS_MAX)
     ours = examination.replica.lease_timeout.total_seconds()
     # Who has been silent for long says nothing of now.
     rows = [row for row in rows if row["silent_for"] <= _TOLD_SECONDS + ours]
     if not rows:
-        return findings.ok("no step takes half of what its processor receives, or more")
+        return findings.ok("no step has reached half of its processor's limit")
     return findings.warning(
-        f"steps of {count_of(len({row['namespace'] for row in rows}), 'namespace')} take half of "
-        "what their processors receive, or more; above it a process breaks",
+        f"steps of {count_of(len({row['namespace'] for row in rows}), 'namespace')} have reached "
+        "half of their processors' limit; a process breaks if its step exceeds the limit",
         advice=(
             "Raise the processor's limit on received messages and announce it "
             "(ProcessorService.Describe), or have the namespace send less history: last n, or none."

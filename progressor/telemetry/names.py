@@ -253,8 +253,8 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         ),
         "largest_step": _gauge(
             "progressor_largest_step_ratio", "1",
-            "The largest step of the last ten minutes, as a share of what its processor receives; "
-            "only from 0.5 on, above 1 it was not sent.",
+            "The largest step of the last ten minutes, as a share of its processor's limit; "
+            "reported from 0.5 on, above 1 the step was not sent.",
             "namespace",
         ),
         "events_written": _counter(
@@ -399,12 +399,12 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
     {
         NAMESPACE: "The namespace of the process, or of the schedule.",
         PROCESS_ID: "The id of the process; of a firing, of what it starts or calls.",
-        TASK_ID: "The id of the task; of a request, of the one that it names or has become; of a "
-        "firing, of the one that it has put in line.",
+        TASK_ID: "The id of the task; on a request, of the task that it names or created; on a "
+        "firing, of the task that it created.",
         TASK_TYPE: "init, call, notify, repair, timeout, remove or join.",
         ATTEMPT: "The number of the attempt, from 1.",
-        LATENESS: "From the instant at which a task that had waited, a timer or a retry was due to "
-        "the start of its step; of a firing whose time had come, until its transaction.",
+        LATENESS: "From the instant at which a waiting task, a timer or a retry was due to the "
+        "start of its step; on a firing, from its due time to its transaction.",
         BATCH_WAIT: "How long an admission or a settlement stood in line until it was sent.",
         VERDICT: "What admission said of the request: accepted, duplicate, process_not_found …; "
         "what became of a firing: started, queued, skipped, refused, missed.",
@@ -419,9 +419,9 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         INSTANT: "The instant that a firing is for, in UTC: with the schedule, its name.",
         GATE: "The key of the gate that a request is about.",
         GATES: "The keys of the gates that an admitted task has to pass.",
-        WAITED_FOR: "What the task of a step waited for before, each once: time (its instant, or "
-        "that of a retry), order, process (another task of its process), gates, available (a "
-        "worker, and nothing else). None: it was leased at once.",
+        WAITED_FOR: "What the step's task waited for, each once: time (its due time, or that of a "
+        "retry), order, process (another task of its process), gates, available (only a worker). "
+        "None: it was leased at once.",
         BEHIND_TASK_ID: "The task of the same process whose end let this one begin.",
         SPENT[0]: "Of a task with constraints, of its life until this attempt began: how long it "
         "waited for an instant, its own or that of its retry. This and the next five add up to "

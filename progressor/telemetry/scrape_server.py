@@ -95,10 +95,10 @@ class ScrapeServer(socketserver.ThreadingTCPServer):
             self._leave(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Log a bug of ours; that a client has left is none."""
-        if isinstance(sys.exception(), OSError):  # which is: nobody waits for the answer
+        """Log a bug; a client that has disconnected is not one."""
+        if isinstance(sys.exception(), OSError):  # the client has disconnected
             return
-        _log.error("scrape broke", extra={"peer": client_address[0]}, exc_info=True)
+        _log.error("scrape failed", extra={"peer": client_address[0]}, exc_info=True)
         with contextlib.suppress(OSError):
             request.sendall(_BROKEN)
 

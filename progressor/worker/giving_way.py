@@ -67,7 +67,10 @@ class GivingWay:
             try:
                 gave_way = await self._gates.give_way(gate)
             except errors.StorageError as error:
-                _log.info("holders of a gate not sent back yet", extra=_facts(gate, str(error)))
+                _log.info(
+                    "could not send back the holders of a gate; retrying",
+                    extra=_facts(gate, str(error)),
+                )
                 gave_way = GaveWay(0, is_done=False)
             if not gave_way.is_done:
                 self._lowered[gate] = None

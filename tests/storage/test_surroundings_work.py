@@ -37,7 +37,7 @@ class TestLargeSteps:
         found = find(orders, "large_steps")
 
         assert found.state is State.WARNING
-        assert found.words.startswith("steps of 2 namespaces take half of what")
+        assert found.words.startswith("steps of 2 namespaces have reached half of")
         assert found.offenders == (
             "n2/q: 5,000,000 of 4,194,304 bytes",
             "n0/p: 2,097,152 of 4,194,304 bytes",

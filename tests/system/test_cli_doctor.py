@@ -93,7 +93,7 @@ async def test_a_namespace_that_is_not_as_configured_is_told_at_the_start_and_by
     assert as_changed["namespaces"]["state"] == "warning"
     assert as_changed["namespaces"]["offenders"] == [
         "orders: step_timeout_seconds, history",
-        "carts: not there",
+        "carts: missing",
     ]
 
 

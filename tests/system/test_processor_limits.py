@@ -66,8 +66,8 @@ async def test_of_a_processor_that_says_nothing_grpcs_default_is_assumed(stage: 
 
     detail = await broken_by_its_size(stage)
 
-    assert "with 6,291,456 in the 6 events of its history" in detail
-    assert f"the processor at {stage.processor.target} takes 4,194,304" in detail
+    assert "6,291,456 of them in the 6 events of its history" in detail
+    assert f"the processor at {stage.processor.target} accepts at most 4,194,304" in detail
     assert "raise its limit on received messages" in detail
     assert "history policy (last n, none)" in detail
 
@@ -77,13 +77,13 @@ async def test_a_limit_that_is_announced_holds(stage: Stage) -> None:
 
     detail = await broken_by_its_size(stage)
 
-    assert f"the processor at {stage.processor.target} takes 5,242,880" in detail
+    assert f"the processor at {stage.processor.target} accepts at most 5,242,880" in detail
 
 
 async def test_the_process_can_be_repaired_once_the_limit_was_raised(stage: Stage) -> None:
     await with_limit(stage.processor, None)
     await broken_by_its_size(stage)
-    with pytest.raises(RepairFailedError, match="6,291,456 in the 6 events"):
+    with pytest.raises(RepairFailedError, match="6,291,456 of them in the 6 events"):
         await stage.client.repair("p", b"too early")
 
     await with_limit(stage.processor, 64 * MIB)

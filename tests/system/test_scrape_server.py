@@ -174,4 +174,4 @@ def test_a_bug_of_ours_is_answered_too_and_logged(
     endpoint.close()
 
     assert answer.startswith(b"HTTP/1.0 500 ")
-    assert [it.getMessage() for it in caplog.records] == ["scrape broke"]
+    assert [it.getMessage() for it in caplog.records] == ["scrape failed"]

@@ -71,7 +71,8 @@ async def test_its_process_breaks_by_the_timeout_and_no_second_attempt_was_begun
     error = caught.value
     assert begun == 1
     assert error.detail == (
-        f"step timeout of 0.3 s exceeded (attempt 1 of task {error.task_id} still runs), 3 attempts"
+        f"step timeout of 0.3 s exceeded (attempt 1 of task {error.task_id} is still running), "
+        "3 attempts"
     )
     assert error.failure_reason == "STILL_RUNNING"
     assert repaired.response == "repaired"

@@ -240,7 +240,7 @@ CASES: dict[Callable[[Ground], list[str]], str] = {
     a_file_that_is_not_toml: "{directory}/file: is not TOML",
     a_certificate_that_is_not_there: "server.tls_certificate: /nowhere/tls.pem: No such file",
     a_certificate_that_is_not_pem: "server.tls_certificate: {directory}/file and {directory}/file",
-    no_postgresql_on_the_machine: "name a server of your own by database.dsn",
+    no_postgresql_on_the_machine: "name a server with database.dsn",
     no_binaries_in_the_directory: "database.embedded_binaries: no postgres and initdb in",
     a_data_directory_in_use: "embedded PostgreSQL in {directory} is in use by the process",
     a_data_directory_that_is_a_file: "embedded PostgreSQL in {directory}/file",

@@ -500,7 +500,7 @@ async def test_a_client_that_takes_no_answers_is_cut_off(monkeypatch: pytest.Mon
     assert run.stream.end is not None
     code, details = run.stream.end
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "has taken none of its answers" in details
+    assert "has read no answers" in details
     assert (run.methods.begun, run.methods.let_go) == (3, 1)
     assert run.sessions.unsent_bytes == 0
 

@@ -148,7 +148,7 @@ def test_a_long_chain_that_stands_backwards_is_no_trouble(read: Read) -> None:
         ),
         (
             '{"nodes": {"a": {}}, "metadata": {"a": [9007199254740993]}}',
-            "metadata: a[0]: a whole number beyond 2**53 would be rounded",
+            "metadata: a[0]: an integer beyond 2**53 would be rounded",
         ),
         (
             f'{{"nodes": {{"a": {{}}}}, "metadata": {{"a": {"[" * 600}{"]" * 600}}}}}',

@@ -222,8 +222,11 @@ def test_an_instant_between_two_seconds_comes_after_the_first() -> None:
         ("0 0 31 4 *", "'31' is no day of month"),
         ("0 0 * 2 1#6", "'1#6' is no day of week"),
         ("L * * * *", "'L' is no minute"),
-        ("0 0 L/2 * *", "'L/2' of '0 0 L/2 * *' has a step; the last day of a month takes none"),
-        ("0 0 1,lw/2 * *", "'lw/2' of '0 0 1,lw/2 * *' has a step"),
+        (
+            "0 0 L/2 * *",
+            "'L/2' in '0 0 L/2 * *' has a step; the last day of the month cannot have one",
+        ),
+        ("0 0 1,lw/2 * *", "'lw/2' in '0 0 1,lw/2 * *' has a step"),
         ("*/60 * * * *", "the step of '*/60' in '*/60 * * * *' must be at most 59, the highest"),
         ("0 1,*/24 * * *", "the step of '*/24' in '0 1,*/24 * * *' must be at most 23"),
         ("0 0 */32 * *", "must be at most 31, the highest day of month"),

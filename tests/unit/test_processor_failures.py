@@ -49,7 +49,7 @@ SECOND = dt.timedelta(seconds=1)
 STILL_RUNNING = failures.failure_of(
     status(
         grpc.StatusCode.ABORTED,
-        "attempt 1 of task 7 still runs",
+        "attempt 1 of task 7 is still running",
         details=(error_details_pb2.ErrorInfo(reason="STILL_RUNNING"),),
     )
 )
@@ -72,9 +72,9 @@ STILL_RUNNING = failures.failure_of(
         (
             STILL_RUNNING,
             SECOND,
-            "step timeout of 1 s exceeded (attempt 1 of task 7 still runs)",
+            "step timeout of 1 s exceeded (attempt 1 of task 7 is still running)",
         ),
-        (STILL_RUNNING, SECOND / 2, "attempt 1 of task 7 still runs"),
+        (STILL_RUNNING, SECOND / 2, "attempt 1 of task 7 is still running"),
         (failures.processor_unavailable("gone"), SECOND, "gone"),
     ],
 )

@@ -36,7 +36,7 @@ class Due(msgspec.Struct, tag=True):
 
 
 class Price:
-    """A class that JSON has no form for."""
+    """A class that JSON cannot represent."""
 
 
 @dataclasses.dataclass
@@ -83,11 +83,11 @@ async def served(processor: Processor[Any]) -> None:
     [
         (Cash | Card, "more than one dataclass"),
         (list[Cash | Card], "more than one dataclass"),
-        (Price, "JSON has no form for `Price`"),
-        (Basket, "JSON has no form for `Price` (in `Basket.prices`)"),
-        (Grid, "JSON has no form for a key that is a `tuple` (in `Grid.cells`)"),
-        (Tree, "JSON has no form for `complex` (in `Tree.leaf`)"),
-        (collections.deque, "JSON has no form for `deque`"),
+        (Price, "JSON cannot represent `Price`"),
+        (Basket, "JSON cannot represent `Price` (in `Basket.prices`)"),
+        (Grid, "JSON cannot represent a key of type `tuple` (in `Grid.cells`)"),
+        (Tree, "JSON cannot represent `complex` (in `Tree.leaf`)"),
+        (collections.deque, "JSON cannot represent `deque`"),
         ("Basket", "'Basket'"),
     ],
 )
@@ -150,13 +150,13 @@ def returning_path_or_nothing(_step: Step[Any]) -> pathlib.Path | None:
 @pytest.mark.parametrize(
     ("handler", "words"),
     [
-        (no_argument, "must take one argument, the step; it takes ()"),
-        (two_arguments, "must take one argument, the step; it takes (_step: "),
-        (keyword_only, "must take one argument, the step; it takes (_step: "),
+        (no_argument, "must take one argument, the step, got ()"),
+        (two_arguments, "must take one argument, the step, got (_step: "),
+        (keyword_only, "must take one argument, the step, got (_step: "),
         (generating, "must return its response, not yield"),
         (generating_async, "must return its response, not yield"),
-        (returning_path, "cannot return a `Path`: JSON has no form for `Path`"),
-        (returning_path_or_nothing, "cannot return a `Path`: JSON has no form for `Path`"),
+        (returning_path, "cannot return a `Path`: JSON cannot represent `Path`"),
+        (returning_path_or_nothing, "cannot return a `Path`: JSON cannot represent `Path`"),
         ("pay", "must be a function, got 'pay'"),
     ],
 )
@@ -354,7 +354,7 @@ def asking_for_a_price(step: Step[Any]) -> int:
     ("handler", "words"),
     [
         (asking_for_two_dataclasses, "more than one dataclass"),
-        (asking_for_a_price, "JSON has no form for `Price`"),
+        (asking_for_a_price, "JSON cannot represent `Price`"),
     ],
 )
 async def test_a_type_that_can_never_be_read_is_refused_at_the_start(
@@ -422,7 +422,7 @@ async def test_a_state_of_a_wrong_type_is_refused_by_the_step_that_sets_it(wrong
 
     process = Rehearsal(processor)
     await process.start()
-    with pytest.raises(Exception, match=r"step\.state must be of the type `Cash`: Expected `"):
+    with pytest.raises(Exception, match=r"step\.state must be of type `Cash`: Expected `"):
         await process.call()
 
     assert (went_on, process.state) == ([], Cash(1))

@@ -92,9 +92,9 @@ def test_durations_keep_their_microseconds(duration: float | dt.timedelta) -> No
 @pytest.mark.parametrize(
     ("metadata", "said"),
     [
-        ({"a": [{"b": 2**53 + 1}]}, r"a\[0\]\.b: a whole number beyond 2\*\*53"),
-        ({"a": -(2**64)}, "a: a whole number beyond"),
-        ({"a": float("nan")}, "a: nan is not a number of JSON"),
+        ({"a": [{"b": 2**53 + 1}]}, r"a\[0\]\.b: an integer beyond 2\*\*53"),
+        ({"a": -(2**64)}, "a: an integer beyond"),
+        ({"a": float("nan")}, "a: nan is not a JSON number"),
         (nested(31), "is nested deeper than 30"),
         (nested(2000), "is nested deeper than 30"),
     ],
