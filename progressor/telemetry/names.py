@@ -338,8 +338,9 @@ SPANS: Mapping[str, str] = MappingProxyType(
         "progressor.v1.ProcessService/…": "A request, alone or in a session, from its arrival to "
         "its answer; likewise of the other services.",
         ADMIT: "A request becomes a durable task, its wait for a batch in it.",
-        STEP: "One attempt of a task, from its claim to its settlement; a timer's is linked to "
-        "the step that set it; the first of a new trace to the last of the trace before.",
+        STEP: "One attempt of a task, from its claim to its settlement; a timer's step is "
+        "linked to the step that set it; the first step of a new trace to the last one of the "
+        "trace before.",
         CLAIM: "The statement that leased a task which had waited, many at once as a rule.",
         f"{PROCESSOR_SERVICE}/Process": "The processor is asked, by a call or in a frame; its own "
         "spans go below.",
