@@ -36,10 +36,14 @@ BEGIN
     -- The locks are written to the WAL, and nothing else: nobody has to wait for a disk or a standby.
     PERFORM set_config('synchronous_commit', 'off', true);
 
+    -- Whoever waits for an insertion of the same key is told the index.
     IF 3 = (
         SELECT count(*)
         FROM pg_attribute a
-        WHERE a.attrelid = v_table AND a.attname IN ('slot', 'namespace', 'process_id')
+        JOIN pg_class c ON c.oid = a.attrelid
+        WHERE a.attrelid = v_table
+            AND c.relkind = 'r'
+            AND a.attname IN ('slot', 'namespace', 'process_id')
     ) THEN
         RETURN QUERY EXECUTE format(
             'SELECT DISTINCT i.item::integer, concat_ws('' '', $4, t.slot, t.namespace, t.process_id)
@@ -59,7 +63,7 @@ BEGIN
         ) USING p_slot, p_namespace, p_process_id, p_row[1], p_row[2];
         v_is_found := FOUND;
         -- Others of the batch may wait for rows of the same table. Of tasks and events there may be too
-        -- many to look at.
+        -- many to look at; of tasks those are changed that run, or come next.
         IF p_row[1] IN ('running', 'schedule', 'gated', 'gate_holders') THEN
             RETURN QUERY EXECUTE format(
                 'WITH free AS MATERIALIZED (
@@ -75,6 +79,38 @@ BEGIN
                 WHERE t.ctid NOT IN (SELECT f.place FROM free f)',
                 v_table
             ) USING p_slot, p_namespace, p_process_id, p_row[1];
+            v_is_found := v_is_found OR FOUND;
+        ELSIF p_row[1] = 'tasks' THEN
+            RETURN QUERY
+            WITH near AS MATERIALIZED (
+                SELECT i.*, n.task_id
+                FROM unnest(p_slot, p_namespace, p_process_id) WITH ORDINALITY
+                    AS i (slot, namespace, process_id, item)
+                CROSS JOIN LATERAL (
+                    SELECT r.task_id
+                    FROM running r
+                    WHERE (r.slot, r.namespace, r.process_id)
+                        = (i.slot, i.namespace, i.process_id)
+                    UNION ALL
+                    (SELECT s.task_id
+                    FROM schedule s
+                    WHERE (s.slot, s.namespace, s.process_id)
+                        = (i.slot, i.namespace, i.process_id)
+                    ORDER BY s.slot, s.namespace, s.process_id, s.task_id
+                    LIMIT 10)
+                ) n
+            ),
+            free AS MATERIALIZED (
+                SELECT t.ctid AS place
+                FROM near n
+                JOIN tasks t USING (slot, namespace, process_id, task_id)
+                FOR NO KEY UPDATE OF t SKIP LOCKED
+            )
+            SELECT DISTINCT n.item::integer,
+                concat_ws(' ', 'tasks', n.slot, n.namespace, n.process_id)
+            FROM near n
+            JOIN tasks t USING (slot, namespace, process_id, task_id)
+            WHERE t.ctid NOT IN (SELECT f.place FROM free f);
             v_is_found := v_is_found OR FOUND;
         END IF;
         IF v_is_found THEN

@@ -51,6 +51,7 @@ SECONDS = 5.0
 
 MANY_SECONDS = 60.0
 NEIGHBOURS = 20
+MANY_ROWS = 40
 CLAIMS = 60
 HOLDERS = 200
 ROUNDS = 10
@@ -191,6 +192,51 @@ async def test_what_has_nothing_to_do_with_a_locked_row_is_written_soon(
     assert all(isinstance(each, Written) for each in written)
     assert set(verdicts) == {Verdict.ACCEPTED}
     assert max(seconds, later) < SECONDS
+
+
+@pytest.mark.parametrize("table", ["processes", "running", "tasks"])
+async def test_many_locked_rows_in_a_batch_cost_its_neighbours_one_wait(
+    jobs: JobDesk, database: str, table: str
+) -> None:
+    desk = jobs.desk
+    held = [await desk.start(_key(f"held-{number}")) for number in range(MANY_ROWS)]
+    others = [await desk.start(_key(f"free-{number}")) for number in range(NEIGHBOURS)]
+    with psycopg.connect(database) as holder:
+        holder.execute(
+            sql.SQL("SELECT FROM progressor.{} WHERE process_id LIKE 'held%' FOR UPDATE").format(
+                sql.Identifier(table)
+            )
+        )
+        waiting = [desk.settlements.submit(desk.entry(task)) for task in held]
+        seconds = await _seconds([desk.settlements.submit(desk.entry(task)) for task in others])
+    async with asyncio.timeout(MANY_SECONDS):
+        written = [await each for each in waiting]
+
+    assert all(isinstance(each, Written) for each in written)
+    assert seconds < SECONDS
+
+
+async def test_an_insertion_of_the_same_key_elsewhere_holds_up_nobody_else(
+    jobs: JobDesk, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = jobs.desk
+    held = await desk.start(_key("held"))
+    others = [await desk.start(_key(f"free-{number}")) for number in range(NEIGHBOURS)]
+    with psycopg.connect(database) as holder:
+        holder.execute(
+            "INSERT INTO progressor.events (slot, namespace, process_id, event_id, task_id,"
+            " occurred_at, format_version, payload) VALUES (%s, %s, %s, 1, 1, now(), 1, '')",
+            [held.key.slot, held.key.namespace, held.key.process_id],
+        )
+        waiting = desk.settlements.submit(desk.entry(held, success(events=1)))
+        seconds = await _seconds([desk.settlements.submit(desk.entry(task)) for task in others])
+        holder.rollback()
+    async with asyncio.timeout(MANY_SECONDS):
+        written = await waiting
+
+    assert isinstance(written, Written)
+    assert seconds < SECONDS
+    assert "batch not written" not in caplog.messages
 
 
 @pytest.mark.parametrize("wait", [False, True])
