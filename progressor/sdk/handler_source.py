@@ -122,11 +122,20 @@ def _is_lost(chain: _Chain, step: str) -> bool:
         case ast.Attribute(attr=name):
             return name not in _OF_COROUTINES
         case ast.Assign(targets=targets):
-            return any(isinstance(it, ast.Attribute | ast.Subscript) for it in targets)
-        case ast.Call(func=ast.Attribute(value=ast.Name(id=name))):
-            return name == step
+            return any(_is_of_step(it, step) for it in targets)
+        case ast.Call(func=callee):
+            return _is_of_step(callee, step)
         case _:
             return isinstance(around, _USELESS)
+
+
+def _is_of_step(expression: ast.expr, step: str) -> bool:
+    """Return whether this is an attribute of the step, which takes no coroutine."""
+    match expression:
+        case ast.Attribute(value=ast.Name(id=name)):
+            return name == step
+        case _:
+            return False
 
 
 def _is_coroutine_function(callee: ast.expr, function: FunctionType) -> bool:

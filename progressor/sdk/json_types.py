@@ -33,10 +33,15 @@ def unreadable(kind: object) -> str | None:
         shape = shapes.type_info(kind)
         msgspec.json.Decoder(kind)
     except TypeError as error:
-        return f"{error}{_TAGS if 'union' in str(error) else ''}"
+        return f"{error}{_TAGS if _is_told_by_tags(error) else ''}"
     except NameError:  # of a class that is not defined yet
         return None
     return next(_problems(shape, "", set()), None)
+
+
+def _is_told_by_tags(error: TypeError) -> bool:
+    """Return whether a union is refused whose members tags tell apart."""
+    return any(it in str(error) for it in ("one dataclass", "must be tagged"))
 
 
 def unwritable(kind: object) -> tuple[object, str] | None:

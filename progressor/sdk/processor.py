@@ -52,7 +52,7 @@ class _Attempt:
 
     async def run(self, function: Callable[..., Payload], *args: object) -> Payload:
         """Return what a plain handler does in a thread."""
-        self.thread = self._threads.submit(function, *args)
+        self.thread = self._threads.submit(_ended, function, *args)
         return await asyncio.wrap_future(self.thread)
 
 
@@ -288,6 +288,15 @@ def _still_running(request: pb.ProcessRequest, earlier: pb.ProcessorTask) -> pb.
     words_of_it = f"attempt {earlier.attempt} of task {earlier.task_id} is still running"
     _log.warning("not begun: %s (%s)", words_of_it, words.of_step(request))
     return failure(grpc.StatusCode.ABORTED, words_of_it, STILL_RUNNING)
+
+
+def _ended(function: Callable[..., Payload], *args: object) -> Payload:
+    """Return what a function does. No future takes a StopIteration, its waiter would hang."""
+    try:
+        return function(*args)
+    except StopIteration as error:
+        message = "the handler raised StopIteration, as next() does where nothing is left"
+        raise RuntimeError(message) from error
 
 
 async def _run(handler: _Handler, step: Step[Any], attempt: _Attempt) -> Payload:

@@ -4,17 +4,30 @@ import abc
 import asyncio
 import collections
 import dataclasses
+import datetime as dt
 import logging
 import pathlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, Protocol
 
 import msgspec
 import pytest
 
-from progressor.sdk import BYTES, Fail, Processor, ProcessStatus, Step, running
+from progressor.sdk import (
+    BYTES,
+    Fail,
+    Processor,
+    ProcessStatus,
+    Reject,
+    Retry,
+    Step,
+    running,
+)
 from progressor.sdk.testing import Rehearsal
+from progressor.v1 import processor_service_pb2 as pb
+from progressor.v1 import types_pb2 as types
 
 
 @dataclasses.dataclass
@@ -97,6 +110,14 @@ def test_a_state_that_can_never_be_read_is_refused_by_the_processor(kind: Any, w
 
     assert str(raised.value).startswith("processor 'orders': the state cannot be ")
     assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", [dt.datetime | str, Cash | dict, bytes | str])
+def test_tags_are_advised_only_where_they_help(kind: Any) -> None:
+    with pytest.raises(TypeError, match="Type unions may not contain") as raised:
+        Processor("orders", state=kind)
+
+    assert "tag" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -311,8 +332,21 @@ async def shadowing(step: Step[Any]) -> None:
     charge("order")
 
 
+class Pending:
+    """Where a handler keeps what it awaits later."""
+
+    charge: Awaitable[int]
+
+
+async def keeping_for_later(_step: Step[Any]) -> Any:
+    charges, pending = {}, Pending()
+    charges["a"] = charge("a")
+    pending.charge = charge("b")
+    return [await charges["a"], await pending.charge]
+
+
 async def test_what_is_awaited_somewhere_is_taken() -> None:
-    for handler in (awaiting, shadowing):
+    for handler in (awaiting, shadowing, keeping_for_later):
         processor = Processor("orders")
         processor.call(handler)
         await served(processor)
@@ -518,3 +552,67 @@ async def test_cancellation_and_errors_reach_a_handler(
 
     assert await asked_by(pay) == "late"
     assert (caught, warnings()) == (["timeout"], [])
+
+
+# --- Verdicts and errors that cannot be sent as they are
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        (lambda: Reject("no", code=9), "code must be a grpc.StatusCode, got 9"),  # type: ignore[arg-type]
+        (lambda: Reject(ValueError("no")), "message must be a str, got ValueError('no')"),  # type: ignore[arg-type]
+        (lambda: Reject("no", reason=5), "reason must be a str, got 5"),  # type: ignore[arg-type]
+        (lambda: Reject("no", metadata={"n": 5}), "metadata must be of str, got {'n': 5}"),  # type: ignore[dict-item]
+        (lambda: Fail(ValueError("no")), "message must be a str, got ValueError('no')"),  # type: ignore[arg-type]
+        (lambda: Retry("no", after="5"), "after must be seconds or a timedelta, got '5'"),  # type: ignore[arg-type]
+        (lambda: Retry("no", after=float("nan")), "after must be seconds or a timedelta, got nan"),
+    ],
+)
+async def test_a_verdict_of_wrong_types_names_them(verdict: Any, words: str) -> None:
+    def refusing(_step: Step[Any]) -> NoReturn:
+        raise verdict()
+
+    task = await failed_by(refusing)
+
+    assert words in task
+
+
+@pytest.mark.parametrize("after", [-5, dt.timedelta(days=-1)])
+def test_a_retry_after_an_instant_that_has_passed_is_asked_for_at_once(after: Any) -> None:
+    failure = Retry("busy", after=after).to_wire().failure
+
+    assert failure.HasField("retry_after")
+    assert failure.retry_after.ToTimedelta() == dt.timedelta(0)
+
+
+@pytest.mark.parametrize("error", [Reject("\ud800"), Fail("\ud800"), ValueError("\ud800")])
+async def test_what_is_not_unicode_is_escaped_in_the_words_of_an_error(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    # No report of a test may hold a surrogate: the traceback in the log would.
+    caplog.set_level(logging.CRITICAL, logger="progressor.sdk.processor")
+
+    def failing(_step: Step[Any]) -> NoReturn:
+        raise error
+
+    assert await failed_by(failing) == "\\ud800"
+
+
+async def test_a_plain_handler_that_raises_stop_iteration_fails_its_step_at_once() -> None:
+    def looking(_step: Step[Any]) -> int:
+        return next(it for it in [1, 2] if it > 2)
+
+    async with asyncio.timeout(60):  # it hung until the step timeout
+        assert "raised StopIteration" in await failed_by(looking)
+
+
+async def failed_by(handler: Any) -> str:
+    """Return what is said of a step that a handler ends by an error."""
+    processor = Processor("orders")
+    processor.init(handler)
+    request = pb.ProcessRequest()
+    request.task.type = types.TASK_TYPE_INIT
+    with ThreadPoolExecutor(1) as threads:
+        response = await processor.answer(request, threads)
+    return response.reject.message or response.failure.message
