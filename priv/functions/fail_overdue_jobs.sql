@@ -1,5 +1,5 @@
 -- Fails jobs whose deadline has passed: the leader breaks, whatever it has in hand, and its followers are
--- stopped by tend_job.
+-- stopped by tend_job. One that somebody keeps locked is left to the next call.
 -- Locks: the leaders, and the leaders of the jobs that these follow in, in key order; then as
 -- halt_processes and start_nodes.
 -- Returns: a row per job failed, with its tasks that were cancelled; and rows without a job, with `told` as
@@ -39,26 +39,73 @@ BEGIN
     IF v_slots IS NULL THEN
         RETURN;
     END IF;
-    PERFORM
-    FROM (
-        SELECT k.slot, k.namespace, k.process_id
+    BEGIN
+        PERFORM
         FROM (
-            SELECT i.slot, i.namespace, i.process_id
-            FROM unnest(v_slots, v_spaces, v_ids) AS i (slot, namespace, process_id)
-            UNION
-            SELECT p.leader_slot, p.leader_namespace, p.leader_id
+            SELECT k.slot, k.namespace, k.process_id
+            FROM (
+                SELECT i.slot, i.namespace, i.process_id
+                FROM unnest(v_slots, v_spaces, v_ids) AS i (slot, namespace, process_id)
+                UNION
+                SELECT p.leader_slot, p.leader_namespace, p.leader_id
+                FROM unnest(v_slots, v_spaces, v_ids) AS i (slot, namespace, process_id)
+                JOIN processes p USING (slot, namespace, process_id)
+                WHERE p.leader_id IS NOT NULL
+            ) k
+            ORDER BY k.slot, k.namespace, k.process_id
+        ) k
+        CROSS JOIN LATERAL (
+            SELECT
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
+            FOR NO KEY UPDATE
+        ) p;
+    EXCEPTION WHEN lock_not_available THEN
+        -- Somebody keeps one of them: the others without it, and without what it leads or follows.
+        WITH wanted AS MATERIALIZED (
+            SELECT p.slot, p.namespace, p.process_id, p.leader_slot, p.leader_namespace,
+                p.leader_id
             FROM unnest(v_slots, v_spaces, v_ids) AS i (slot, namespace, process_id)
             JOIN processes p USING (slot, namespace, process_id)
-            WHERE p.leader_id IS NOT NULL
-        ) k
-        ORDER BY k.slot, k.namespace, k.process_id
-    ) k
-    CROSS JOIN LATERAL (
-        SELECT
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
-        FOR NO KEY UPDATE
-    ) p;
+        ),
+        family AS MATERIALIZED (
+            SELECT w.slot, w.namespace, w.process_id
+            FROM wanted w
+            UNION
+            SELECT p.slot, p.namespace, p.process_id
+            FROM wanted w
+            JOIN processes p
+                ON (p.slot, p.namespace, p.process_id)
+                    = (w.leader_slot, w.leader_namespace, w.leader_id)
+        ),
+        locked AS MATERIALIZED (
+            SELECT f.*
+            FROM family f
+            CROSS JOIN LATERAL (
+                SELECT
+                FROM processes p
+                WHERE (p.slot, p.namespace, p.process_id)
+                    = (f.slot, f.namespace, f.process_id)
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) p
+        ),
+        held AS MATERIALIZED (
+            SELECT * FROM family
+            EXCEPT
+            SELECT * FROM locked
+        )
+        SELECT array_agg(w.slot), array_agg(w.namespace), array_agg(w.process_id)
+        INTO v_slots, v_spaces, v_ids
+        FROM wanted w
+        WHERE NOT EXISTS (
+            SELECT
+            FROM held h
+            WHERE (h.slot, h.namespace, h.process_id) IN (
+                (w.slot, w.namespace, w.process_id),
+                (w.leader_slot, w.leader_namespace, w.leader_id)
+            )
+        );
+    END;
 
     FOR v_leader IN
         SELECT p.*

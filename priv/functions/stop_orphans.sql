@@ -1,5 +1,5 @@
 -- Stops followers whose leader was removed while they ran: one without a step in hand breaks, and all that it
--- has in line is cancelled; one with a step in hand is left for the next time.
+-- has in line is cancelled; one with a step in hand, and one that somebody keeps locked, is left for the next time.
 -- The keys are looked up before they are locked, from a key on, and looked at again after.
 -- Locks: the processes, in key order; then as halt_processes.
 -- Returns: as halt_processes; then a row with how many were stopped, whether there may be more, and the last key.
@@ -28,6 +28,7 @@ AS $$
 DECLARE
     v_now     timestamptz;
     v_orphans record;
+    v_last    record;   -- all that were looked up
     v_halted  record;
 BEGIN
     SELECT array_agg(o.slot ORDER BY o.place) AS slots,
@@ -42,15 +43,42 @@ BEGIN
         ORDER BY o.slot, o.namespace, o.process_id
         LIMIT p_limit
     ) o;
-    PERFORM
-    FROM unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)
-        AS k (slot, namespace, process_id)
-    CROSS JOIN LATERAL (
-        SELECT
-        FROM processes p
-        WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
-        FOR NO KEY UPDATE
-    ) p;
+    v_last := v_orphans;
+    BEGIN
+        PERFORM
+        FROM unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)
+            AS k (slot, namespace, process_id)
+        CROSS JOIN LATERAL (
+            SELECT
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
+            FOR NO KEY UPDATE
+        ) p;
+    EXCEPTION WHEN lock_not_available THEN
+        -- Somebody keeps one of them: the others without it, in their order.
+        WITH held AS MATERIALIZED (
+            SELECT k.*
+            FROM unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)
+                AS k (slot, namespace, process_id)
+            JOIN processes p USING (slot, namespace, process_id)
+            EXCEPT
+            SELECT k.*
+            FROM unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)
+                AS k (slot, namespace, process_id)
+            CROSS JOIN LATERAL (
+                SELECT
+                FROM processes p
+                WHERE (p.slot, p.namespace, p.process_id) = (k.slot, k.namespace, k.process_id)
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) p
+        )
+        SELECT array_agg(k.slot) AS slots, array_agg(k.namespace) AS spaces,
+            array_agg(k.process_id) AS ids
+        INTO v_orphans
+        FROM unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)
+            AS k (slot, namespace, process_id)
+        WHERE (k.slot, k.namespace, k.process_id) NOT IN (SELECT * FROM held);
+    END;
     v_now := coalesce(p_now, clock_timestamp());
 
     SELECT array_agg(p.slot) AS slots, array_agg(p.namespace) AS spaces,
@@ -95,10 +123,10 @@ BEGIN
                 AND p.init_task_id = o.init_task_id
         ) IS NULL;
     stopped := coalesce(cardinality(v_halted.slots), 0);
-    has_more := coalesce(cardinality(v_orphans.slots), 0) >= p_limit;
-    slot := v_orphans.slots[cardinality(v_orphans.slots)];
-    namespace := v_orphans.spaces[cardinality(v_orphans.slots)];
-    process_id := v_orphans.ids[cardinality(v_orphans.slots)];
+    has_more := coalesce(cardinality(v_last.slots), 0) >= p_limit;
+    slot := v_last.slots[cardinality(v_last.slots)];
+    namespace := v_last.spaces[cardinality(v_last.slots)];
+    process_id := v_last.ids[cardinality(v_last.slots)];
     cancelled := NULL; told := NULL;
     RETURN NEXT;
 END;

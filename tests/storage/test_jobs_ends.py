@@ -1,5 +1,6 @@
 """What ends a job, or a part of it, from outside of its steps; and what brings it back."""
 
+import contextlib
 import datetime as dt
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -107,6 +108,33 @@ async def test_a_job_fails_at_its_deadline(jobs: JobDesk, clock: ManualClock) ->
     assert await jobs.jobs.fail_overdue(limit=10) == ()
 
 
+async def test_a_job_that_is_locked_does_not_keep_others_from_failing_at_their_deadlines(
+    jobs: JobDesk, clock: ManualClock, database: str
+) -> None:
+    leaders = [fresh_key() for _ in range(3)]
+    for leader in leaders:
+        await jobs.submit(leader, specs(CHAIN), timeout=MINUTE)
+    clock.advance(MINUTE)
+
+    with held(database, leaders[0]):
+        meanwhile = await jobs.jobs.fail_overdue(limit=10)
+    after = await jobs.jobs.fail_overdue(limit=10)
+
+    assert (set(meanwhile), after) == (set(leaders[1:]), (leaders[0],))
+
+
+@contextlib.contextmanager
+def held(database: str, key: ProcessKey) -> Iterator[None]:
+    """Hold the row of a process locked in another session."""
+    with psycopg.connect(database) as holder:
+        holder.execute(
+            "SELECT FROM progressor.processes WHERE (namespace, process_id) = (%s, %s) FOR UPDATE",
+            [key.namespace, key.process_id],
+        )
+        yield
+        holder.rollback()
+
+
 async def test_a_step_of_a_leader_ends_at_the_deadline(jobs: JobDesk, clock: ManualClock) -> None:
     leader = fresh_key()
     await jobs.submit(leader, specs({"a": ()}), timeout=MINUTE)
@@ -138,6 +166,21 @@ async def test_a_removed_leader_takes_its_job_with_it(
     assert found.process.detail == "JOB_CANCELLED: its leader was removed"
     assert await jobs.claim() == {}
     assert eye.execute("SELECT FROM progressor.job_nodes").fetchall() == []
+    assert eye.execute("SELECT FROM progressor.orphans").fetchall() == []
+
+
+async def test_an_orphan_that_is_locked_is_left_for_the_next_time(
+    jobs: JobDesk, eye: psycopg.Connection[Any], database: str
+) -> None:
+    leader = await begun(jobs, {"a": (), "b": (), "c": ()})
+    await jobs.desk.processes.remove(leader)
+
+    with held(database, follower(leader, "b")):
+        stopped = await jobs.jobs.stop_orphans()
+    later = await jobs.jobs.stop_orphans()
+
+    assert (stopped, later) == (2, 1)
+    assert await jobs.claim() == {}
     assert eye.execute("SELECT FROM progressor.orphans").fetchall() == []
 
 
