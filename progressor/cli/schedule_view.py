@@ -116,7 +116,7 @@ def firings_table(firings: Sequence[Firing]) -> RenderableType:
         ]
         for it in firings
     ]
-    return table(("at", "status", "cause", "process", "task", "took", "why"), rows)
+    return table(("at", "status", "cause", "process", "task", "took at most", "why"), rows)
 
 
 def times_text(times: Times) -> str:
@@ -234,6 +234,7 @@ def _counts(schedule: Schedule) -> Text:
 
 
 def _took(firing: Firing) -> str:
+    """Return how long it was until its run was seen to have ended: at the next firing, or later."""
     if firing.started_at is None or firing.ended_at is None:
         return ""
     return duration_text(firing.ended_at - firing.started_at)
