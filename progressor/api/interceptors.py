@@ -308,7 +308,7 @@ class Interceptor:
         error: errors.ProgressorError,
         context: CallContext | None = None,
     ) -> status.RichStatus:
-        """Return how `error` ends a call of a method, and note it; it loses its traceback."""
+        """Return the status for `error`, record it, and drop its traceback."""
         if status.is_internal(error):
             return self._internal_end(name, request, error, context)
         errors.forget_frames(error)

@@ -201,7 +201,7 @@ class ScheduleServicer:
     async def _computed(self, work: Callable[[], Sequence[Upcoming]]) -> Sequence[Upcoming]:
         """Return instants, which may take some ms of CPU, computed beside the event loop.
 
-        Whoever leaves while others are computed costs nothing any more.
+        A request whose client disconnects while it waits is not computed.
         """
         return await asyncio.get_running_loop().run_in_executor(self._calendars, work)
 

@@ -91,16 +91,16 @@ class Call:
         return self._trace
 
     def when_sent(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called once the answer was taken, or never will be."""
+        """Call `callback` once the client has read the answer, or never will."""
         self._sent.append(callback)
 
     def sent(self) -> None:
-        """Say that the answer was taken, or never will be."""
+        """Note that the client has read the answer, or never will."""
         while self._sent:
             self._sent.pop()()
 
     def forget(self) -> None:
-        """Let go of the task, and have no timer hold it: it has ended, or is about to."""
+        """Drop the references to the task, which has ended or is about to end."""
         self.task = None
         if self.timer is not None:
             self.timer.cancel()
@@ -198,7 +198,7 @@ class Session:
             self._outbox.close()
 
     def _forget_calls(self) -> None:
-        """Let go of those that were let go of with the session: their tasks lead back to it."""
+        """Drop the references to the calls: their tasks refer back to the session."""
         self._reading = self._running = None
         for call in self._calls.values():
             call.forget()

@@ -145,9 +145,9 @@ class Sessions:
 
 
 def _connection_of(context: StreamContext) -> Hashable:
-    """Return whom the calls of a session count for: its connection, or itself if that has no name.
+    """Return the caller that a session counts as: its connection, or itself if that has no name.
 
-    All connections over a unix socket have the same.
+    All connections over a unix socket have the same name.
     """
     peer = getattr(context, "peer", None)
     name = "" if peer is None else str(peer())

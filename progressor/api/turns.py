@@ -1,4 +1,4 @@
-"""Who may read next: turns between callers, by the bytes of their answers.
+"""Which caller may read next: turns between callers, by the bytes of their answers.
 
 A page of a history is megabytes that PostgreSQL, this process and the wire carry one after the
 other. Four hundred of them at once would keep everybody else's small reads waiting behind them, and
@@ -65,17 +65,17 @@ class Turn:
     __slots__ = ("_is_reading", "_line", "_size", "_turns")
 
     def __init__(self, turns: "Turns", line: _Line, size: int) -> None:
-        """Begin to read something of about this size."""
+        """Start a read of about this size."""
         self._turns, self._line, self._size, self._is_reading = turns, line, size, True
 
     def weigh(self, size: int) -> None:
-        """Say how large the answer is: it has been read, and is to be sent."""
+        """Set the size of the answer, once it has been read and is about to be sent."""
         if self._is_reading:
             self._turns.note_read(self._line, self._size, size)
             self._size, self._is_reading = size, False
 
     def release(self) -> None:
-        """Give the room back: the answer was taken, or there is none. Safe to repeat."""
+        """Release the room: the client has read the answer, or there is none. Safe to repeat."""
         if self._is_reading:
             self._turns.note_read(self._line, self._size, 0, is_answer=False)
         elif self._size:
@@ -87,7 +87,7 @@ class Turns:
     """The turns of all callers of a replica."""
 
     def __init__(self) -> None:
-        """Begin with nobody reading."""
+        """Start without readers."""
         self._lines: collections.OrderedDict[Hashable, _Line] = collections.OrderedDict()
         # Those that wait only because all together have too much, the first in line first.
         self._short: collections.OrderedDict[_Line, None] = collections.OrderedDict()
@@ -108,7 +108,7 @@ class Turns:
         return _Taking(self, context)
 
     def close(self) -> None:
-        """Refuse those that wait, and all that come."""
+        """Refuse all waiting and future reads."""
         self._is_closed = True
         for line in self._lines.values():
             while line.waiting:
@@ -156,7 +156,7 @@ class Turns:
         self._go_on(line)
 
     def note_sent(self, line: _Line, size: int) -> None:
-        """Count that an answer was taken."""
+        """Count an answer that its client has read."""
         line.unsent -= size
         self._total -= size
         self._go_on(line)
@@ -252,7 +252,7 @@ class _Taking:
 
 
 def caller_of(context: object) -> Hashable:
-    """Return whom a call, or a session, counts for: all that comes over one connection."""
+    """Return the caller that a call or a session counts as: its connection."""
     while isinstance(context, Known):
         context = context.inner
     caller = getattr(context, "caller", None)

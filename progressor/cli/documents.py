@@ -17,12 +17,12 @@ import msgspec
 
 
 def render(document: object) -> str:
-    """Return a value of ours as one JSON document, indented, that controls no terminal."""
+    """Return a value as one indented JSON document without terminal control characters."""
     return _formatted(document, indent=2)
 
 
 def render_line(document: object) -> str:
-    """Return a value of ours as one JSON document in one line; as `render`."""
+    """Return a value as one JSON document in one line; otherwise like `render`."""
     return _formatted(document, indent=-1)
 
 

@@ -11,7 +11,7 @@ from progressor.cli.exit_codes import ExitCode, exit_code_for
 from progressor.cli.output import SafeConsole, one_line
 
 _LOCAL = frozenset({"USAGE", "CONFIGURATION", "EMBEDDED_POSTGRES"})
-"""Reasons of errors that no engine sends: for people the sentence says it all."""
+"""Reasons of errors that no engine sends; for people the message is enough."""
 
 
 def report(error: errors.ProgressorError, *, as_json: bool) -> ExitCode:

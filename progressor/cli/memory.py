@@ -21,10 +21,10 @@ from progressor.clock import Clock
 LOOK_SECONDS = 5.0
 COLLECT_SECONDS = 600.0
 GROWTH_BYTES = 16 * 1024 * 1024
-"""Over what was left the last time, by which memory grows before something is done about it."""
+"""How far memory may grow above what the last collection left, before the next one."""
 
 FREED_BYTES = 4 * 1024 * 1024
-"""By which a look has to give back for the next to try again: more may be free by then."""
+"""How much a trim must release for the next look to try again."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _APART_BYTES = 4 * 1024 * 1024
@@ -45,7 +45,7 @@ def tame_collector() -> None:
 
 
 def resident_bytes() -> int:
-    """Return how much memory this process occupies; 0 where the system does not tell."""
+    """Return how much memory this process occupies; 0 if the system does not say."""
     with contextlib.suppress(OSError):
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
@@ -60,7 +60,7 @@ def limit_allocator() -> None:
 
 
 def allocators_trim() -> Callable[[], object]:
-    """Return what has the allocator give back what it does not use, a thread's business."""
+    """Return a function that makes the allocator release unused memory; call it in a thread."""
     with contextlib.suppress(OSError, AttributeError):
         trim = ctypes.CDLL(None).malloc_trim
         return lambda: trim(0)

@@ -1,7 +1,7 @@
 """Where commands print: a document for programs, or tables and sentences for people.
 
 Nothing else writes to a terminal: consoles are `SafeConsole`, lines go through `print_line`, and
-documents through `render` and `render_line`. So no text of others reaches it as it is.
+documents through `render` and `render_line`. So no text from outside reaches it unescaped.
 """
 
 import datetime as dt

@@ -15,7 +15,7 @@ PROCESS_FINISHED = errors.ProcessFinishedError.reason
 PROCESS_IS_RUNNING = errors.ProcessIsRunningError.reason
 
 _LED_BY_ENGINE = (job_errors.LedByEngineError.reason, job_errors.LED_BY_ENGINE)
-"""How the engine rejects what is asked of a leader of its own, where a processor would."""
+"""How the engine rejects requests to a leader that it runs itself."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

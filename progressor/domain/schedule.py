@@ -49,11 +49,11 @@ BACKFILL_MAX = 1000
 """Instants of one backfill."""
 
 BACKFILL_SPAN_MAX = dt.timedelta(days=366 * 10)
-"""From the first to the last instant of one backfill: what is between is looked at day by day."""
+"""The span of one backfill, from first to last instant: its cost grows with each day."""
 
 NEXT_HORIZON = dt.timedelta(days=366 * 10)
-"""How far ahead those who ask for a number of next instants are shown them. To find an instant
-costs a look at each day up to it: 2,800 years for a hundred of a leap day that is a Sunday."""
+"""How far ahead next instants are shown. Finding one takes a look at each day up to it:
+2,800 years for a hundred leap days that are Sundays."""
 
 MISSED_PER_PASS_MAX = 1000
 """Instants that one look counts as missed; what is more is counted by the next."""
@@ -410,7 +410,7 @@ def target_key(key: ScheduleKey, target: Target, instant: dt.datetime) -> Proces
 
 
 def _later(instant: dt.datetime, by: dt.timedelta) -> dt.datetime:
-    """Return a later instant, or the last one that can be told."""
+    """Return a later instant, or the last one that can be represented."""
     return instant + min(by, _LAST - instant)
 
 

@@ -63,7 +63,7 @@ _MISCONFIGURED_TEXTS: Mapping[int, str] = {
 }
 
 MISCONFIGURED_CODES = frozenset(_MISCONFIGURED_TEXTS)
-"""What a target says that is not this namespace's processor, or not for this engine."""
+"""Statuses of a target that does not serve this namespace, or not this engine."""
 
 CUT_OFF = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 """How gRPC says that a connection is not there, or no more."""
@@ -80,7 +80,7 @@ _CODE_NAMES: Mapping[int, str] = {code.value[0]: code.name for code in grpc.Stat
 _STATUS_DETAILS_KEY = "grpc-status-details-bin"
 
 _RAN_OUT_TEXTS = frozenset({STEP_RAN_OUT.message, "context deadline exceeded"})
-"""What gRPC says of a call that ran past its deadline; the second is Go's."""
+"""gRPC's messages for an exceeded deadline; the second is that of Go."""
 
 # The only sign that it is the size: gRPC has no code of its own for it. C++, Python and Go say the
 # first, Java the second; whichever side noticed.
@@ -132,7 +132,7 @@ def message_too_large(why: str) -> Failed:
 
 
 def step_too_large(target: str, size: int, *, limit: int, history: Sequence[Event]) -> Failed:
-    """Return the failure of a step that is not sent, since its processor would not receive it."""
+    """Return the failure of a step that is not sent because it exceeds its processor's limit."""
     what = f"the step is {size:,} bytes"
     remedy = "raise its limit on received messages and announce it with ProcessorService.Describe"
     if history:
@@ -163,7 +163,7 @@ def processor_unavailable(why: str) -> Failed:
 def misconfigured(
     code: int, reason: str, why: str, retry_after: dt.timedelta | None = None
 ) -> Failed:
-    """Return the failure of a step whose target is there, but is the wrong one, as unreachable."""
+    """Return the failure of a step whose target responds but is the wrong one, as unreachable."""
     said = f"{code_name(code)} {reason}" if reason else code_name(code)
     words = f"{_MISCONFIGURED_TEXTS[code]}: {said}: {why}"
     return dataclasses.replace(

@@ -1,7 +1,7 @@
 """Sizes: how near the largest steps come to what their processors take.
 
-A history that is sent whole grows until its processor receives it no more. From half of that limit
-on it is told, by a metric and by the heartbeat, from which ``progressor doctor`` reads it.
+A history that is sent whole grows until its processor no longer accepts it. Sizes from half of that
+limit on are reported by a metric, and by the heartbeat, from which ``progressor doctor`` reads it.
 """
 
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from progressor.domain.process import ProcessKey
 from progressor.domain.replica import StepSize
 
 SHARE_TOLD = 0.5
-"""From which share of its limit on a step is told."""
+"""The share of its limit from which on a step is reported."""
 
 TOLD_SECONDS = 600.0
-"""For how long, unless a larger one follows."""
+"""For how long a step is reported, unless a larger one follows."""
 
 
 class Sizes:
-    """The largest steps of late, by namespace."""
+    """The largest recent steps, by namespace."""
 
     def __init__(self, clock: Clock) -> None:
         """Begin with none."""
@@ -27,7 +27,7 @@ class Sizes:
         self._largest: dict[str, tuple[float, StepSize]] = {}
 
     def note(self, key: ProcessKey, *, size: int, limit: int) -> None:
-        """Take note of a step of so many bytes, of which its processor takes `limit`."""
+        """Record a step of `size` bytes, whose processor accepts `limit`."""
         if size < SHARE_TOLD * limit:
             return
         found = StepSize(process_id=key.process_id, size_bytes=size, limit_bytes=limit)
@@ -37,7 +37,7 @@ class Sizes:
             self._largest[key.namespace] = now, found
 
     def largest(self) -> Mapping[str, StepSize]:
-        """Return the largest of each namespace that has one to be told of; thread-safe."""
+        """Return the largest step of each namespace that has one to report; thread-safe."""
         now = self._clock.monotonic()
         return {
             namespace: largest

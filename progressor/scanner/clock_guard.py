@@ -52,5 +52,5 @@ class ClockGuard:
         return self.jump
 
     def is_wary(self, now: float) -> bool:
-        """Tell whether heartbeats may still look older than they are; `now` is monotonic."""
+        """Return whether heartbeats may still look older than they are; `now` is monotonic."""
         return now < self._wary_until

@@ -51,7 +51,7 @@ WINDOW = 1000
 """Firings that one transaction looks at to delete the old ones: some ten milliseconds."""
 
 WINDOWS_PER_ROUND = 200
-"""What is left after so many waits for the next round."""
+"""Windows per round; the rest is left to the next round."""
 
 KEPT = 100
 """Firings of a schedule that are kept at most."""

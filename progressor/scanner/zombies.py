@@ -96,7 +96,7 @@ class ZombieScan:
                     group.create_task(self._collect(zombie), name=f"collect {zombie.task_id}")
 
     async def _is_wary(self) -> bool:
-        """Look at PostgreSQL's clock; tell whether what ends by it may only seem to have ended."""
+        """Read PostgreSQL's clock; return whether leases may only seem to have expired."""
         asked_at = self.clock.monotonic()
         told = await self.replicas.read_clock()
         answered_at = self.clock.monotonic()
@@ -209,7 +209,7 @@ class ZombieScan:
         span: Span,
         future: asyncio.Future[Outcome],
     ) -> None:
-        """Tell what became of a collection that is done."""
+        """Log and observe the result of a collection."""
         settlement = entry.settlement
         try:
             written = future.result()

@@ -1,7 +1,7 @@
 """Finds mistakes in the source of a handler: coroutines that nothing awaits, and types it asks for.
 
-Only what is certain is found: a name that is resolved without running anything, and a place where a
-coroutine is of no use. One that is passed on, kept in a variable or returned may be awaited there.
+Only certain mistakes are found: a name must resolve without running code, and the coroutine must be
+unused where it is. One that is passed on, kept in a variable or returned may be awaited there.
 """
 
 import ast

@@ -7,10 +7,10 @@ from typing import Any
 from typing_extensions import TypeForm, TypeVar
 
 Asked = TypeVar("Asked", default=Any)
-"""The type that was asked for; where none was, what the codec makes of the payload by itself."""
+"""The requested type; without one, the type that the codec decodes the payload to."""
 
 ANYTHING: TypeForm[Any] = Any
-"""No type is asked for."""
+"""No type is requested."""
 
 _UNIONS = (typing.Union, types.UnionType)
 _NONES = (Any, object, None, type(None))

@@ -151,7 +151,7 @@ class Processor(Generic[State]):
         return self._register(TaskType.JOIN, handler)
 
     def check(self) -> None:
-        """Refuse what could not answer its first step; whoever serves it asks.
+        """Refuse a processor that could not answer its first step; servers call this.
 
         Raises:
             ValueError: It has no handlers.

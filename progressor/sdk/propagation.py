@@ -27,7 +27,7 @@ _NOTHING = contextlib.nullcontext()
 
 
 def trace_metadata() -> TraceMetadata:
-    """Return what tells the engine of the current span and baggage; None: there is neither."""
+    """Return the metadata with the current span and baggage; None: there is neither."""
     # Asking first costs 0.3 us; injecting nothing would cost ten times as much.
     if not _TRACEABLE or not (current := context.get_current()):
         return None

@@ -43,7 +43,7 @@ GIVE_WAY_WINDOW = 500
 """Holders of a gate that it looks at to find them: those that run keep the gate."""
 
 LEFT_ALONE = dt.timedelta(seconds=2)
-"""After so long without a transaction of the replica that is at it, any other one goes on."""
+"""After this long without a transaction of the replica in charge, any other one takes over."""
 
 
 IDLE_WINDOW = 1000
@@ -65,7 +65,7 @@ BEFORE_ALL: Final = IdleUntil()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GaveWay:
-    """How many holders of a gate were sent back; ``is_done``: nobody else has to go."""
+    """How many holders of a gate were sent back; ``is_done``: no other holder has to give way."""
 
     count: int
     is_done: bool
@@ -153,8 +153,8 @@ class Gates:
     ) -> Gate:
         """Set the capacity of a gate, which is made where it is not there.
 
-        It is in force at once. Of those who hold the gate beyond it, those who do not run yet give
-        way afterwards (`give_way`); ``on_promoted`` is told the gate.
+        It takes effect at once. Surplus holders that do not run yet give way afterwards
+        (`give_way`); ``on_promoted`` gets the gate.
 
         Raises:
             GateNotFoundError: There is none, and a revision was expected.
@@ -221,7 +221,7 @@ class Gates:
         return promoted(row[1:] for row in found)
 
     async def give_way(self, lowered: LoweredGate) -> GaveWay:
-        """Send back some who hold a gate beyond its capacity, and do not run yet.
+        """Send back some surplus holders of a gate that do not run yet.
 
         Safe to repeat, to cancel, and to do from several replicas at once.
 

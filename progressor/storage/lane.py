@@ -95,7 +95,7 @@ class Lane(Generic[Item, Result]):
         self.aside: list[Entry[Item, Result]] = []
         """What waits for a lock, in order."""
         self.tries_blocked = False
-        """Whether somebody tries those of them that are blocked."""
+        """Whether a task retries the blocked ones."""
         self.tried: Entry[Item, Result] | None = None
         """The blocked one that is being written, beside the line."""
         self._is_time_to_ask = False

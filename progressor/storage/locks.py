@@ -29,7 +29,7 @@ FindLocked = Callable[[Connection, Sequence[ProcessKey]], Awaitable[frozenset[Pr
 
 
 Reason = Hashable
-"""For what an item waits: those that wait for the same are let go together."""
+"""What an item waits for; items with the same reason are released together."""
 
 FindBlocked = Callable[
     [Connection, Sequence[Item], tuple[str, str] | None], Awaitable[Mapping[int, Reason]]

@@ -211,10 +211,10 @@ class BoundedConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """
 
     reads_only = False
-    """Whether whoever has the connection at this moment only reads."""
+    """Whether the current user of the connection only reads."""
 
     async def cancel_safe(self, *, timeout: float = CANCEL_SECONDS) -> None:
-        """Hang up; or, of who only reads, cancel the statement, and hang up if that fails."""
+        """Close the connection; for a reader, cancel the statement and close only if that fails."""
         if not self.reads_only:
             _hang_up(self)
             return

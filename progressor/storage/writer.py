@@ -22,7 +22,7 @@ from progressor.settings.sections import Database
 
 IDLE_IN_TRANSACTION_SECONDS = 5
 """For how long PostgreSQL waits for the next statement of a transaction before it ends the session:
-whoever leaves one open that long is frozen, or gone, and holds locks that others wait for."""
+a client that leaves one open that long has frozen or died, and holds locks that others wait for."""
 
 _BOUND_IDLE = b"""
     SELECT set_config(s.name, %s, false)

@@ -1,7 +1,7 @@
-"""Text of others as it may reach a terminal: names, payloads, errors, whatever an engine was sent.
+"""Makes text from outside safe for a terminal: names, payloads, errors, anything sent to an engine.
 
 A control character in it could move the cursor, clear the screen, set the window's title or forge a
-line of ours; an override of the writing direction could show it in another order.
+line of the log; an override of the writing direction could show it in another order.
 """
 
 

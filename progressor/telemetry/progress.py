@@ -1,7 +1,7 @@
-"""How far a trace has come, so that a story without an end is told in traces with one.
+"""How far a trace has come, so that a process that never ends is recorded in traces that do.
 
-A timer's step is a child of the step that set it, so a process that goes on by itself would be one
-trace for life, as deep as it has steps. So after STEPS_MAX steps in a row, or AGE_MAX, the next
+A timer's step is a child of the step that set it, so a process that continues by timers would be
+one trace for life, as deep as it has steps. So after STEPS_MAX steps in a row, or AGE_MAX, the next
 step begins a new trace, which is linked to the last.
 
 How many steps there were and when the first began goes with the trace's context, as a member of its
@@ -52,7 +52,7 @@ class Progress:
         return cls(int(found[1]) + retried, int(found[2]))
 
     def is_over(self, now: dt.datetime) -> bool:
-        """Tell whether a step that begins now belongs into a new trace."""
+        """Return whether a step that begins now belongs in a new trace."""
         return (
             self.step_count >= STEPS_MAX or now.timestamp() - self.began_seconds >= _AGE_MAX_SECONDS
         )

@@ -186,14 +186,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if chunk is None:
                 return head, http.HTTPStatus.REQUEST_TIMEOUT
             if not chunk:
-                # Half a request, or none: whoever only looks whether the port is open.
+                # Half a request, or none: a client that only checks whether the port is open.
                 return head, http.HTTPStatus.BAD_REQUEST if head else None
             head += chunk
         is_blank = not head.splitlines()[0].strip()
         return head, http.HTTPStatus.BAD_REQUEST if is_blank else None
 
     def _linger(self, clock: Clock) -> None:
-        """Let the client read the answer: to close on what it still sends would take it away."""
+        """Let the client read the answer: closing while it still sends would discard the answer."""
         until = clock.monotonic() + _LINGER_SECONDS
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)
@@ -204,7 +204,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def _is_complete(head: bytes) -> bool:
-    """Tell whether the headers have ended, or there are none: HTTP/0.9, or not HTTP at all."""
+    """Return whether the headers have ended, or there are none: HTTP/0.9, or not HTTP at all."""
     if any(end in head for end in _ENDS) or head.startswith((b"\r\n", b"\n")):
         return True
     line, newline, _ = head.partition(b"\n")

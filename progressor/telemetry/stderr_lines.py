@@ -1,7 +1,7 @@
 """Lines that libraries write to standard error by themselves, as records of the log.
 
 gRPC's core is C++ and writes lines of its own format to descriptor 2, from threads of its own. In a
-log of JSON they would be lines that nobody can parse. So while the context is open, descriptor 2 is
+JSON log no parser could read them. So while the context is open, descriptor 2 is
 a pipe whose lines become records: of logger ``grpc_core``, with the level and place that they name,
 or else of logger ``stderr``. The log itself goes to where standard error went before.
 

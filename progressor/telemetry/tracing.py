@@ -3,9 +3,9 @@
 Whether a request is traced is decided once, when it arrives: by its caller, whose ``traceparent``
 says so, or by a ratio where the story begins here. The decision goes with the context that is
 stored with its task, and with each timer that its steps set. Whoever meets one of them later, in
-whichever replica and after however many days, looks at one character of that context; so what is
-not traced costs next to nothing. A story without a context is not told. One without an end is told
-in several traces, each linked to the last (``progress``).
+whichever replica and after however many days, looks at one character of that context; so an
+untraced process costs next to nothing. Without a context no spans are recorded. A process that
+never ends is recorded in several traces, each linked to the last (``progress``).
 
     progressor.v1.ProcessService/Call           its context is stored with the task
       progressor.admit

@@ -77,8 +77,8 @@ class GateServiceServicer(object):
 
     def SetGate(self, request, context):
         """Sets the capacity of a gate, which is made where it is not there. With more, who waits is
-        promoted; with less than is held, nobody comes in before it fits, available tasks give way soon
-        after, the youngest first, and what runs keeps its place.
+        promoted; with less than is held, no task enters until there is room, available tasks give way
+        soon after, the youngest first, and running tasks keep the gate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

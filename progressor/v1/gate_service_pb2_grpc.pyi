@@ -46,8 +46,8 @@ class GateServiceStub:
     """Returns a gate with who holds it and who waits for it."""
     SetGate: _grpc.UnaryUnaryMultiCallable[_gate_service_pb2.SetGateRequest, _gate_service_pb2.SetGateResponse]
     """Sets the capacity of a gate, which is made where it is not there. With more, who waits is
-    promoted; with less than is held, nobody comes in before it fits, available tasks give way soon
-    after, the youngest first, and what runs keeps its place.
+    promoted; with less than is held, no task enters until there is room, available tasks give way
+    soon after, the youngest first, and running tasks keep the gate.
     """
     DeleteGate: _grpc.UnaryUnaryMultiCallable[_gate_service_pb2.DeleteGateRequest, _gate_service_pb2.DeleteGateResponse]
     """Deletes a gate that nobody holds and no task names."""
@@ -63,8 +63,8 @@ class GateServiceAsyncStub(GateServiceStub):
     """Returns a gate with who holds it and who waits for it."""
     SetGate: _aio.UnaryUnaryMultiCallable[_gate_service_pb2.SetGateRequest, _gate_service_pb2.SetGateResponse]  # type: ignore[assignment]
     """Sets the capacity of a gate, which is made where it is not there. With more, who waits is
-    promoted; with less than is held, nobody comes in before it fits, available tasks give way soon
-    after, the youngest first, and what runs keeps its place.
+    promoted; with less than is held, no task enters until there is room, available tasks give way
+    soon after, the youngest first, and running tasks keep the gate.
     """
     DeleteGate: _aio.UnaryUnaryMultiCallable[_gate_service_pb2.DeleteGateRequest, _gate_service_pb2.DeleteGateResponse]  # type: ignore[assignment]
     """Deletes a gate that nobody holds and no task names."""
@@ -95,8 +95,8 @@ class GateServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_gate_service_pb2.SetGateResponse, _abc.Awaitable[_gate_service_pb2.SetGateResponse]]:
         """Sets the capacity of a gate, which is made where it is not there. With more, who waits is
-        promoted; with less than is held, nobody comes in before it fits, available tasks give way soon
-        after, the youngest first, and what runs keeps its place.
+        promoted; with less than is held, no task enters until there is room, available tasks give way
+        soon after, the youngest first, and running tasks keep the gate.
         """
 
     @_abc_1.abstractmethod

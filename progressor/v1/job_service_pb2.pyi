@@ -11,7 +11,7 @@ ends: by finishing (done) or by breaking (failed).
 
 Errors carry google.rpc.ErrorInfo as in process_service.proto, with these reasons besides:
 
-  NOT_FOUND            JOB_NOT_FOUND: no such process, or one that leads no job;
+  NOT_FOUND            JOB_NOT_FOUND: no such process, or it does not lead a job;
                        GATE_NOT_FOUND: a node names a gate that does not exist, without a capacity
   ALREADY_EXISTS       PROCESS_ALREADY_EXISTS: a process has this id
   INVALID_ARGUMENT     field violations: an unknown or doubled name, a cycle (its nodes named), a
@@ -94,7 +94,7 @@ class Job(_message.Message):
     state: Global___JobState.ValueType
     detail: _builtins.str
     """Why it failed, or the reason of its CancelJob; empty otherwise. A job that is cancelled while its
-    leader is a node of another job has failed, and says so here.
+    leader is a node of another job counts as failed, with the reason here.
     """
     led_by_engine: _builtins.bool
     """Whether the engine leads it, or the processor of its namespace does."""
@@ -383,7 +383,7 @@ class Node(_message.Message):
     revision: _builtins.int
     """Of the job when it changed last."""
     replica_id: _builtins.int
-    """The replica that carries a step of its follower, or has carried the last one. Absent: none has."""
+    """The replica that runs a step of its follower, or ran the latest one. Absent: none has."""
     @_builtins.property
     def predecessors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -404,7 +404,7 @@ class Node(_message.Message):
     def ended_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp:
-        """When it changed last."""
+        """When it last changed."""
 
     def __init__(
         self,
@@ -508,9 +508,9 @@ class CancelJobRequest(_message.Message):
     namespace: _builtins.str
     job_id: _builtins.str
     reason: _builtins.str
-    """Becomes Job.detail. Nodes whose processes it stops have it as the message of their error, whose
-    reason is JOB_CANCELLED, and these processes in their detail; nodes that had not been started
-    have no error. At most 1,024 bytes.
+    """Becomes Job.detail. It is also the message of the error of each node whose process is stopped
+    (the error's reason is JOB_CANCELLED), and the detail of that process; nodes that had not been
+    started have no error. At most 1,024 bytes.
     """
     def __init__(
         self,

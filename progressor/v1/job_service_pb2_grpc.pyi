@@ -11,7 +11,7 @@ ends: by finishing (done) or by breaking (failed).
 
 Errors carry google.rpc.ErrorInfo as in process_service.proto, with these reasons besides:
 
-  NOT_FOUND            JOB_NOT_FOUND: no such process, or one that leads no job;
+  NOT_FOUND            JOB_NOT_FOUND: no such process, or it does not lead a job;
                        GATE_NOT_FOUND: a node names a gate that does not exist, without a capacity
   ALREADY_EXISTS       PROCESS_ALREADY_EXISTS: a process has this id
   INVALID_ARGUMENT     field violations: an unknown or doubled name, a cycle (its nodes named), a

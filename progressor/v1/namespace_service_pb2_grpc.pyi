@@ -3,12 +3,12 @@
 isort:skip_file
 For operators: the namespaces, at run time. Replicas follow a change within a second or two.
 
-Errors carry google.rpc.ErrorInfo as in process_service.proto, with these reasons besides:
+Errors carry google.rpc.ErrorInfo as in process_service.proto, with these additional reasons:
 
   NOT_FOUND            NAMESPACE_NOT_FOUND
   ALREADY_EXISTS       NAMESPACE_ALREADY_EXISTS
   FAILED_PRECONDITION  NAMESPACE_NOT_EMPTY: it has processes
-  ABORTED              NAMESPACE_CHANGED: it is at another revision than expected
+  ABORTED              NAMESPACE_CHANGED: its revision is not the expected one
 """
 
 from collections import abc as _abc

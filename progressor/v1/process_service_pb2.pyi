@@ -12,28 +12,28 @@ Errors carry google.rpc.ErrorInfo with domain "progressor" and one of these reas
   FAILED_PRECONDITION  PROCESS_FAILED, TASK_FAILED, REPAIR_FAILED, PROCESS_IS_RUNNING,
                        PROCESS_FINISHED, TASK_IS_RUNNING, TASK_HAS_ENDED
   ABORTED              PROCESS_REMOVED, TASK_CANCELLED
-  UNIMPLEMENTED        LED_BY_ENGINE: the process leads a job of the engine's (see JobService)
+  UNIMPLEMENTED        LED_BY_ENGINE: the process leads a job that the engine runs (see JobService)
   RESOURCE_EXHAUSTED   OVERLOADED (with RetryInfo)
-  UNAVAILABLE          SHUTTING_DOWN: nothing was accepted; STORAGE_UNAVAILABLE,
-                       REPLICA_STOPPED: it may have been, and a repetition with the same
-                       idempotency key tells (all with RetryInfo)
+  UNAVAILABLE          SHUTTING_DOWN: the request was not accepted; STORAGE_UNAVAILABLE,
+                       REPLICA_STOPPED: it may have been accepted; repeat it with the same
+                       idempotency key to find out (all with RetryInfo)
   DEADLINE_EXCEEDED    DEADLINE_EXCEEDED: the task goes on; task_id is in the ErrorInfo's metadata
   INTERNAL             INTERNAL: a bug, in the log under the same request
 
-PROCESS_FAILED, TASK_FAILED and REPAIR_FAILED say more in the ErrorInfo's metadata, where it is
-known: `own`, "true" if the step that failed is that of this request, "false" if the process was
-broken by something else and the request's step had no effect; `task_id`, the request's own task;
+PROCESS_FAILED, TASK_FAILED and REPAIR_FAILED have further metadata in the ErrorInfo, as far as it
+is known: `own`, "true" if the step of this request failed, "false" if something else broke the
+process and the request's step had no effect; `task_id`, the request's own task;
 `broken_by`, the task that broke the process; `failure_code` (a google.rpc.Code, as a number) and
-`failure_reason` of the step that failed; `detail`, why it did.
+`failure_reason` of the step that failed; `detail`, why it failed.
 
 A call that its processor *rejects* ends with exactly the processor's status code and message,
 and ErrorInfo with domain "processor".
 
-The list is complete, with those of the other services.
+Together with the lists of the other services this list is complete.
 
-Payloads (args, response, aux_state, result, an event's payload) are bytes that the engine never
-reads. By convention they are UTF-8 JSON, and empty bytes mean null: so the Python SDK and the
-command line read and write them, and so do processes that are written in several languages.
+Payloads (args, response, aux_state, result, an event's payload) are bytes that the engine does
+not interpret. By convention they are UTF-8 JSON, with empty bytes for null. The Python SDK and the
+command line follow this convention; follow it to share processes between languages.
 
 Limits: namespace 1..64 of [a-z0-9._-]; process_id and idempotency_key 1..256 bytes of UTF-8
 without control characters; payloads up to the namespace's payload_bytes_max.
@@ -496,7 +496,7 @@ class GetRequest(_message.Message):
     await_init: _builtins.bool
     """Wait, within the deadline, until the process has left init."""
     without_state: _builtins.bool
-    """Leave out the aux_state and the result of the process: for the further pages of a history. One
+    """Leave out the aux_state and the result of the process, for the further pages of a history. One
     event and a state that are both as large as payload_bytes_max do not fit into 4 MiB.
     """
     @_builtins.property

@@ -6,13 +6,13 @@ For processor authors: the one RPC to implement, Process; and its faster twin, P
 The engine asks at least once per task and, while its leases hold, never twice at the same time
 for one process. Code is not replayed: what a step returned is saved, and the next step starts
 from it. A step may be asked again after a crash, with a higher attempt: fence side effects by
-task id, or by `token` where a store can compare. A processor that still carries an earlier
+task id, or by `token` where a store can compare. A processor that still runs an earlier
 attempt of the process, which the engine has given up, answers ABORTED with the reason
-STILL_RUNNING, and is asked again.
+STILL_RUNNING, and the engine retries.
 
-Payloads (args, response, aux_state, result, an event's payload) are bytes that the engine never
-reads. By convention they are UTF-8 JSON, and empty bytes mean null: so the Python SDK and the
-command line read and write them, and so do processes that are written in several languages.
+Payloads (args, response, aux_state, result, an event's payload) are bytes that the engine does
+not interpret. By convention they are UTF-8 JSON, with empty bytes for null. The Python SDK and the
+command line follow this convention; follow it to share processes between languages.
 """
 
 from collections import abc as _abc
@@ -56,7 +56,7 @@ class DescribeResponse(_message.Message):
 
     REQUEST_BYTES_MAX_FIELD_NUMBER: _builtins.int
     request_bytes_max: _builtins.int
-    """Bytes of the largest ProcessRequest that it receives, at most 64 MiB. 0: 4 MiB."""
+    """Bytes of the largest ProcessRequest that the processor accepts, at most 64 MiB. 0: 4 MiB."""
     def __init__(
         self,
         *,
@@ -161,9 +161,8 @@ class StreamedAnswer(_message.Message):
     step_id: _builtins.int
     @_builtins.property
     def response(self) -> Global___ProcessResponse:
-        """What would end a unary call with a status is said in `failure`. Must be set: an answer without
-        it is invalid and breaks the process, while a response without fields is a step that changes
-        nothing.
+        """Must be set: an answer without it is invalid and breaks the process, while an empty response is
+        a step that changes nothing. Its `failure` stands for the status that would end a unary call.
         """
 
     def __init__(
@@ -194,8 +193,8 @@ class ProcessRequest(_message.Message):
 
     @_builtins.property
     def history(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Event]:
-        """The part of its history that the namespace, or the request, asked for: never less than that.
-        By default all of it, up to what the processor takes (see ProcessorService.Describe).
+        """The part of its history that the namespace, or the request, asked for, never less. By default
+        all of it, up to the processor's limit (see ProcessorService.Describe).
         """
 
     @_builtins.property
@@ -327,8 +326,8 @@ Global___ProcessorTask: _TypeAlias = ProcessorTask  # noqa: Y015
 
 @_typing.final
 class ProcessResponse(_message.Message):
-    """What a step decided. Everything in it is saved in one transaction, or nothing. Fields that the
-    engine does not know are ignored: check at build time that both sides have the same contract.
+    """What a step decided. Everything in it is saved in one transaction, or nothing. Unknown fields
+    are ignored: check at build time that both sides use the same contract.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -59,8 +59,9 @@ class ProcessorServiceServicer(object):
     def Process(self, request, context):
         """Carries out one step. A gRPC status other than OK is a failure of the step: UNAVAILABLE,
         RESOURCE_EXHAUSTED and ABORTED (and a deadline that passed) are retried by the namespace's
-        policy. UNIMPLEMENTED and UNAUTHENTICATED say that the target does not serve the namespace, or
-        not this engine: the processor counts as unreachable. Any other status breaks the process.
+        policy. UNIMPLEMENTED and UNAUTHENTICATED mean that the target does not serve the namespace, or
+        does not accept this engine: the processor counts as unreachable. Any other status breaks the
+        process.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -77,12 +78,12 @@ class ProcessorServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Describe(self, request, context):
-        """Says what the processor takes. Optional: of one where it is UNIMPLEMENTED, gRPC's default is
-        assumed, which is 4 MiB for a request. A step that is larger than the processor takes is not
-        sent but breaks its process, with a detail that names the size of the history and the limit.
-        To repair it, raise the limit on received messages and announce it here; or send less history,
-        by the namespace's history policy (last n, none) or the request's history_range. The engine
-        asks before it sends a large step, and again once the answer is a minute old.
+        """Announces the largest step that the processor accepts. Optional: if it is UNIMPLEMENTED, the
+        engine assumes gRPC's default of 4 MiB for a request. A step above the limit is not sent; it
+        breaks its process, with a detail that names the size of the history and the limit. Before
+        repairing the process, raise the limit on received messages and announce it here, or send less
+        history, with the namespace's history policy (last n, none) or the request's history_range. The
+        engine calls this before it sends a large step, and again once the answer is a minute old.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -6,13 +6,13 @@ For processor authors: the one RPC to implement, Process; and its faster twin, P
 The engine asks at least once per task and, while its leases hold, never twice at the same time
 for one process. Code is not replayed: what a step returned is saved, and the next step starts
 from it. A step may be asked again after a crash, with a higher attempt: fence side effects by
-task id, or by `token` where a store can compare. A processor that still carries an earlier
+task id, or by `token` where a store can compare. A processor that still runs an earlier
 attempt of the process, which the engine has given up, answers ABORTED with the reason
-STILL_RUNNING, and is asked again.
+STILL_RUNNING, and the engine retries.
 
-Payloads (args, response, aux_state, result, an event's payload) are bytes that the engine never
-reads. By convention they are UTF-8 JSON, and empty bytes mean null: so the Python SDK and the
-command line read and write them, and so do processes that are written in several languages.
+Payloads (args, response, aux_state, result, an event's payload) are bytes that the engine does
+not interpret. By convention they are UTF-8 JSON, with empty bytes for null. The Python SDK and the
+command line follow this convention; follow it to share processes between languages.
 """
 
 from collections import abc as _abc
@@ -48,8 +48,9 @@ class ProcessorServiceStub:
     Process: _grpc.UnaryUnaryMultiCallable[_processor_service_pb2.ProcessRequest, _processor_service_pb2.ProcessResponse]
     """Carries out one step. A gRPC status other than OK is a failure of the step: UNAVAILABLE,
     RESOURCE_EXHAUSTED and ABORTED (and a deadline that passed) are retried by the namespace's
-    policy. UNIMPLEMENTED and UNAUTHENTICATED say that the target does not serve the namespace, or
-    not this engine: the processor counts as unreachable. Any other status breaks the process.
+    policy. UNIMPLEMENTED and UNAUTHENTICATED mean that the target does not serve the namespace, or
+    does not accept this engine: the processor counts as unreachable. Any other status breaks the
+    process.
     """
     ProcessStream: _grpc.StreamStreamMultiCallable[_processor_service_pb2.ProcessStreamRequest, _processor_service_pb2.ProcessStreamResponse]
     """The same steps, many to a frame, answered in any order: a unary call costs both sides several
@@ -58,12 +59,12 @@ class ProcessorServiceStub:
     a call that was cut off; the engine opens another one.
     """
     Describe: _grpc.UnaryUnaryMultiCallable[_processor_service_pb2.DescribeRequest, _processor_service_pb2.DescribeResponse]
-    """Says what the processor takes. Optional: of one where it is UNIMPLEMENTED, gRPC's default is
-    assumed, which is 4 MiB for a request. A step that is larger than the processor takes is not
-    sent but breaks its process, with a detail that names the size of the history and the limit.
-    To repair it, raise the limit on received messages and announce it here; or send less history,
-    by the namespace's history policy (last n, none) or the request's history_range. The engine
-    asks before it sends a large step, and again once the answer is a minute old.
+    """Announces the largest step that the processor accepts. Optional: if it is UNIMPLEMENTED, the
+    engine assumes gRPC's default of 4 MiB for a request. A step above the limit is not sent; it
+    breaks its process, with a detail that names the size of the history and the limit. Before
+    repairing the process, raise the limit on received messages and announce it here, or send less
+    history, with the namespace's history policy (last n, none) or the request's history_range. The
+    engine calls this before it sends a large step, and again once the answer is a minute old.
     """
 
 @_typing.type_check_only
@@ -74,8 +75,9 @@ class ProcessorServiceAsyncStub(ProcessorServiceStub):
     Process: _aio.UnaryUnaryMultiCallable[_processor_service_pb2.ProcessRequest, _processor_service_pb2.ProcessResponse]  # type: ignore[assignment]
     """Carries out one step. A gRPC status other than OK is a failure of the step: UNAVAILABLE,
     RESOURCE_EXHAUSTED and ABORTED (and a deadline that passed) are retried by the namespace's
-    policy. UNIMPLEMENTED and UNAUTHENTICATED say that the target does not serve the namespace, or
-    not this engine: the processor counts as unreachable. Any other status breaks the process.
+    policy. UNIMPLEMENTED and UNAUTHENTICATED mean that the target does not serve the namespace, or
+    does not accept this engine: the processor counts as unreachable. Any other status breaks the
+    process.
     """
     ProcessStream: _aio.StreamStreamMultiCallable[_processor_service_pb2.ProcessStreamRequest, _processor_service_pb2.ProcessStreamResponse]  # type: ignore[assignment]
     """The same steps, many to a frame, answered in any order: a unary call costs both sides several
@@ -84,12 +86,12 @@ class ProcessorServiceAsyncStub(ProcessorServiceStub):
     a call that was cut off; the engine opens another one.
     """
     Describe: _aio.UnaryUnaryMultiCallable[_processor_service_pb2.DescribeRequest, _processor_service_pb2.DescribeResponse]  # type: ignore[assignment]
-    """Says what the processor takes. Optional: of one where it is UNIMPLEMENTED, gRPC's default is
-    assumed, which is 4 MiB for a request. A step that is larger than the processor takes is not
-    sent but breaks its process, with a detail that names the size of the history and the limit.
-    To repair it, raise the limit on received messages and announce it here; or send less history,
-    by the namespace's history policy (last n, none) or the request's history_range. The engine
-    asks before it sends a large step, and again once the answer is a minute old.
+    """Announces the largest step that the processor accepts. Optional: if it is UNIMPLEMENTED, the
+    engine assumes gRPC's default of 4 MiB for a request. A step above the limit is not sent; it
+    breaks its process, with a detail that names the size of the history and the limit. Before
+    repairing the process, raise the limit on received messages and announce it here, or send less
+    history, with the namespace's history policy (last n, none) or the request's history_range. The
+    engine calls this before it sends a large step, and again once the answer is a minute old.
     """
 
 class ProcessorServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -103,8 +105,9 @@ class ProcessorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_processor_service_pb2.ProcessResponse, _abc.Awaitable[_processor_service_pb2.ProcessResponse]]:
         """Carries out one step. A gRPC status other than OK is a failure of the step: UNAVAILABLE,
         RESOURCE_EXHAUSTED and ABORTED (and a deadline that passed) are retried by the namespace's
-        policy. UNIMPLEMENTED and UNAUTHENTICATED say that the target does not serve the namespace, or
-        not this engine: the processor counts as unreachable. Any other status breaks the process.
+        policy. UNIMPLEMENTED and UNAUTHENTICATED mean that the target does not serve the namespace, or
+        does not accept this engine: the processor counts as unreachable. Any other status breaks the
+        process.
         """
 
     @_abc_1.abstractmethod
@@ -125,12 +128,12 @@ class ProcessorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _processor_service_pb2.DescribeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_processor_service_pb2.DescribeResponse, _abc.Awaitable[_processor_service_pb2.DescribeResponse]]:
-        """Says what the processor takes. Optional: of one where it is UNIMPLEMENTED, gRPC's default is
-        assumed, which is 4 MiB for a request. A step that is larger than the processor takes is not
-        sent but breaks its process, with a detail that names the size of the history and the limit.
-        To repair it, raise the limit on received messages and announce it here; or send less history,
-        by the namespace's history policy (last n, none) or the request's history_range. The engine
-        asks before it sends a large step, and again once the answer is a minute old.
+        """Announces the largest step that the processor accepts. Optional: if it is UNIMPLEMENTED, the
+        engine assumes gRPC's default of 4 MiB for a request. A step above the limit is not sent; it
+        breaks its process, with a detail that names the size of the history and the limit. Before
+        repairing the process, raise the limit on received messages and announce it here, or send less
+        history, with the namespace's history policy (last n, none) or the request's history_range. The
+        engine calls this before it sends a large step, and again once the answer is a minute old.
         """
 
 def add_ProcessorServiceServicer_to_server(servicer: ProcessorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

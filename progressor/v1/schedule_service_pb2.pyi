@@ -834,8 +834,8 @@ class GetScheduleRequest(_message.Message):
     namespace: _builtins.str
     schedule_id: _builtins.str
     next_count: _builtins.int
-    """How many firings to come, 0 .. 100. Absent: 5. Fewer are returned where the others are more than
-    3,660 days after the first.
+    """How many firings to come, 0 .. 100. Absent: 5. Firings more than 3,660 days after the first
+    are left out.
     """
     last_count: _builtins.int
     """How many firings of the past, 0 .. 100. Absent: 10."""

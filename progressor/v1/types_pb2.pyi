@@ -9,9 +9,9 @@ the user's *processor* and saves the answer (events, state, timer, response) in 
 transaction. Tasks of one process never run at the same time, and calls run in the
 order of their task ids.
 
-Payloads (args, response, aux_state, result, an event's payload) are bytes that the engine never
-reads. By convention they are UTF-8 JSON, and empty bytes mean null: so the Python SDK and the
-command line read and write them, and so do processes that are written in several languages.
+Payloads (args, response, aux_state, result, an event's payload) are bytes that the engine does
+not interpret. By convention they are UTF-8 JSON, with empty bytes for null. The Python SDK and the
+command line follow this convention; follow it to share processes between languages.
 """
 
 from collections import abc as _abc
@@ -48,23 +48,23 @@ class _ProcessStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Process
     PROCESS_STATUS_ERROR: _ProcessStatus.ValueType  # 3
     """Broken by a failed task (Process.corrupted_by). Accepts Repair, SimpleRepair, Remove."""
     PROCESS_STATUS_FINISHED: _ProcessStatus.ValueType  # 4
-    """Completed by its processor, or the leader of a job that has ended. Can be read and removed,
-    nothing else.
+    """Completed by its processor, or the leader of a job that has ended. Can only be read and
+    removed.
     """
 
 class ProcessStatus(_ProcessStatus, metaclass=_ProcessStatusEnumTypeWrapper):
     """Where a process is in its life:
 
       init -> running     its first step has succeeded
-      init -> error       its first step has failed, or the job has ended whose node it is
-      running -> error    a task has broken it, or the job has ended whose node it is
+      init -> error       its first step has failed, or it is a node of a job that has ended
+      running -> error    a task has broken it, or it is a node of a job that has ended
       error -> running    by Repair, SimpleRepair or RetryJob
-      error -> init       by RetryJob, of a node whose first step had not succeeded
-      any -> finished     completed by a step, which in error is that of a repair; or it led a job
+      error -> init       by RetryJob, for a node whose first step had not succeeded
+      any -> finished     completed by a step (in error, by the step of a repair), or it led a job
                           that was cancelled
 
-    Put makes a process that is running, in error or finished. A process whose first step is rejected,
-    and one that is removed, has no status: it does not exist.
+    Put creates a process that is running, in error or finished. A process whose first step was
+    rejected, or that was removed, has no status: it does not exist.
     """
 
 PROCESS_STATUS_UNSPECIFIED: ProcessStatus.ValueType  # 0
@@ -76,8 +76,8 @@ PROCESS_STATUS_RUNNING: ProcessStatus.ValueType  # 2
 PROCESS_STATUS_ERROR: ProcessStatus.ValueType  # 3
 """Broken by a failed task (Process.corrupted_by). Accepts Repair, SimpleRepair, Remove."""
 PROCESS_STATUS_FINISHED: ProcessStatus.ValueType  # 4
-"""Completed by its processor, or the leader of a job that has ended. Can be read and removed,
-nothing else.
+"""Completed by its processor, or the leader of a job that has ended. Can only be read and
+removed.
 """
 Global___ProcessStatus: _TypeAlias = ProcessStatus  # noqa: Y015
 
@@ -553,8 +553,8 @@ class GateUse(_message.Message):
     """For a gate that does not exist yet: how many may hold it, 0 .. 1,000,000; one that exists keeps
     its own. Absent: it must exist, or Start, Call, Notify and SubmitJob end with GATE_NOT_FOUND,
     and a schedule's firing of one of the first three is refused. The gate of a timer, of a node
-    that a processor starts, and of a node of a scheduled job is then made with a capacity of 1, as
-    is one that is deleted before its node starts.
+    that a processor starts, and of a node of a scheduled job is then created with a capacity of
+    1, as is a gate that is deleted before its node starts.
     """
     def __init__(
         self,
@@ -922,8 +922,8 @@ class Wait(_message.Message):
     """
     @_builtins.property
     def until(self) -> _timestamp_pb2.Timestamp:
-        """The instant for which a timer is set, also while it waits behind another task; that of the next
-        attempt, for a retry; that of its constraints, for run_at.
+        """For a timer, the instant for which it is set, also while it waits behind another task; for a
+        retry, that of the next attempt; for run_at, that of the constraint.
         """
 
     @_builtins.property

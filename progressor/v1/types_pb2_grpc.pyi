@@ -9,9 +9,9 @@ the user's *processor* and saves the answer (events, state, timer, response) in 
 transaction. Tasks of one process never run at the same time, and calls run in the
 order of their task ids.
 
-Payloads (args, response, aux_state, result, an event's payload) are bytes that the engine never
-reads. By convention they are UTF-8 JSON, and empty bytes mean null: so the Python SDK and the
-command line read and write them, and so do processes that are written in several languages.
+Payloads (args, response, aux_state, result, an event's payload) are bytes that the engine does
+not interpret. By convention they are UTF-8 JSON, with empty bytes for null. The Python SDK and the
+command line follow this convention; follow it to share processes between languages.
 """
 
 from collections import abc as _abc

@@ -86,7 +86,7 @@ def _result(entry: Entry) -> TaskResult | None:
 
 
 def _cancellation(entry: Entry) -> TaskError | None:
-    """Return what the tasks in line are told; the same words as settle_waits.sql keeps."""
+    """Return the error of the waiting tasks, in the same words as settle_waits.sql stores."""
     match entry.settlement:
         case Break(error):
             return TaskError(

@@ -1,8 +1,8 @@
 """Sends back holders of gates whose capacity was lowered, a few in a transaction.
 
-The capacity is in force before that, so nobody hurries: between two transactions there is a rest
-that is longer than they are, for the sake of whoever has nothing to do with these gates. A gate
-remembers how far it has come, and where a replica dies in between, a scan of another one goes on.
+The capacity is already in effect, so there is no hurry: a pause longer than a transaction follows
+each one, to leave room for tasks that do not use these gates. A gate records its progress, so that
+after the death of a replica the scan of another one continues.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ LOWERED_MAX = 10_000
 
 
 class Gates(Protocol):
-    """What is needed of storage."""
+    """The operations that this needs from storage."""
 
     async def give_way(self, lowered: LoweredGate) -> GaveWay:
-        """Send back some who hold a gate beyond its capacity."""
+        """Send back some surplus holders of a gate."""
 
 
 class GivingWay:
-    """The gates that are at it, in turns."""
+    """Takes turns between the lowered gates."""
 
     def __init__(self, *, gates: Gates, clock: Clock, jitter: Callable[[], float] = steady) -> None:
         """Begin with none."""
@@ -55,7 +55,7 @@ class GivingWay:
             self._news.set()
 
     async def run(self) -> None:
-        """Send holders back, as long as there are any; ends only by cancellation."""
+        """Send surplus holders back; ends only by cancellation."""
         backoff = Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self._jitter)
         while True:
             if not self._lowered:

@@ -374,7 +374,7 @@ def _fail(ticket: _Ticket, error: BaseException) -> None:
 
 
 def _failure(process: Process, error: TaskError | None) -> errors.StepFailure:
-    """Return what broke a process, as it is told to whoever finds it broken."""
+    """Return what broke a process, for the error of a request that finds it broken."""
     if error is None:
         return errors.StepFailure(broken_by=process.corrupted_by)
     return errors.StepFailure(broken_by=process.corrupted_by, code=error.code, reason=error.reason)

@@ -145,7 +145,7 @@ class Promotions:
                 await self._promote([name])
 
     async def _look(self, namespace: str, again: Sequence[Again]) -> Sequence[Again]:
-        """Look at what was told of a namespace, and return what others hold locked."""
+        """Look at the reported gates of a namespace; return those that others hold locked."""
         try:
             self.heard(await self._gates.look_again(namespace, again))
         except errors.StorageLockedError as error:

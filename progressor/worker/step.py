@@ -135,7 +135,7 @@ class Steps:
         """
         grip = self.leases.take(task)
         if workers.draining and task.claim is not None and grip.ending is None:
-            # Its claim was under way when the drain began: nobody has asked for it here.
+            # Its claim was under way when the drain began: no worker is waiting for it.
             grip.ending = Ending.RELEASED
         turns = 0
         behind: int | None = None

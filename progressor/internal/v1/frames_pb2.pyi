@@ -3,10 +3,10 @@
 isort:skip_file
 Internal to progressor: generate no code from this file. It may change with any release.
 
-The frames of ProcessStream and Session with their items left as bytes, equal on the wire to the
-messages of progressor.v1 that they are named after; those are the contract. By these the engine
-and the SDK open a frame, so that an item that cannot be read fails alone, and an item that is
-serialized already goes into a frame as it is.
+The frames of ProcessStream and Session with their items as bytes. On the wire they equal the
+messages of progressor.v1 with the same names, which are the contract. With them the engine and
+the SDK parse a frame without its items, so that an unreadable item fails alone, and put an item
+that is already serialized into a frame unchanged.
 """
 
 from collections import abc as _abc
@@ -110,7 +110,7 @@ class RawStepAnswer(_message.Message):
     RESPONSE_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     response: _builtins.bytes
-    """Empty bytes are an answer without fields. None at all are no answer."""
+    """Empty bytes: an answer without fields. Absent: no answer."""
     def __init__(
         self,
         *,
