@@ -187,7 +187,7 @@ class IdempotencyKeyReusedError(StateError):
 
 
 class StepFailedError(StateError):
-    """A step failed, or broke its process: that of the request, or one before it.
+    """A step failed, or broke its process: the step of the request, or an earlier one.
 
     Attributes:
         process_id: The process.
@@ -211,7 +211,7 @@ class StepFailedError(StateError):
         task_id: int | None,
         failure: "StepFailure | None",
     ) -> None:
-        """Carry what is known of the failed step; `failure` None: nothing is."""
+        """Carry what is known of the failed step; `failure` is None if nothing is."""
         failure = failure or StepFailure()
         self.process_id, self.own, self.task_id = process_id, own, task_id
         self.broken_by = failure.broken_by
@@ -484,7 +484,7 @@ class StorageConflictError(StorageUnavailableError):
 class StorageLockedError(StorageConflictError):
     """Another transaction holds a row locked for longer than a batch waits; nothing was written.
 
-    ``row`` is the table and the place of that row; None where PostgreSQL does not say it.
+    ``row`` is the table and the place of that row; None if PostgreSQL does not name it.
     """
 
     row: tuple[str, str] | None = None

@@ -1,8 +1,8 @@
-"""The memory of an engine that runs for months: what the collector and the allocator would keep.
+"""Bounds the memory of an engine that runs for months: what the collector and the allocator keep.
 
-Python frees what nobody refers to at once, and the engine leaves no cycles behind a request: the
-collector has next to nothing to do and is asked seldom. What it is for are cycles that others make,
-or we have not found; so a full collection follows where memory has grown, or after ten minutes.
+Python frees unreferenced objects at once, and the engine leaves no reference cycles behind a
+request, so the collector has little to do and runs rarely. It is needed for cycles in libraries, or
+undiscovered ones; so a full collection runs when memory has grown, or after ten minutes.
 The allocator keeps freed memory for later, and gives it back only where it lies at the end of a
 heap: it is asked for the rest. What it keeps even there grows with the largest message, in each of
 its heaps, unless it is given a limit.
@@ -35,9 +35,9 @@ _STATM = Path("/proc/self/statm")
 def tame_collector() -> None:
     """Let the garbage collector look at less, and less often.
 
-    What is there once the engine is built stays for ever; what a step makes is freed by its
-    counts. Looking at all of it every 700 allocations took 4 % of the engine's time, and a tenth
-    with the caches it cools (2026-11-20, 2 cores, 64 callers).
+    Objects that exist once the engine is built live forever; those of a step are freed by their
+    reference counts. Looking at all of them every 700 allocations took 4 % of the engine's time,
+    and a tenth with the caches it cools (2026-11-20, 2 cores, 64 callers).
     """
     gc.collect()
     gc.freeze()
@@ -52,7 +52,7 @@ def resident_bytes() -> int:
 
 
 def limit_allocator() -> None:
-    """Have the allocator keep large messages apart from its heaps, and less at their ends."""
+    """Make the allocator map large messages separately, and keep less free memory."""
     with contextlib.suppress(OSError, AttributeError):
         set_option = ctypes.CDLL(None).mallopt  # of glibc; others give back by themselves
         set_option(_M_MMAP_THRESHOLD, _APART_BYTES)
@@ -68,7 +68,7 @@ def allocators_trim() -> Callable[[], object]:
 
 
 class Memory:
-    """Gives memory back, first what is free already, then what a full collection frees."""
+    """Releases memory: first what is already free, then what a full collection frees."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Memory:
             await self.look()
 
     async def look(self) -> None:
-        """Give memory back if it has grown, or if it was long ago."""
+        """Give memory back if it has grown, or if the last time was long ago."""
         now, resident = self._clock.monotonic(), self._resident()
         self._floor = min(self._floor, resident)
         is_time = now - self._collected_at >= COLLECT_SECONDS

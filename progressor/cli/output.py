@@ -28,12 +28,12 @@ _NEVER_WRAPPED = frozenset(
 
 
 class SafeConsole(Console):
-    """A console on which text is one line and controls nothing, wherever it comes from."""
+    """A console that prints any text as one line without terminal control characters."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render as usual, but text in its printable form; also what is inside of tables."""
+        """Render as usual, but with text made printable, also inside tables."""
         if isinstance(renderable, str | Text):
             renderable = _printable_text(renderable)
         return super().render(renderable, options)
@@ -104,7 +104,7 @@ def _printable_text(text: str | Text) -> Text:
 
 
 def payload_text(payload: object) -> str:
-    """Return a payload for people: JSON and text, bytes by their number, cut where it is long."""
+    """Return a payload for people: JSON or text, or the number of bytes; long ones are cut."""
     if not payload:
         return ""
     assert isinstance(payload, bytes), "the command line reads payloads as bytes"
@@ -118,7 +118,7 @@ def payload_text(payload: object) -> str:
 
 
 def one_line(words: str) -> str:
-    """Return words of others in one printable line, without white space that says nothing."""
+    """Return text from outside as one printable line, with white space collapsed."""
     return " ".join(printable(words).split())
 
 

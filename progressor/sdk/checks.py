@@ -11,12 +11,12 @@ from progressor.sdk.kinds import name_of
 
 
 def name_of_handler(handler: object) -> str:
-    """Return how a handler is named in errors and warnings."""
+    """Return the name of a handler in errors and warnings."""
     return str(getattr(handler, "__qualname__", None) or repr(handler))
 
 
 def check_state(kind: object, codec: Codec, owner: str) -> None:
-    """Refuse a type of states that the codec can never write and read.
+    """Refuse a state type that the codec can never write and read back.
 
     Raises:
         TypeError: It is one; the message names the `owner` and the type.
@@ -30,7 +30,7 @@ def check_state(kind: object, codec: Codec, owner: str) -> None:
 
 
 def check_handler(handler: Callable[..., object], codec: Codec, owner: str) -> None:
-    """Refuse what can never answer a step.
+    """Refuse a handler that can never answer a step.
 
     Raises:
         TypeError: It is no function of one argument, yields, or returns what the codec cannot
@@ -43,7 +43,7 @@ def check_handler(handler: Callable[..., object], codec: Codec, owner: str) -> N
 
 
 def check_source(handler: Callable[..., object], codec: Codec, owner: str) -> None:
-    """Refuse a handler that drops a coroutine, or asks for what the codec can never read.
+    """Refuse a handler that forgets an `await`, or asks for a type that the codec can never read.
 
     Raises:
         TypeError: It does; the message begins with the `owner` and names file and line.

@@ -47,10 +47,10 @@ class CheckedCodec(Protocol):
     """
 
     def unreadable(self, kind: object, /) -> str | None:
-        """Return why no value of the type `kind` can be written and read again; None: one may."""
+        """Return why no value of type `kind` can be written and read back; None: one may."""
 
     def unwritable(self, kind: object, /) -> tuple[object, str] | None:
-        """Return what in the type `kind` is never written, and why; None: it may be."""
+        """Return the part of `kind` that can never be written, and why; None: all may be."""
 
 
 class JsonCodec:
@@ -65,7 +65,7 @@ class JsonCodec:
         return msgspec.json.decode(data, type=kind) if data else None
 
     def unreadable(self, kind: object, /) -> str | None:
-        """Return why JSON cannot carry a `kind`, or msgspec cannot tell its members apart."""
+        """Return why JSON cannot represent a `kind`, or msgspec cannot distinguish its members."""
         return json_types.unreadable(kind)
 
     def unwritable(self, kind: object, /) -> tuple[object, str] | None:

@@ -35,7 +35,7 @@ _UNKNOWN: Any = object()
 
 
 def forgotten_await(handler: Callable[..., object]) -> str | None:
-    """Return the first call in a handler that must be awaited, and where it stands; None: none."""
+    """Return the first call in a handler that lacks its `await`, with its place; None: none."""
     source = _Source.of(handler)
     for call, chain in () if source is None else _calls(source.definition):
         assert source is not None, "there are calls"
@@ -79,7 +79,7 @@ class _Source:
         return cls(function=function, definition=definition, step=step)
 
     def place(self, call: ast.Call) -> str:
-        """Return where a call stands."""
+        """Return the place of a call."""
         code = self.function.__code__
         return f"({code.co_filename}, line {code.co_firstlineno + call.lineno - 1})"
 
@@ -144,7 +144,7 @@ def _is_coroutine_function(callee: ast.expr, function: FunctionType) -> bool:
 
 
 def _resolved(expression: ast.expr, function: FunctionType) -> Any:  # noqa: ANN401  # whatever the user's names stand for
-    """Return what a name, or a name with attributes, stands for; no property is evaluated."""
+    """Return the object of a dotted name; no property is evaluated."""
     match expression:
         case ast.Name(id=name):
             return _named(name, function)

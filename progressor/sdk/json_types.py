@@ -28,7 +28,7 @@ _COMPOSITE_KEYS = (
 
 
 def unreadable(kind: object) -> str | None:
-    """Return why no value of a type can be written and read again; None: one can, or may."""
+    """Return why no value of a type can be written and read back; None: one can, or may."""
     try:
         shape = shapes.type_info(kind)
         msgspec.json.Decoder(kind)
@@ -105,10 +105,10 @@ def _parts(shape: shapes.Type) -> tuple[shapes.Type, ...]:
 
 
 def _is_lenient(kind: object) -> bool:
-    """Return whether a class takes what JSON brings anyway, as `object` and `Iterable` do."""
+    """Return whether a class accepts decoded JSON as it is, as `object` and `Iterable` do."""
     try:
         return isinstance(kind, type) and any(issubclass(it, kind) for it in _NATIVE)
-    except TypeError:  # a protocol that cannot be asked
+    except TypeError:  # a protocol that does not support issubclass
         return True
 
 

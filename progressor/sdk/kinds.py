@@ -1,4 +1,4 @@
-"""What a payload is to be decoded to: the type that a user asks for, and gets back."""
+"""The type to which a payload is decoded: the one that a user requests and gets back."""
 
 import types
 import typing
@@ -17,7 +17,7 @@ _NONES = (Any, object, None, type(None))
 
 
 def admits_none(kind: object) -> bool:
-    """Return whether None is a `kind`, as it is an ``int | None``, and whatever is not said."""
+    """Return whether `kind` admits None, as ``int | None`` does, and so does no type at all."""
     if kind in _NONES:
         return True
     origin = typing.get_origin(kind)

@@ -42,7 +42,7 @@ class _Handler:
 
 
 class _Attempt:
-    """One attempt in hand; ``thread``: of a plain handler, which may outlast its step."""
+    """One running attempt; ``thread``: that of a plain handler, which may outlast its step."""
 
     __slots__ = ("_threads", "request", "thread")
 
@@ -259,7 +259,7 @@ class Processor(Generic[State]):
             f"add one with @processor.{task_type}"
         )
         if task_type in {TaskType.TIMEOUT, TaskType.JOIN}:
-            # Not UNIMPLEMENTED, by which the engine takes the whole processor for another one.
+            # Not UNIMPLEMENTED, from which the engine infers that the target is another processor.
             return failure(grpc.StatusCode.FAILED_PRECONDITION, message, "NO_HANDLER")
         # A request that nobody has thought of is the caller's mistake: it must not break a process.
         unknown = Reject(message, code=grpc.StatusCode.UNIMPLEMENTED, reason="NO_HANDLER")

@@ -102,7 +102,7 @@ async def test_a_node_with_a_step_in_hand_ends_that_and_goes_no_further(
     assert broken_laws(eye, at_rest=True, now=clock.now()) == {}
 
 
-async def test_a_node_that_completes_after_all_is_done_and_starts_nobody(
+async def test_a_node_that_completes_after_all_is_done_and_starts_no_other(
     jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader, tasks = await at_work(jobs)
@@ -119,7 +119,7 @@ async def test_a_node_that_completes_after_all_is_done_and_starts_nobody(
     assert broken_laws(eye, at_rest=True, now=clock.now()) == {}
 
 
-async def test_a_node_that_completes_in_the_same_batch_starts_nobody(
+async def test_a_node_that_completes_in_the_same_batch_starts_no_other(
     jobs: JobDesk, eye: psycopg.Connection[Any], clock: ManualClock
 ) -> None:
     leader, tasks = await at_work(jobs)

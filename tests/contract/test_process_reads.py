@@ -206,7 +206,7 @@ class TestList:
         assert {it.key for it in seen} == {*keys}
         assert [*map(place_of, seen)] == sorted(map(place_of, seen), reverse=True)
 
-    async def test_of_all_namespaces_tells_what_each_process_waits_for(
+    async def test_of_all_namespaces_reports_what_each_process_waits_for(
         self, database: str, desk: Desk
     ) -> None:
         create_namespace(database, dataclasses.replace(NAMESPACE, name="elsewhere"))

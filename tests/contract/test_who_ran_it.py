@@ -31,7 +31,9 @@ class TestATask:
 
         assert await ran(desk, key) == [desk.replica_id, other.replica_id]
 
-    async def test_that_was_claimed_is_of_whoever_claimed_it(self, desk: Desk, other: Desk) -> None:
+    async def test_that_was_claimed_belongs_to_the_claiming_replica(
+        self, desk: Desk, other: Desk
+    ) -> None:
         key = fresh_key()
         await desk.started(key)
         waiting = await desk.admit(a_request(key), run=False)
@@ -55,7 +57,7 @@ class TestATask:
 
         assert await ran(desk, key) == [desk.replica_id] * 3
 
-    async def test_that_was_lost_is_of_whoever_lost_it_until_another_runs_it(
+    async def test_that_was_lost_keeps_its_replica_until_another_runs_it(
         self, desk: Desk, other: Desk
     ) -> None:
         key = fresh_key()
@@ -69,7 +71,7 @@ class TestATask:
 
 
 class TestANode:
-    async def test_tells_who_carries_it_and_who_did(
+    async def test_names_the_replica_that_runs_it_or_ran_it(
         self, jobs: JobDesk, other: Desk, clock: ManualClock
     ) -> None:
         there = job_desk(other)
@@ -86,7 +88,7 @@ class TestANode:
         assert a.updated_at == b.updated_at == clock.now()
         assert before.updated_at == clock.now() - MINUTE
 
-    async def test_between_two_steps_tells_who_carried_the_first(
+    async def test_between_two_steps_names_the_replica_of_the_first(
         self, jobs: JobDesk, other: Desk
     ) -> None:
         there = job_desk(other)
@@ -96,7 +98,7 @@ class TestANode:
         [a] = (await jobs.jobs.read(leader, payloads=False)).nodes
         assert (str(a.state), a.replica_id) == ("running", other.replica_id)
 
-    async def test_that_was_lost_tells_who_lost_it(
+    async def test_that_was_lost_names_the_replica_that_lost_it(
         self, jobs: JobDesk, other: Desk, clock: ManualClock
     ) -> None:
         there = job_desk(other)

@@ -162,7 +162,7 @@ async def test_who_runs_keeps_the_gate_however_many_came_last(desk: Desk) -> Non
 
 
 @pytest.mark.usefixtures("few")
-async def test_who_is_locked_is_left_and_the_others_give_way(desk: Desk, database: str) -> None:
+async def test_locked_holders_stay_and_the_others_give_way(desk: Desk, database: str) -> None:
     keys = await holders(desk, 5)
     await lower(desk, 0)
     with psycopg.connect(database) as somebody:
@@ -179,7 +179,7 @@ async def test_who_is_locked_is_left_and_the_others_give_way(desk: Desk, databas
 
 
 @pytest.mark.usefixtures("few")
-async def test_nobody_who_stands_behind_passes_before_those_sent_back(desk: Desk) -> None:
+async def test_tasks_behind_do_not_pass_before_those_sent_back(desk: Desk) -> None:
     keys = await holders(desk, 7, "y")
     behind = [await wanting(desk, "y") for _ in range(2)]
     await lower(desk, 2)
@@ -215,7 +215,7 @@ async def test_another_replica_goes_on_where_one_has_died(
     assert await held_by(other) == ids(keys[:1])
 
 
-async def test_of_a_gate_that_fits_again_nobody_gives_way(desk: Desk) -> None:
+async def test_no_holder_gives_way_once_the_capacity_suffices_again(desk: Desk) -> None:
     keys = await holders(desk, 3)
     await lower(desk, 2)
     first = await run(desk, keys[0])
@@ -263,9 +263,7 @@ async def test_what_a_transaction_costs_does_not_grow_with_the_holders(
     assert found[1] <= 1.2 * found[0]
 
 
-async def test_a_gate_that_somebody_keeps_locked_is_told_as_locked(
-    desk: Desk, database: str
-) -> None:
+async def test_a_gate_that_stays_locked_is_reported_as_locked(desk: Desk, database: str) -> None:
     await holders(desk, 2)
     await lower(desk, 0)
     with psycopg.connect(database) as somebody:

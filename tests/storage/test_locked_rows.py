@@ -357,7 +357,7 @@ async def test_who_waits_for_an_instant_is_promoted_but_for_what_is_locked(
     assert [key.process_id for key, _ in later.due] == ["held-gated"]
 
 
-async def test_whoever_has_no_gate_goes_on_while_one_with_many_holders_is_held(
+async def test_tasks_without_gates_continue_while_a_gate_with_many_holders_is_held(
     database: str, eye: psycopg.Connection[Any]
 ) -> None:
     """As by a change of its capacity that sends the holders back, in one long transaction."""

@@ -44,7 +44,7 @@ class TestLargeSteps:
         )
         assert "ProcessorService.Describe" in found.advice
 
-    def test_of_a_replica_long_gone_are_told_no_more(self, orders: str) -> None:
+    def test_of_a_replica_long_gone_are_not_reported(self, orders: str) -> None:
         execute(
             orders,
             replica(heartbeat="now() - interval '1 h'"),

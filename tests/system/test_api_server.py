@@ -83,7 +83,7 @@ async def cut_after(address: str, size: int) -> AsyncIterator[str]:
         yield f"127.0.0.1:{relay.sockets[0].getsockname()[1]}"
 
 
-async def test_clients_that_leave_in_mid_answer_are_no_errors_in_the_log(
+async def test_a_client_that_leaves_during_an_answer_logs_no_error(
     api: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     # How far gRPC has got with an answer when the connection breaks is up to its threads: before

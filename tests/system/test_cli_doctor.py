@@ -68,7 +68,7 @@ async def configured_engine(dsn: str, file: Path) -> AsyncIterator[None]:
         yield
 
 
-async def test_a_namespace_that_is_not_as_configured_is_told_at_the_start_and_by_the_doctor(
+async def test_a_namespace_that_is_not_as_configured_is_reported_at_the_start_and_by_the_doctor(
     own_database: str, tmp_path: Path, cli: Cli, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "progressor.toml"

@@ -43,7 +43,7 @@ async def breaker_of(stage: Stage) -> str:
     return str((await process_of(stage)).corrupted_by)
 
 
-async def test_the_caller_whose_step_broke_the_process_is_told_so(stage: Stage) -> None:
+async def test_the_error_says_that_the_callers_own_step_broke_the_process(stage: Stage) -> None:
     await stage.running("p", broken())
 
     status = await refusal(stage.client.call("p", idempotency_key="k"))
@@ -57,7 +57,7 @@ async def test_the_caller_whose_step_broke_the_process_is_told_so(stage: Stage) 
     assert told(later) == told(repeated) == told(status)
 
 
-async def test_a_caller_who_comes_afterwards_is_told_what_broke_it(stage: Stage) -> None:
+async def test_a_later_caller_learns_what_broke_the_process(stage: Stage) -> None:
     await stage.broken("p")
 
     for request in (stage.client.call("p"), stage.client.notify("p")):
@@ -69,7 +69,7 @@ async def test_a_caller_who_comes_afterwards_is_told_what_broke_it(stage: Stage)
         assert status.message == "process 'p' is in error: it broke"
 
 
-async def test_a_caller_in_line_is_told_that_another_step_broke_it(stage: Stage) -> None:
+async def test_a_waiting_caller_learns_that_another_step_broke_the_process(stage: Stage) -> None:
     hang = Hang(response=broken().response)
     await stage.running("p", hang)
     async with asyncio.TaskGroup() as group:
@@ -89,7 +89,7 @@ async def test_a_caller_in_line_is_told_that_another_step_broke_it(stage: Stage)
     assert len(stage.asked_for("p")) == 2
 
 
-async def test_a_repair_that_failed_tells_of_itself_and_of_what_broke_the_process(
+async def test_a_failed_repair_reports_its_failure_and_what_broke_the_process(
     stage: Stage,
 ) -> None:
     breaker = await stage.broken("p", broken("still"))
@@ -103,7 +103,7 @@ async def test_a_repair_that_failed_tells_of_itself_and_of_what_broke_the_proces
     assert told(later) == told(status)
 
 
-async def test_a_call_that_failed_alone_tells_of_its_failure(lenient: Stage) -> None:
+async def test_a_call_that_failed_alone_reports_its_failure(lenient: Stage) -> None:
     await lenient.running("p", *[unavailable("gone")] * 2)
 
     status = await refusal(lenient.client.call("p"))

@@ -360,7 +360,7 @@ async def test_the_callers_context_reaches_the_processor(stage: Stage) -> None:
     assert context == {"tenant": "t1", "ключ": "значение"}
 
 
-async def test_a_trace_tells_which_replica_ran_each_task(stage: Stage) -> None:
+async def test_a_trace_names_the_replica_that_ran_each_task(stage: Stage) -> None:
     await stage.running("ran-here")
     await stage.client.call("ran-here")
 

@@ -87,7 +87,7 @@ async def test_the_address_is_that_which_the_engine_listens_at(tmp_path: Path) -
         assert await probe(bind=address) == (0, "serving")
 
 
-async def test_an_address_that_nobody_listens_at_is_not_healthy() -> None:
+async def test_an_address_without_a_listener_is_not_healthy() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         code, said = await probe(f"127.0.0.1:{held.getsockname()[1]}")

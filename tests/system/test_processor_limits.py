@@ -150,7 +150,7 @@ async def test_a_large_step_waits_for_a_processor_that_is_away(stage: Stage) -> 
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_a_processor_of_the_sdk_announces_what_it_takes(
+async def test_a_processor_of_the_sdk_announces_its_limit(
     replica: Replica,
     streaming: bool,  # from the table
 ) -> None:

@@ -106,7 +106,7 @@ async def test_of_answers_that_are_not_taken_only_so_many_are_read() -> None:
     assert all(answer.HasField("get") for answer in waiting.values())
 
 
-async def test_a_drain_does_not_wait_for_a_client_that_takes_no_answers() -> None:
+async def test_a_drain_does_not_wait_for_a_client_that_reads_no_answers() -> None:
     async with running_engine(in_sessions=True) as api, connect(api) as channel:
         session = RawSession(channel)
         await session.send(*(call_of(number, LARGE) for number in range(LARGE_COUNT)))

@@ -489,7 +489,7 @@ async def test_a_session_opened_while_draining_is_told_at_once_and_after_it_refu
     assert too_late.end[0] is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_client_that_takes_no_answers_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_reads_no_answers_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "STALLED_BYTES", 1)
     monkeypatch.setattr(session, "STALL_SECONDS", 0.05)
     async with running() as run:
@@ -518,7 +518,9 @@ async def test_one_that_has_closed_its_side_is_cut_off_too(monkeypatch: pytest.M
     assert run.stream.end[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_a_client_that_takes_its_answers_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_reads_its_answers_is_not_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(session, "STALLED_BYTES", 1)
     monkeypatch.setattr(session, "STALL_SECONDS", 0.01)
     async with running() as run:
@@ -532,7 +534,7 @@ async def test_a_client_that_takes_its_answers_is_not(monkeypatch: pytest.Monkey
     assert run.stream.end is None
 
 
-async def test_of_all_sessions_the_one_that_takes_least_is_cut_off(
+async def test_the_session_with_the_most_unread_bytes_is_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sessions, "UNSENT_BYTES_MAX", 2_000)
@@ -574,7 +576,7 @@ async def test_nothing_more_is_read_while_too_many_bytes_wait(
     assert answers.keys() == {1, 2, 3}
 
 
-async def test_a_call_hears_when_its_answer_was_taken_or_never_will_be() -> None:
+async def test_a_call_is_notified_once_its_answer_was_read_or_never_will_be() -> None:
     sent: list[int] = []
     async with running() as run:
         run.stream.gate.clear()

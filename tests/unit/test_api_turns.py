@@ -143,7 +143,7 @@ async def test_what_comes_free_goes_around() -> None:
     assert (crowd.count("a"), crowd.count("b")) == (CROWD, CROWD)
 
 
-async def test_who_goes_away_leaves_its_turn_to_the_next() -> None:
+async def test_a_caller_that_leaves_gives_its_turn_to_the_next() -> None:
     turns = Turns()
     first = await read(turns, "a", UNSENT_BYTES_MAX)
     crowd = Crowd(turns)
@@ -208,7 +208,7 @@ async def test_callers_that_have_gone_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_whatever_happens_nobody_waits_for_ever_and_nothing_stays(seed: int) -> None:
+async def test_no_read_waits_forever_and_no_state_is_left(seed: int) -> None:
     turns, chance = Turns(), random.Random(seed)
     crowd = Crowd(turns)
     given = 0

@@ -135,7 +135,7 @@ def test_a_hundred_next_instants_of_a_leap_day_that_is_a_sunday_are_soon_found(
     assert looks <= 4
 
 
-def test_the_horizon_is_no_later_than_the_last_instant_that_can_be_told() -> None:
+def test_the_horizon_is_no_later_than_the_last_representable_instant() -> None:
     last = dt.datetime(9999, 12, 31, 23, 58, tzinfo=dt.UTC)
 
     assert len(calendar(jitter=SECOND).next(Upcoming(last, last), 3)) == 2

@@ -63,7 +63,7 @@ def through(gate: str, *numbers: int) -> list[Item]:
 
 
 @in_virtual_time
-async def test_an_item_that_waits_for_a_row_that_nobody_can_name_is_found_by_halving() -> None:
+async def test_an_item_that_waits_for_an_unknown_row_is_found_by_halving() -> None:
     bench = Bench(Insistence.INSIST)
     bench.locked_gates.add("g")
     async with bench.running():
