@@ -58,7 +58,7 @@ def test_the_proto_files_are_in_the_wheel_beside_what_is_generated_from_them(
 def test_the_convention_for_payloads_stands_where_another_language_begins(name: str) -> None:
     header = (ROOT / f"proto/progressor/v1/{name}.proto").read_text().partition("\nsyntax = ")[0]
 
-    assert "they are UTF-8 JSON, and empty bytes mean null" in header
+    assert "they are UTF-8 JSON, with empty bytes for null" in header
 
 
 # --- The reasons of errors
