@@ -239,5 +239,8 @@ async def test_a_drain_does_not_wait_for_a_processor_that_is_gone(
     assert code == 0
     assert took < DRAIN_SECONDS + BOUND_SECONDS
     if end is signal.SIGSTOP:
+        # What is handed back does not count; but the processor that goes on may find the attempt
+        # before still running, and say so once.
         for name in names:
-            assert attempts(database, namespace, b"hang " + name.encode()) == {name: 1}
+            counted = attempts(database, namespace, b"hang " + name.encode())
+            assert counted in ({name: 1}, {name: 2})

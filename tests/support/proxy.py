@@ -283,7 +283,7 @@ class _Link:
         self._answers = Answers()
         self._asked: collections.deque[_Asked] = collections.deque()
         self._held = b""
-        self._hearing: asyncio.Future[bytes] | None = None
+        self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
 
     def cut(self) -> None:
         """Break both ends at once."""
@@ -300,13 +300,14 @@ class _Link:
         self._server = server = await self._proxy.connect()
         await server.send(opening.packet)
         self._asked.append(_Asked())
+        listening = asyncio.ensure_future(self._listen())
         upward = asyncio.ensure_future(self._pass_up(server))
         downward = asyncio.ensure_future(self._pass_down(server))
         try:
             # A client that has hung up is not heard any more; what it has said goes on its way.
             await asyncio.wait({upward, downward}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            left = {upward, downward} | ({self._hearing} if self._hearing else set())
+            left = {listening, upward, downward}
             for each in left:
                 each.cancel()
             await asyncio.wait(left)
@@ -324,8 +325,25 @@ class _Link:
                 return opening
             await self._client.send(opening.refusal)
 
+    async def _listen(self) -> None:
+        """Read what the client sends, whether or not it is passed on, until it hangs up.
+
+        It may send more, behind what stalls, before it loses its patience.
+        """
+        chunk, has_left = b"-", False
+        while chunk:
+            try:
+                chunk = await self._client.reader.read(_CHUNK_BYTES)
+            except OSError:
+                chunk = b""
+            if _hangs_up(chunk) and not has_left:
+                has_left = True
+                if not self.flowing.is_set():
+                    self._proxy.note_given_up()
+            self._chunks.put_nowait(chunk)
+
     async def _pass_up(self, server: _End) -> None:
-        while chunk := await self._heard():
+        while chunk := await self._chunks.get():
             for turn in self._turns.feed(chunk):
                 await self._flow()
                 await self._ask(turn, server)
@@ -356,8 +374,6 @@ class _Link:
                 fault.strike()
                 await self._proxy.terminate(self._answers.backend)
             case Kind.STALLED_BEFORE:
-                self._hearing = self._hear()
-                self._hearing.add_done_callback(self._overheard)
                 await self._stall(fault)
                 return turn.data
             case Kind.CUT_UNCOMMITTED:
@@ -369,17 +385,6 @@ class _Link:
             case _:
                 assert_never(fault.kind)
         return b""
-
-    async def _heard(self) -> bytes:
-        """Return what the client says next; b"": it has hung up."""
-        hearing, self._hearing = self._hearing or self._hear(), None
-        chunk = await hearing
-        if not self.flowing.is_set() and _hangs_up(chunk):
-            self._proxy.note_given_up()
-        return chunk
-
-    def _hear(self) -> asyncio.Future[bytes]:
-        return asyncio.ensure_future(self._client.reader.read(_CHUNK_BYTES))
 
     async def _pass_down(self, server: _End) -> None:
         while chunk := await server.reader.read(_CHUNK_BYTES):
@@ -427,13 +432,6 @@ class _Link:
         self.flowing.clear()
         fault.strike()
         await self.flowing.wait()
-
-    def _overheard(self, hearing: asyncio.Future[bytes]) -> None:
-        """Note whether a client has hung up although nobody listens to it."""
-        if not hearing.cancelled() and (
-            hearing.exception() is not None or _hangs_up(hearing.result())
-        ):
-            self._proxy.note_given_up()
 
     def _strike(self, fault: Fault) -> NoReturn:
         self.cut()

@@ -131,6 +131,7 @@ async def test_get_and_why_tell_of_a_job(stage: Stage, run: Run, file: str) -> N
 
     await run("job", "submit", file, "--id", "job")
     await stage.asked("job/b")
+    await stage.settled("job/d")
     why = await run("why", "job")
     leader = await run("get", "job")
     follower = await run("get", "job/b", "--json")

@@ -34,8 +34,9 @@ CALLS = 20
 LONG_MS = 30_000.0
 WRITES = {
     "admit_starts", "admit_requests", "admit_gated_starts", "admit_gated_requests", "settle_tasks",
+    "settle_gated_tasks",
 }  # fmt: skip
-WRITES_OF_JOBS = {"admit_jobs", "settle_job_tasks"}
+WRITES_OF_JOBS = {"admit_jobs", "settle_job_tasks", "settle_gated_job_tasks"}
 POOLS = {"front", "worker", "scan"}
 
 HEALTHY = (

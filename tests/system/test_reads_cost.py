@@ -18,9 +18,10 @@ GET, LIST, FIRST, FACTS = (
     '"read_processes"(', 'ORDER BY namespace COLLATE "C"', '"read_first_waits"(', "AS now) moment",
 )  # fmt: skip
 # What a replica does at all times: heartbeats, the depth of the queues, and where a pool opens
-# another connection, whether that can write.
+# another connection, its settings and whether it can write.
 AT_ALL_TIMES = (
     "INSERT INTO progressor.replicas", "progressor.schedule", "SHOW transaction_read_only",
+    "SELECT set_config(",
 )  # fmt: skip
 
 
