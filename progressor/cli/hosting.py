@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -56,7 +56,7 @@ class Engine(Protocol):
 
 
 OpenEngine = Callable[[Config], AbstractAsyncContextManager[Engine]]
-Work = Callable[[Engine], Awaitable[None]]
+Work = Callable[[Engine], Coroutine[Any, Any, None]]
 
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
@@ -96,7 +96,7 @@ async def host(
         _log.info("engine stopped")
 
 
-async def until_signal(work: Awaitable[None]) -> None:
+async def until_signal(work: Coroutine[Any, Any, None]) -> None:
     """Run `work` until it ends or a signal comes, which cancels it; a second one ends us.
 
     Raises:
@@ -113,18 +113,15 @@ async def forever() -> None:
 
 
 async def _until_left(
-    leaving: asyncio.Event, work: Awaitable[None], *watch: Awaitable[None]
+    leaving: asyncio.Event,
+    work: Coroutine[Any, Any, None],
+    *watch: Coroutine[Any, Any, None],
 ) -> None:
-    async def done() -> None:
-        await work
-        leaving.set()
-
-    async def watched(what: Awaitable[None]) -> None:
-        await what
-
+    # Not wrapped in coroutines: one that is cancelled before it begins never awaits what it wraps.
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(done(), name="work")]
-        tasks += [group.create_task(watched(it), name="watch") for it in watch]
+        working = group.create_task(work, name="work")
+        working.add_done_callback(lambda _: leaving.set())
+        tasks = [working, *(group.create_task(each, name="watch") for each in watch)]
         await leaving.wait()
         for task in tasks:
             task.cancel()

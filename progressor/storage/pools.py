@@ -213,6 +213,9 @@ class BoundedConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     reads_only = False
     """Whether the current user of the connection only reads."""
 
+    hung_up = False
+    """Whether its socket was shut down: what had arrived before can still be read."""
+
     async def cancel_safe(self, *, timeout: float = CANCEL_SECONDS) -> None:
         """Close the connection; for a reader, cancel the statement and close only if that fails."""
         if not self.reads_only:
@@ -275,6 +278,9 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
 
     async def putconn(self, conn: Connection) -> None:
         """Take a connection back, and drop the others if it is closed."""
+        if isinstance(conn, BoundedConnection) and conn.hung_up and not conn.closed:
+            # The answer came just before the hang-up; whoever took it next would find it broken.
+            await conn.close()
         if conn.closed:
             if conn in self._pids:
                 self._given_up.add(self._pids[conn])
@@ -327,6 +333,8 @@ async def _try_again(pool: psycopg_pool.AsyncConnectionPool[Any]) -> None:
 
 def _hang_up(connection: Connection) -> None:
     """Have whoever waits for an answer on a connection learn that none will come."""
+    if isinstance(connection, BoundedConnection):
+        connection.hung_up = True
     # By a duplicate: libpq's own descriptor stays its own.
     with (
         contextlib.suppress(OSError, psycopg.Error),
