@@ -9,10 +9,11 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
+import grpc
 import psycopg
 import pytest
 import pytest_asyncio
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from progressor.sdk import Client, ZombiePolicy
 from tests.support.faults import Fault, stalled_after
@@ -26,13 +27,13 @@ from tests.support.replica import (
     Replica,
     Stage,
     answering,
-    health_becomes,
     running_replica,
     timer,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 CLAIM_TASKS, CLAIM_DUE = '"claim_tasks"(', '"claim_due"('
 LEAVING: Mapping[str, str] = {
@@ -108,9 +109,14 @@ async def test_a_claim_in_flight_at_a_clean_stop_is_handed_back(
         ):
             stall = await claim(stage, there, way)
             await stall.struck()
-            leaving.engine.stop()
-            await health_becomes(leaving.address, NOT_SERVING)
-            way.restore()
+            # Watched from before: a drain with nothing in hand soon listens no more.
+            async with grpc.aio.insecure_channel(leaving.address) as channel:
+                stub: Any = health_pb2_grpc.HealthStub(channel)
+                watch = stub.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+                assert (await watch.read()).status == SERVING
+                leaving.engine.stop()
+                assert (await watch.read()).status == NOT_SERVING
+                way.restore()
 
         await stage.asked("p", 2)
         await until(stage.points, lambda: not rows(eye, stage, LEASED))
