@@ -2,12 +2,14 @@
 
 The data flow is the table of contents::
 
-    Client -> api -> storage -> worker -> processor -> worker -> storage -> api -> Client
-                        ^          ^                     |
-                     scanner ------+                  domain   (decides; touches nothing)
+    client -> api -> storage -> runtime -> processor -> runtime -> storage -> api -> client
 
-Read in this order: ``domain`` (every rule), ``worker/step.py`` (one task from claimed to settled),
-``storage`` with ``priv/README.md`` (how it becomes durable), ``api``, ``scanner``, ``app.py``.
+    domain   the rules: pure functions and values, with no I/O
+    wire     between protobuf and values
+    engine   starts and stops all of it
+
+Read in this order: ``domain`` (the rules), ``runtime/step/step.py`` (one task from claimed to
+settled), ``storage`` with ``priv/README.md`` (how it becomes durable), ``api``, then ``engine``.
 Users of the engine import ``progressor.sdk``.
 """
 

@@ -7,7 +7,7 @@ import hypothesis
 import pytest
 from hypothesis.internal.conjecture import engine
 
-from progressor.storage.migrations import migrate
+from progressor.storage.postgres.migrations import migrate
 from tests.support.postgres import Cluster, open_cluster
 
 TEMPLATE = "progressor_template"

@@ -8,9 +8,9 @@ import psycopg
 
 from bench.disturbing.callers import Callers
 from bench.disturbing.scene import Scene
-from progressor import config
-from progressor.cli.doctor import examine
-from progressor.storage.findings import State
+from progressor.cli.doctor.doctor import examine
+from progressor.settings import config
+from progressor.storage.doctor.findings import State
 
 _NAMED_MAX = 5
 _QUESTION_TIMEOUT = dt.timedelta(seconds=300)

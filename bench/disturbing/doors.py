@@ -13,8 +13,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from progressor.sdk import BYTES, Client
-from progressor.sdk.connection import Connection, Endpoint
-from progressor.sdk.exchange import Exchange, Result
+from progressor.sdk.sending.connection import Connection, Endpoint
+from progressor.sdk.sending.exchange import Exchange, Result
 
 ATTEMPT_SECONDS = 20.0
 """After which a caller asks again, under the same key: longer than any wait that is to be seen."""

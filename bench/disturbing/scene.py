@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.disturbing.doors import Door
 from bench.peers import Peer, started
 from progressor.sdk import Client, NamespaceConfig, ZombiePolicy
-from progressor.storage.embedded import EmbeddedPostgres
+from progressor.storage.embedded.server import EmbeddedPostgres
 
 REPLICA_COUNT = 2
 

@@ -16,7 +16,7 @@ from bench.filling.load import fill
 from bench.filling.plan import Plan, default_timer_count
 from bench.filling.sizes import read_sizes
 from bench.machine import commit, machine
-from progressor.storage.embedded import EmbeddedPostgres
+from progressor.storage.embedded.server import EmbeddedPostgres
 
 _TABLE_WIDTH = 100
 

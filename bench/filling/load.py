@@ -16,7 +16,7 @@ from psycopg import sql
 from bench.filling.plan import Plan
 from bench.filling.rows import COLUMNS, Rows, numbers_by_slot
 from bench.filling.templates import HEADER, TRAILER
-from progressor.storage.migrations import migrate
+from progressor.storage.postgres.migrations import migrate
 
 _LANES: Sequence[Sequence[str]] = (("tasks",), ("events", "processes", "schedule"))
 """Tables loaded one after the other, in as many connections: about the same work in each."""

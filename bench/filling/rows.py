@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from bench.filling.plan import Plan
 from bench.filling.templates import FIELD, INT8, KEY, Field, field, int4, int8, jsonb, key_fields
 from bench.filling.templates import row as template
-from progressor.domain.process import SLOT_COUNT, process_key
+from progressor.domain.processes.process import SLOT_COUNT, process_key
 
 COLUMNS = {
     "processes": (

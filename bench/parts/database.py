@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from bench.parts import orders
-from progressor.storage.embedded import EmbeddedPostgres
+from progressor.storage.embedded.server import EmbeddedPostgres
 
 
 def _main(directory: Path) -> None:

@@ -12,8 +12,8 @@ from psycopg import sql
 
 from bench.parts import orders, plans
 from bench.parts.raw_writes import Functions, calls, settlements
-from progressor.domain.process import process_key
-from progressor.storage import arrays
+from progressor.domain.processes.process import process_key
+from progressor.storage.postgres import arrays
 
 _Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 _TABLE = "bench_commits"

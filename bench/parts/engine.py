@@ -12,10 +12,11 @@ import sys
 from typing import Any
 
 from bench.parts import orders
-from progressor import app, config
-from progressor.cli.hosting import host, run_loop
+from progressor.cli.engine.hosting import host, run_loop
+from progressor.engine import engine as app
+from progressor.runtime.core.observer import Observers
 from progressor.sdk import Client
-from progressor.worker.observer import Observers
+from progressor.settings import config
 
 _READY_SECONDS = 60.0
 

@@ -12,8 +12,8 @@ import psycopg
 from psycopg import sql
 
 from bench.parts import plans
-from progressor.domain.process import ProcessKey
-from progressor.storage.arrays import COLUMNS, Column
+from progressor.domain.processes.process import ProcessKey
+from progressor.storage.postgres.arrays import COLUMNS, Column
 
 _REPLICA_ID = 0
 """No replica's. A lease is held for milliseconds: no scan sees it twice, which it must to act."""

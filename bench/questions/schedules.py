@@ -12,7 +12,7 @@ from bench.measurement import Measurement, Pace, Turn, summed_up
 from bench.parts.plans import plan
 from bench.questions.quiet import until_quiet, until_reached
 from bench.stage import SESSION, Stage, turn_of
-from progressor.sdk.wire import duration_to_wire, instant_to_wire
+from progressor.sdk.codec.wire import duration_to_wire, instant_to_wire
 from progressor.v1 import schedule_service_pb2 as messages
 from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceStub
 

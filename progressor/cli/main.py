@@ -9,9 +9,9 @@ from cyclopts import App, CycloptsError, Parameter
 
 import progressor
 from progressor import errors
-from progressor.cli.exit_codes import EPILOGUE, ExitCode
-from progressor.cli.failure import only_ours, report, report_words
-from progressor.cli.job_format import JOB_FORMAT
+from progressor.cli.jobs.format import JOB_FORMAT
+from progressor.cli.output.exit_codes import EPILOGUE, ExitCode
+from progressor.cli.output.failure import only_ours, report, report_words
 
 _ROOM = "progressor.cli"
 _SUMMARY = "A durable process engine on PostgreSQL, called over gRPC."
@@ -76,66 +76,74 @@ def _add(app: App, commands: Sequence[tuple[str, str, str]], **options: str) -> 
 
 _COMMANDS = {
     "Engine": (
-        ("serve", "serve:serve", "Run an engine."),
-        ("dev", "dev:dev", "Run an engine with an example, and play it."),
-        ("migrate", "migrate:migrate", "Bring a database to this release's schema."),
-        ("doctor", "doctor:doctor", "Examine a database, and say what to do."),
-        ("config", "settings:show_config", "Print the configuration in force."),
-        ("health", "health:health", "Ask an engine for its health."),
-        ("replicas", "replicas:replicas", "Print the replicas on an engine's database."),
-        ("top", "top:top", "Watch what an engine does, and what waits."),
-        ("log-level", "log_level:log_level", "Change how much a replica's log says."),
-        ("example-processor", "example:example_processor", "Serve the example's processor."),
-        ("version", "version:version", "Print the version."),
+        ("serve", "engine.serve:serve", "Run an engine."),
+        ("dev", "dev.dev:dev", "Run an engine with an example, and play it."),
+        ("migrate", "engine.migrate:migrate", "Bring a database to this release's schema."),
+        ("doctor", "doctor.doctor:doctor", "Examine a database, and say what to do."),
+        ("config", "engine.settings:show_config", "Print the configuration in force."),
+        ("health", "engine.health:health", "Ask an engine for its health."),
+        ("replicas", "engine.replicas:replicas", "Print the replicas on an engine's database."),
+        ("top", "top.top:top", "Watch what an engine does, and what waits."),
+        ("log-level", "engine.log_level:log_level", "Change how much a replica's log says."),
+        ("example-processor", "dev.example:example_processor", "Serve the example's processor."),
+        ("version", "engine.version:version", "Print the version."),
     ),
     "Processes": (
-        ("start", "requests:start", "Create a process."),
-        ("call", "requests:call", "Run a call on a process."),
-        ("notify", "requests:notify", "Leave a call without an answer."),
-        ("repair", "requests:repair", "Ask the processor to bring a broken process back."),
-        ("simple-repair", "requests:simple_repair", "Bring it back without asking."),
-        ("await", "requests:await_task", "Wait for a task."),
-        ("cancel", "requests:cancel", "Cancel a task that waits."),
-        ("get", "reads:get", "Print a process."),
-        ("why", "why:why", "Say what a process waits for."),
-        ("trace", "reads:trace", "Print the tasks of a process as a timeline."),
-        ("list", "reads:list_processes", "Print the processes of a namespace, or of all."),
-        ("put", "writes:put", "Import a process."),
-        ("remove", "writes:remove", "Delete a process."),
+        ("start", "processes.requests:start", "Create a process."),
+        ("call", "processes.requests:call", "Run a call on a process."),
+        ("notify", "processes.requests:notify", "Leave a call without an answer."),
+        (
+            "repair",
+            "processes.requests:repair",
+            "Ask the processor to bring a broken process back.",
+        ),
+        ("simple-repair", "processes.requests:simple_repair", "Bring it back without asking."),
+        ("await", "processes.requests:await_task", "Wait for a task."),
+        ("cancel", "processes.requests:cancel", "Cancel a task that waits."),
+        ("get", "processes.reads:get", "Print a process."),
+        ("why", "processes.why:why", "Say what a process waits for."),
+        ("trace", "processes.reads:trace", "Print the tasks of a process as a timeline."),
+        (
+            "list",
+            "processes.reads:list_processes",
+            "Print the processes of a namespace, or of all.",
+        ),
+        ("put", "processes.writes:put", "Import a process."),
+        ("remove", "processes.writes:remove", "Delete a process."),
     ),
 }
 _NAMESPACE_COMMANDS = (
-    ("create", "namespaces:create", "Create a namespace."),
-    ("update", "namespaces:update", "Change a namespace."),
-    ("get", "namespaces:get", "Print a namespace."),
-    ("list", "namespaces:list_namespaces", "Print all namespaces."),
-    ("delete", "namespaces:delete", "Delete an empty namespace."),
+    ("create", "namespaces.namespaces:create", "Create a namespace."),
+    ("update", "namespaces.namespaces:update", "Change a namespace."),
+    ("get", "namespaces.namespaces:get", "Print a namespace."),
+    ("list", "namespaces.namespaces:list_namespaces", "Print all namespaces."),
+    ("delete", "namespaces.namespaces:delete", "Delete an empty namespace."),
 )
 _GATE_COMMANDS = (
-    ("list", "gates:list_gates", "Print the gates of a namespace."),
-    ("get", "gates:get", "Print a gate, who holds it and who waits for it."),
-    ("set", "gates:set_capacity", "Set how many may hold a gate."),
-    ("delete", "gates:delete", "Delete a gate that nobody uses."),
+    ("list", "gates.gates:list_gates", "Print the gates of a namespace."),
+    ("get", "gates.gates:get", "Print a gate, who holds it and who waits for it."),
+    ("set", "gates.gates:set_capacity", "Set how many may hold a gate."),
+    ("delete", "gates.gates:delete", "Delete a gate that nobody uses."),
 )
 _JOB_COMMANDS = (
-    ("submit", "jobs:submit", f"Submit a job from a file.\n\n{JOB_FORMAT}"),
-    ("get", "jobs:get", "Print a job, its graph and its nodes."),
-    ("list", "jobs:list_jobs", "Print the jobs of a namespace."),
-    ("watch", "jobs:watch", "Watch a job until it ends; the exit code tells how."),
-    ("retry", "jobs:retry", "Go on with a failed job from its failed nodes."),
-    ("cancel", "jobs:cancel", "End a job."),
+    ("submit", "jobs.jobs:submit", f"Submit a job from a file.\n\n{JOB_FORMAT}"),
+    ("get", "jobs.jobs:get", "Print a job, its graph and its nodes."),
+    ("list", "jobs.jobs:list_jobs", "Print the jobs of a namespace."),
+    ("watch", "jobs.jobs:watch", "Watch a job until it ends; the exit code tells how."),
+    ("retry", "jobs.jobs:retry", "Go on with a failed job from its failed nodes."),
+    ("cancel", "jobs.jobs:cancel", "End a job."),
 )
 _SCHEDULE_COMMANDS = (
-    ("create", "schedules:create", "Make a schedule."),
-    ("update", "schedules:update", "Change a schedule."),
-    ("get", "schedules:get", "Print a schedule and its firings."),
-    ("list", "schedules:list_schedules", "Print the schedules of a namespace."),
-    ("next", "schedules:print_next", "Print the next firings of a schedule."),
-    ("pause", "schedules:pause", "Have a schedule fire no more."),
-    ("resume", "schedules:resume", "Have a paused schedule fire again."),
-    ("trigger", "schedules:trigger", "Fire a schedule now."),
-    ("backfill", "schedules:backfill", "Fire the instants of a span of the past."),
-    ("delete", "schedules:delete", "Delete a schedule."),
+    ("create", "schedules.schedules:create", "Make a schedule."),
+    ("update", "schedules.schedules:update", "Change a schedule."),
+    ("get", "schedules.schedules:get", "Print a schedule and its firings."),
+    ("list", "schedules.schedules:list_schedules", "Print the schedules of a namespace."),
+    ("next", "schedules.schedules:print_next", "Print the next firings of a schedule."),
+    ("pause", "schedules.schedules:pause", "Have a schedule fire no more."),
+    ("resume", "schedules.schedules:resume", "Have a paused schedule fire again."),
+    ("trigger", "schedules.schedules:trigger", "Fire a schedule now."),
+    ("backfill", "schedules.schedules:backfill", "Fire the instants of a span of the past."),
+    ("delete", "schedules.schedules:delete", "Delete a schedule."),
 )
 
 

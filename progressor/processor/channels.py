@@ -5,7 +5,7 @@ import dataclasses
 
 import grpc
 
-from progressor.domain.namespace import Namespace
+from progressor.domain.processes.namespace import Namespace
 from progressor.processor.connection import Connection
 from progressor.processor.stream import Stream
 

@@ -15,17 +15,17 @@ from google.rpc import code_pb2
 from grpc import aio
 
 from progressor.clock import Clock
-from progressor.domain.event import Event
-from progressor.domain.intent import Failed
-from progressor.domain.namespace import Namespace
-from progressor.domain.task import RunningTask
+from progressor.domain.processes.event import Event
+from progressor.domain.processes.intent import Failed
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.task import RunningTask
 from progressor.processor import codec, failures
 from progressor.processor.channels import Channels
 from progressor.processor.connection import Connection
 from progressor.processor.reach import Reach
 from progressor.processor.sizes import Sizes
 from progressor.processor.stream import STEP_BYTES_MAX
-from progressor.telemetry.spans import tell_server
+from progressor.telemetry.traces.spans import tell_server
 
 DESCRIBED_FROM_BYTES = 256 * 1024
 """Every processor takes a step of this size; of larger ones it is asked what it takes."""

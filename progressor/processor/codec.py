@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from google.protobuf import message
 from google.rpc import code_pb2
 
-from progressor import errors, node_wire, wire
-from progressor.domain.event import Event, NewEvent
-from progressor.domain.intent import (
+from progressor import errors
+from progressor.domain.processes.event import Event, NewEvent
+from progressor.domain.processes.intent import (
     Action,
     Complete,
     Failed,
@@ -24,9 +24,11 @@ from progressor.domain.intent import (
     TimerChange,
     UnsetTimer,
 )
-from progressor.domain.task import RunningTask, TaskType
+from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.processor import failures
 from progressor.v1 import processor_service_pb2
+from progressor.wire import fields as wire
+from progressor.wire import nodes as node_wire
 
 Answer = Succeeded | Rejected | Failed
 """What a processor can make of a step."""

@@ -19,8 +19,8 @@ from grpc import aio
 
 from progressor.processor import failures
 from progressor.processor.stream import Stream
-from progressor.stream_call import StreamCall
 from progressor.v1 import processor_service_pb2
+from progressor.wire.stream_call import StreamCall
 
 PROCESS_METHOD = "/progressor.v1.ProcessorService/Process"
 STREAM_METHOD = "/progressor.v1.ProcessorService/ProcessStream"

@@ -32,8 +32,8 @@ from google.protobuf import duration_pb2, message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc import aio
 
-from progressor.domain.event import Event
-from progressor.domain.intent import STEP_TIMEOUT, STILL_RUNNING, Failed
+from progressor.domain.processes.event import Event
+from progressor.domain.processes.intent import STEP_TIMEOUT, STILL_RUNNING, Failed
 
 HISTORY_TOO_LARGE = "HISTORY_TOO_LARGE"
 INVALID_ANSWER = "INVALID_ANSWER"

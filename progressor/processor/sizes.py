@@ -7,8 +7,8 @@ limit on are reported by a metric, and by the heartbeat, from which ``progressor
 from collections.abc import Mapping
 
 from progressor.clock import Clock
-from progressor.domain.process import ProcessKey
-from progressor.domain.replica import StepSize
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.views.replica import StepSize
 
 SHARE_TOLD = 0.5
 """The share of its limit from which on a step is reported."""

@@ -29,10 +29,10 @@ import grpc
 from google.protobuf import message
 from grpc import aio
 
-from progressor.domain.intent import Failed
-from progressor.frames import Outbox
+from progressor.domain.processes.intent import Failed
 from progressor.internal.v1 import frames_pb2
 from progressor.processor import failures
+from progressor.wire.frames import Outbox
 
 STEP_BYTES_MAX = 1024 * 1024
 """A larger step is asked by a call of its own, which holds up no other."""

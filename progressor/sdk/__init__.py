@@ -79,7 +79,25 @@ from progressor.job_errors import (
     ScheduleChangedError,
     ScheduleNotFoundError,
 )
-from progressor.sdk.activity import (
+from progressor.sdk.client.client import Client
+from progressor.sdk.client.job_client import Jobs, SyncJobs
+from progressor.sdk.client.schedule_client import Schedules, SyncSchedules
+from progressor.sdk.client.sync_client import SyncClient
+from progressor.sdk.codec.codecs import (
+    BYTES,
+    JSON,
+    BytesCodec,
+    CheckedCodec,
+    Codec,
+    JsonCodec,
+    Payload,
+)
+from progressor.sdk.processor.processor import Processor
+from progressor.sdk.processor.server import Limits, running, serve, serve_async
+from progressor.sdk.processor.step import Step
+from progressor.sdk.processor.verdicts import Fail, Reject, Retry
+from progressor.sdk.sending.failures import EngineUnavailableError, UnexpectedStatusError
+from progressor.sdk.values.activity import (
     Activity,
     NamespaceActivity,
     NamespaceQueue,
@@ -90,14 +108,10 @@ from progressor.sdk.activity import (
     rates_between,
     rates_by_namespace,
 )
-from progressor.sdk.client import Client
-from progressor.sdk.codecs import BYTES, JSON, BytesCodec, CheckedCodec, Codec, JsonCodec, Payload
-from progressor.sdk.constraints import Constraints, GateHold, Order, TimeSpent
-from progressor.sdk.failures import EngineUnavailableError, UnexpectedStatusError
-from progressor.sdk.gates import Gate, GateHolder, GateView, GateWaiter
-from progressor.sdk.graph import Graph, NewNode, NodeOptions
-from progressor.sdk.job_client import Jobs, SyncJobs
-from progressor.sdk.jobs import (
+from progressor.sdk.values.constraints import Constraints, GateHold, Order, TimeSpent
+from progressor.sdk.values.gates import Gate, GateHolder, GateView, GateWaiter
+from progressor.sdk.values.graph import Graph, NewNode, NodeOptions
+from progressor.sdk.values.jobs import (
     Job,
     JobCancelledError,
     JobFailedError,
@@ -110,31 +124,8 @@ from progressor.sdk.jobs import (
     NodeOutcome,
     NodeState,
 )
-from progressor.sdk.namespaces import NamespaceConfig, RetryPolicy, ZombiePolicy
-from progressor.sdk.processor import Processor
-from progressor.sdk.replicas import LogLevel, LogLevelChange, Replica, ReplicaState
-from progressor.sdk.schedule_client import Schedules, SyncSchedules
-from progressor.sdk.schedules import (
-    Backfilled,
-    Cron,
-    Every,
-    Firing,
-    FiringCause,
-    FiringState,
-    NextFiring,
-    OverlapPolicy,
-    Schedule,
-    ScheduledCall,
-    ScheduledJob,
-    ScheduledNotify,
-    ScheduledStart,
-    ScheduleSpec,
-    ScheduleView,
-)
-from progressor.sdk.server import Limits, running, serve, serve_async
-from progressor.sdk.step import Step
-from progressor.sdk.sync_client import SyncClient
-from progressor.sdk.values import (
+from progressor.sdk.values.namespaces import NamespaceConfig, RetryPolicy, ZombiePolicy
+from progressor.sdk.values.processes import (
     NO_HISTORY,
     Accepted,
     Answer,
@@ -162,7 +153,24 @@ from progressor.sdk.values import (
     Wait,
     WaitCause,
 )
-from progressor.sdk.verdicts import Fail, Reject, Retry
+from progressor.sdk.values.replicas import LogLevel, LogLevelChange, Replica, ReplicaState
+from progressor.sdk.values.schedules import (
+    Backfilled,
+    Cron,
+    Every,
+    Firing,
+    FiringCause,
+    FiringState,
+    NextFiring,
+    OverlapPolicy,
+    Schedule,
+    ScheduledCall,
+    ScheduledJob,
+    ScheduledNotify,
+    ScheduledStart,
+    ScheduleSpec,
+    ScheduleView,
+)
 
 __all__ = (
     "BYTES",

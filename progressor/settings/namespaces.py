@@ -15,9 +15,9 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from progressor import errors
-from progressor.domain.namespace import PAYLOAD_BYTES_CEILING, HistoryMode, Namespace
-from progressor.domain.policy import RetryPolicy, ZombiePolicy
-from progressor.domain.task import TaskType
+from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, HistoryMode, Namespace
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.task import TaskType
 from progressor.settings.addresses import check_address
 from progressor.settings.decoding import Given, decode, given_table, keys_of, setting
 

@@ -1,28 +1,31 @@
 """Makes decisions durable: the only room that speaks to PostgreSQL.
 
-One method is one round trip; the writes of the hot path are gathered by ``group_commit`` into one
-set-based function call per batch (``priv/functions``). Imported by worker, scanner, api's wiring.
-Start with ``group_commit``, then ``settlements``; the tables are explained in ``priv/README.md``.
+Imported by ``runtime`` and ``engine``. A folder is a feature; ``postgres`` and ``rows`` are beneath
+all of them. A method is one round trip; the writes of the hot path are gathered by ``commit`` into
+one set-based function call per batch (``priv/functions``). Start with ``commit/group_commit.py``,
+then ``processes/settlements.py``; ``priv/README.md`` explains the tables.
 
-Who tries again while PostgreSQL is away, and how soon. Pauses grow by doubling and are spread by a
-quarter (``backoff``), unless said otherwise; which error means what stands in ``pools``.
+What retries while PostgreSQL is away, and how soon. Pauses double, with a jitter of a quarter
+(``postgres/backoff.py``), unless the table says otherwise; ``postgres/pools.py`` says which error
+means what.
 
-| who | tries again | pauses, s | meanwhile |
+| part | retries | pauses, s | meanwhile |
 | --- | --- | --- | --- |
-| the pools | while somebody waits | 0, 1, 1, …, spread by 10 % | `connect_timeout`, then told |
-| settlements (a lane that insists) | for ever | 0.05 .. 1 | steps wait, callers too |
-| admissions (a lane that gives up) | with the next request | 0.05 .. 1 | callers are told |
-| reads | with the next one | | callers are told |
+| the pools | while a request waits | 0, 1, 1, …, jitter 10 % | `connect_timeout`, then an error |
+| settlements | for ever | 0.05 .. 1 | steps and callers wait |
+| admissions | with the next request | 0.05 .. 1 | callers get an error |
+| reads | with the next request | | callers get an error |
 | timers, backlog | for ever | 0.25 .. 2 | |
-| due, zombies, retention | with the next scan | their interval, spread by 10 % | |
-| listener and fetcher of replies | for ever | 0.5 .. 4 | the slow round asks each second |
-| sender of replies | never | | the other replica's slow round finds the answers |
-| heartbeat | with the next beat | `heartbeat_interval` | past the lease, steps are abandoned |
-| the start of an engine | for ever | 0.25 .. 2 | NOT_SERVING, requests are told |
+| due, zombies, retention | with the next scan | their interval, jitter 10 % | |
+| listener and fetcher of replies | for ever | 0.5 .. 4 | a slow scan asks every second |
+| sender of replies | never | | the other replica's slow scan finds the replies |
+| heartbeat | with the next beat | `heartbeat_interval` | when the lease ends, steps are abandoned |
+| the start of an engine | for ever | 0.25 .. 2 | NOT_SERVING; requests get an error |
 | embedded PostgreSQL that has ended | for ever | 1 | as above |
 
-So calls resume within about 2 s of PostgreSQL. Whoever finds a lost connection, or one to a server
-that was demoted, has the pool replace all that are as old; the heartbeat, which finds the latter
-within its interval, has all pools do so. A new connection leads to a server that takes writes, of
-several hosts to the one that does, unless the DSN has `target_session_attrs` (``writer``).
+So calls resume within about 2 s of PostgreSQL's return. A lost connection, or one to a server that
+was demoted, makes its pool replace every connection at least as old; the heartbeat notices a
+demotion within its interval and makes every pool do so. New connections go to a server that accepts
+writes, whichever of the DSN's hosts that is, unless the DSN sets `target_session_attrs`
+(``postgres/writer.py``).
 """

@@ -8,7 +8,7 @@ In Prometheus a counter's name ends in ``_total``.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from progressor.domain.activity import QUEUES_MAX
+from progressor.domain.views.activity import QUEUES_MAX
 from progressor.telemetry.instruments import Kind, Metric
 
 _DURATIONS_MS = (

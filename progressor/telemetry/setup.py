@@ -7,12 +7,12 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from progressor.telemetry import tracing
 from progressor.telemetry.instruments import Read
-from progressor.telemetry.otlp import LAST_PUSH_SECONDS
+from progressor.telemetry.metrics.otlp import LAST_PUSH_SECONDS
 from progressor.telemetry.resource import resource_of
-from progressor.telemetry.span_queue import SpanQueue
-from progressor.telemetry.tracing import Tracing
+from progressor.telemetry.traces import tracing
+from progressor.telemetry.traces.span_queue import SpanQueue
+from progressor.telemetry.traces.tracing import Tracing
 
 _SCOPE = "progressor"
 

@@ -8,12 +8,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from progressor.domain.replica import Crew, Load, StepSize, Tally
+from progressor.domain.views.replica import Crew, Load, StepSize, Tally
 from progressor.settings.sections import Replica
-from progressor.storage.activities import Activities
-from progressor.storage.heartbeats import Heartbeats, Identity
-from progressor.storage.queues import Queues, QueueWatch
-from progressor.storage.watch import AGE_MAX, Watch
+from progressor.storage.replicas.activities import Activities
+from progressor.storage.replicas.heartbeats import Heartbeats, Identity
+from progressor.storage.replicas.queues import Queues, QueueWatch
+from progressor.storage.replicas.status import AGE_MAX, Watch
 from tests.support.builders import seconds
 from tests.support.clock import ManualClock
 from tests.support.storage import COLLECTING, LEASE_TIMEOUT, NAMESPACE, STATEMENT_TIMEOUT, Desk

@@ -6,12 +6,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from progressor.domain.admission import Verdict, decide
-from progressor.domain.constraint import Constraints
-from progressor.domain.event import Direction, HistoryRange
-from progressor.domain.intent import Complete, Rejected
-from progressor.domain.process import ProcessKey, ProcessStatus
-from progressor.domain.task import TaskStatus, TaskType
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.processes.admission import Verdict, decide
+from progressor.domain.processes.event import Direction, HistoryRange
+from progressor.domain.processes.intent import Complete, Rejected
+from progressor.domain.processes.process import ProcessKey, ProcessStatus
+from progressor.domain.processes.task import TaskStatus, TaskType
 from tests.support.clock import ManualClock
 from tests.support.storage import BROKEN, Desk, a_request, dump, fresh_key, success
 

@@ -11,15 +11,15 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from progressor import errors
-from progressor.domain.admission import Verdict
-from progressor.domain.constraint import Constraints
-from progressor.domain.intent import Complete, Failed, RemoveProcess, SetTimer, UnsetTimer
-from progressor.domain.process import Leadership, ProcessKey, process_key
-from progressor.domain.task import RunningTask, TaskType
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.processes.admission import Verdict
+from progressor.domain.processes.intent import Complete, Failed, RemoveProcess, SetTimer, UnsetTimer
+from progressor.domain.processes.process import Leadership, ProcessKey, process_key
+from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.settings.sections import Commit
-from progressor.storage import admissions
-from progressor.storage.migrations import migrate
-from progressor.storage.settlements import LeaseLost, Written
+from progressor.storage.postgres.migrations import migrate
+from progressor.storage.processes import admissions
+from progressor.storage.processes.settlements import LeaseLost, Written
 from tests.support.clock import ManualClock
 from tests.support.postgres import open_cluster
 from tests.support.storage import (

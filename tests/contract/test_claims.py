@@ -7,10 +7,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from progressor.domain.intent import Lost, Released
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import Claim, TaskStatus, TaskType
-from progressor.storage.claims import Room, Wanted
+from progressor.domain.processes.intent import Lost, Released
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import Claim, TaskStatus, TaskType
+from progressor.storage.processes.claims import Room, Wanted
 from tests.support.clock import ManualClock
 from tests.support.laws import broken_laws
 from tests.support.storage import (

@@ -7,8 +7,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from progressor.domain.intent import Complete
-from progressor.domain.schedule import (
+from progressor.domain.processes.intent import Complete
+from progressor.domain.processes.task import TaskType
+from progressor.domain.schedules.schedule import (
     Firing,
     FiringState,
     IntervalTimes,
@@ -16,7 +17,6 @@ from progressor.domain.schedule import (
     Schedule,
     StartTarget,
 )
-from progressor.domain.task import TaskType
 from tests.support.clock import ManualClock
 from tests.support.schedules import (
     MINUTE,
@@ -308,7 +308,7 @@ async def test_two_replicas_start_what_was_queued_once(
 async def test_a_queue_of_many_schedules_is_looked_at_in_turns(
     timetable: ScheduleDesk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("progressor.scanner.schedules.QUEUED_MAX", 2)
+    monkeypatch.setattr("progressor.runtime.schedules.scan.QUEUED_MAX", 2)
     made = [
         await timetable.create(a_spec(overlap_policy=OverlapPolicy.QUEUE_ONE)) for _ in range(5)
     ]

@@ -5,19 +5,19 @@ from typing import Any
 import psycopg
 import pytest
 
-from progressor.domain.constraint import Constraints
-from progressor.domain.event import HistoryRange
-from progressor.domain.intent import Complete, Outcome
-from progressor.domain.job import NodeSpec
-from progressor.domain.process import process_key
-from progressor.domain.schedule import (
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.job import NodeSpec
+from progressor.domain.processes.event import HistoryRange
+from progressor.domain.processes.intent import Complete, Outcome
+from progressor.domain.processes.process import process_key
+from progressor.domain.processes.task import TaskError, TaskType
+from progressor.domain.schedules.schedule import (
     CallTarget,
     FiringState,
     JobTarget,
     OverlapPolicy,
     StartTarget,
 )
-from progressor.domain.task import TaskError, TaskType
 from tests.support.clock import ManualClock
 from tests.support.schedules import (
     MINUTE,

@@ -9,10 +9,11 @@ import psycopg
 import pytest
 
 from progressor import job_errors
-from progressor.domain.constraint import Constraints
-from progressor.domain.job import NodeSpec
-from progressor.domain.process import process_key
-from progressor.domain.schedule import (
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.job import NodeSpec
+from progressor.domain.processes.process import process_key
+from progressor.domain.processes.task import TaskType
+from progressor.domain.schedules.schedule import (
     CallTarget,
     Decision,
     Firing,
@@ -24,7 +25,6 @@ from progressor.domain.schedule import (
     Target,
     decide,
 )
-from progressor.domain.task import TaskType
 from tests.support.clock import ManualClock
 from tests.support.schedules import (
     MINUTE,

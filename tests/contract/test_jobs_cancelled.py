@@ -6,11 +6,11 @@ import psycopg
 import pytest
 
 from progressor import job_errors
-from progressor.domain.constraint import Constraints
-from progressor.domain.intent import SetTimer
-from progressor.domain.job import JobState, NodeCounts
-from progressor.domain.process import ProcessStatus
-from progressor.domain.task import NodeState, TaskError
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.job import JobState, NodeCounts
+from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.task import NodeState, TaskError
 from tests.support.clock import ManualClock
 from tests.support.jobs_storage import DONE, JobDesk, begun
 from tests.support.laws import broken_laws

@@ -8,11 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from progressor.domain.intent import SetTimer
-from progressor.domain.job import JobState, NodeCounts, StartNodes
-from progressor.domain.policy import ZombiePolicy
-from progressor.domain.process import JobOptions, ProcessKey, ProcessStatus
-from progressor.domain.task import RunningTask, TaskError
+from progressor.domain.jobs.job import JobState, NodeCounts, StartNodes
+from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.policy import ZombiePolicy
+from progressor.domain.processes.process import JobOptions, ProcessKey, ProcessStatus
+from progressor.domain.processes.task import RunningTask, TaskError
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import Graph, specs
 from tests.support.jobs_storage import DONE, JobDesk, begun, collecting

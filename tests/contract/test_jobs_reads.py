@@ -6,11 +6,11 @@ import datetime as dt
 import pytest
 
 from progressor import job_errors
-from progressor.domain.constraint import Constraints
-from progressor.domain.job import Job, JobState, NodeCounts, NodeSpec
-from progressor.domain.job_view import JobFilter
-from progressor.domain.process import JobOptions, Leadership
-from progressor.domain.task import NodeOutcome, NodeState, TaskError
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.job import Job, JobState, NodeCounts, NodeSpec
+from progressor.domain.jobs.view import JobFilter
+from progressor.domain.processes.process import JobOptions, Leadership
+from progressor.domain.processes.task import NodeOutcome, NodeState, TaskError
 from tests.support.clock import ManualClock
 from tests.support.jobs_storage import JobDesk, begun
 from tests.support.storage import (

@@ -7,11 +7,11 @@ import psycopg
 import pytest
 
 from progressor import job_errors
-from progressor.domain.constraint import Constraints
-from progressor.domain.intent import SetTimer
-from progressor.domain.job import JobState
-from progressor.domain.process import ProcessKey, ProcessStatus
-from progressor.domain.task import TaskType
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.job import JobState
+from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.process import ProcessKey, ProcessStatus
+from progressor.domain.processes.task import TaskType
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import DIAMOND, Graph
 from tests.support.jobs_storage import DONE, JobDesk, begun

@@ -6,9 +6,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from progressor.domain.constraint import Constraints
-from progressor.domain.job import NodeSpec
-from progressor.domain.task import NodeState
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.job import NodeSpec
+from progressor.domain.processes.task import NodeState
 from tests.support.clock import ManualClock
 from tests.support.jobs_storage import DONE, JobDesk, begun
 from tests.support.laws import broken_laws

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from progressor.domain.job import StartNodes
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import TaskType
+from progressor.domain.jobs.job import StartNodes
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import TaskType
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import specs
 from tests.support.jobs_storage import DONE, JobDesk, begun

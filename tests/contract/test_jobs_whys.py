@@ -4,10 +4,10 @@ import datetime as dt
 
 import pytest
 
-from progressor.domain.intent import SetTimer
-from progressor.domain.job import StartNodes
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import TaskError
+from progressor.domain.jobs.job import StartNodes
+from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import TaskError
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import Graph, specs
 from tests.support.jobs_storage import DONE, JobDesk, begun

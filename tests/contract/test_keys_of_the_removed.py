@@ -7,9 +7,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from progressor.domain.admission import Verdict
-from progressor.domain.intent import Rejected, RemoveProcess
-from progressor.domain.task import TaskResult, TaskStatus, TaskType
+from progressor.domain.processes.admission import Verdict
+from progressor.domain.processes.intent import Rejected, RemoveProcess
+from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
 from tests.support.clock import ManualClock
 from tests.support.laws import broken_laws
 from tests.support.storage import Desk, a_request, fresh_key, success

@@ -4,9 +4,9 @@ import datetime as dt
 
 import pytest
 
-from progressor.domain.intent import Complete, RemoveProcess, SetTimer, UnsetTimer
-from progressor.domain.job import StartNodes
-from progressor.domain.task import RunningTask, TaskStatus, TaskType
+from progressor.domain.jobs.job import StartNodes
+from progressor.domain.processes.intent import Complete, RemoveProcess, SetTimer, UnsetTimer
+from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import specs
 from tests.support.jobs_storage import JobDesk

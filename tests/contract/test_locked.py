@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from progressor.domain.process import ProcessKey
-from progressor.storage.claims import Wanted
-from progressor.storage.functions import Functions
-from progressor.storage.locks import find_locked
-from progressor.storage.pools import connection_of
-from progressor.storage.settlements import Written
+from progressor.domain.processes.process import ProcessKey
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.locks import find_locked
+from progressor.storage.postgres.pools import connection_of
+from progressor.storage.processes.claims import Wanted
+from progressor.storage.processes.settlements import Written
 from tests.support.storage import (
     EXPIRES_AFTER,
     NO_TIME,

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.domain.intent import (
+from progressor.domain.processes.intent import (
     Complete,
     Lost,
     Outcome,
@@ -16,10 +16,10 @@ from progressor.domain.intent import (
     RemoveProcess,
     SetTimer,
 )
-from progressor.domain.task import RunningTask, TaskType
-from progressor.storage.pools import Connection
-from progressor.storage.replicas import ZombieCause
-from progressor.storage.settlements import LeaseLost, Written
+from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.storage.postgres.pools import Connection
+from progressor.storage.processes.settlements import LeaseLost, Written
+from progressor.storage.replicas.replicas import ZombieCause
 from tests.support.clock import ManualClock
 from tests.support.storage import (
     BROKEN,

@@ -8,12 +8,12 @@ import datetime as dt
 import pytest
 
 from progressor import errors
-from progressor.domain.namespace import HistoryMode, Namespace
-from progressor.domain.policy import RetryPolicy, ZombiePolicy
-from progressor.domain.process import process_key
-from progressor.domain.task import TaskType
-from progressor.storage.functions import Functions
-from progressor.storage.namespaces import Namespaces
+from progressor.domain.processes.namespace import HistoryMode, Namespace
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.process import process_key
+from progressor.domain.processes.task import TaskType
+from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.postgres.functions import Functions
 from tests.support.storage import Desk, a_request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

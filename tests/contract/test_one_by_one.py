@@ -8,12 +8,12 @@ import psycopg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from progressor.domain.admission import Admission, Request
-from progressor.domain.intent import Complete, Outcome, SetTimer
-from progressor.domain.process import ProcessKey, process_key
-from progressor.domain.task import TaskType
-from progressor.storage.admissions import Entry
-from progressor.storage.pools import Connection
+from progressor.domain.processes.admission import Admission, Request
+from progressor.domain.processes.intent import Complete, Outcome, SetTimer
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.task import TaskType
+from progressor.storage.postgres.pools import Connection
+from progressor.storage.processes.admissions import Entry
 from tests.support.storage import (
     BROKEN,
     EXPIRES_AFTER,

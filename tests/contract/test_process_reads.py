@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from progressor import errors
-from progressor.domain.admission import Import
-from progressor.domain.event import Direction, HistoryRange, NewEvent
-from progressor.domain.intent import Complete
-from progressor.domain.process import ProcessKey, ProcessStatus
-from progressor.domain.task import TaskStatus, TaskType
-from progressor.domain.view import ProcessQuery, place_of
-from progressor.domain.wait import TimerNotDue
+from progressor.domain.processes.admission import Import
+from progressor.domain.processes.event import Direction, HistoryRange, NewEvent
+from progressor.domain.processes.intent import Complete
+from progressor.domain.processes.process import ProcessKey, ProcessStatus
+from progressor.domain.processes.task import TaskStatus, TaskType
+from progressor.domain.views.process import ProcessQuery, place_of
+from progressor.domain.views.wait import TimerNotDue
 from tests.support.clock import ManualClock
 from tests.support.storage import (
     BROKEN,

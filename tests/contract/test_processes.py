@@ -9,12 +9,12 @@ import psycopg
 import pytest
 
 from progressor import errors
-from progressor.domain.admission import Import, Verdict
-from progressor.domain.event import HistoryRange, NewEvent
-from progressor.domain.intent import Complete, RemoveProcess, SetTimer
-from progressor.domain.process import ProcessKey, ProcessStatus
-from progressor.domain.task import TaskType
-from progressor.storage.processes import WAITS_MAX
+from progressor.domain.processes.admission import Import, Verdict
+from progressor.domain.processes.event import HistoryRange, NewEvent
+from progressor.domain.processes.intent import Complete, RemoveProcess, SetTimer
+from progressor.domain.processes.process import ProcessKey, ProcessStatus
+from progressor.domain.processes.task import TaskType
+from progressor.storage.processes.processes import WAITS_MAX
 from tests.support.clock import START, ManualClock
 from tests.support.laws import broken_laws
 from tests.support.spans import TRACED

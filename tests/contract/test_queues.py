@@ -5,9 +5,9 @@ import datetime as dt
 
 import pytest
 
-from progressor.domain.activity import Queue
-from progressor.domain.namespace import Namespace
-from progressor.storage.queues import Queues
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.views.activity import Queue
+from progressor.storage.replicas.queues import Queues
 from tests.support.clock import ManualClock
 from tests.support.storage import (
     NAMESPACE,

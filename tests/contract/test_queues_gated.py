@@ -6,11 +6,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from progressor.domain.activity import Queue
-from progressor.domain.constraint import Constraints, GateHold, Order, Version
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import RunningTask, TaskType
-from progressor.storage.queues import Queues
+from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.domain.views.activity import Queue
+from progressor.storage.replicas.queues import Queues
 from tests.support.clock import ManualClock
 from tests.support.gated_walk import Walk
 from tests.support.storage import (

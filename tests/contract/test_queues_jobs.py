@@ -5,8 +5,8 @@ import datetime as dt
 
 import pytest
 
-from progressor.domain.activity import Queue
-from progressor.storage.queues import LATE_AFTER, Queues
+from progressor.domain.views.activity import Queue
+from progressor.storage.replicas.queues import LATE_AFTER, Queues
 from tests.support.clock import ManualClock
 from tests.support.jobs_storage import JobDesk, begun
 from tests.support.schedules import MINUTE, schedule_desk

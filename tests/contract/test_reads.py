@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import pytest
 
 from progressor import errors
-from progressor.domain.admission import Import
-from progressor.domain.event import Direction, HistoryRange, NewEvent
-from progressor.domain.process import ProcessKey, ProcessStatus
-from progressor.domain.task import TaskType
-from progressor.domain.view import HistoryPage, ProcessView
-from progressor.storage.processes import (
+from progressor.domain.processes.admission import Import
+from progressor.domain.processes.event import Direction, HistoryRange, NewEvent
+from progressor.domain.processes.process import ProcessKey, ProcessStatus
+from progressor.domain.processes.task import TaskType
+from progressor.domain.views.process import HistoryPage, ProcessView
+from progressor.storage.processes.processes import (
     BATCH_EVENT_BYTES_MAX,
     BATCH_EVENTS_MAX,
     BATCH_MAX,

@@ -12,12 +12,12 @@ import pytest
 
 from progressor import errors
 from progressor.clock import Clock
-from progressor.domain.replica import Load, ReplicaState, ReplicaView
-from progressor.domain.task import TaskType
+from progressor.domain.processes.task import TaskType
+from progressor.domain.views.replica import Load, ReplicaState, ReplicaView
 from progressor.settings.sections import Replica
-from progressor.storage import heartbeats
-from progressor.storage.heartbeats import Heartbeats, Identity
-from progressor.storage.replicas import Roster
+from progressor.storage.replicas import heartbeats
+from progressor.storage.replicas.heartbeats import Heartbeats, Identity
+from progressor.storage.replicas.replicas import Roster
 from tests.support.clock import ManualClock, SkewedClock
 from tests.support.storage import LEASE_TIMEOUT, Desk, a_request, fresh_key
 from tests.support.storage_locks import until_blocked

@@ -8,11 +8,11 @@ import psycopg
 import pytest
 
 from progressor import errors
-from progressor.domain.intent import Complete, RemoveProcess, SetTimer
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import TaskResult, TaskStatus, TaskType
-from progressor.storage.replicas import Roster
-from progressor.storage.results import NOTIFY_IDS_MAX, listen
+from progressor.domain.processes.intent import Complete, RemoveProcess, SetTimer
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
+from progressor.storage.processes.results import NOTIFY_IDS_MAX, listen
+from progressor.storage.replicas.replicas import Roster
 from tests.support.clock import ManualClock
 from tests.support.laws import broken_laws
 from tests.support.storage import (

@@ -4,10 +4,10 @@ import datetime as dt
 
 import pytest
 
-from progressor.domain.intent import Lost, Released
-from progressor.domain.process import ProcessStatus
-from progressor.domain.settlement import ZOMBIE_DETECTED
-from progressor.domain.task import TaskType
+from progressor.domain.processes.intent import Lost, Released
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.settlement import ZOMBIE_DETECTED
+from progressor.domain.processes.task import TaskType
 from tests.support.clock import ManualClock
 from tests.support.storage import NAMESPACE, NO_TIME, UNREACHABLE, Desk, a_request, fresh_key
 

@@ -8,8 +8,9 @@ import psycopg
 import pytest
 
 from progressor import errors, job_errors
-from progressor.domain.process import process_key
-from progressor.domain.schedule import (
+from progressor.domain.processes.process import process_key
+from progressor.domain.processes.task import TaskType
+from progressor.domain.schedules.schedule import (
     CallTarget,
     CronTimes,
     FiringCause,
@@ -21,8 +22,7 @@ from progressor.domain.schedule import (
     Upcoming,
     schedule_key,
 )
-from progressor.domain.task import TaskType
-from progressor.storage.firings import DeletedTo
+from progressor.storage.schedules.runs import DeletedTo
 from tests.support.clock import ManualClock
 from tests.support.schedules import (
     MINUTE,
@@ -432,7 +432,7 @@ async def test_nothing_is_skipped_for_runs_that_have_all_ended(
 async def test_the_scan_forgets_some_slots_a_round(
     timetable: ScheduleDesk, clock: ManualClock, eye: Eye, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("progressor.scanner.schedules.KEPT", 0)
+    monkeypatch.setattr("progressor.runtime.schedules.scan.KEPT", 0)
     await timetable.create()
     clock.advance(MINUTE)
     await timetable.fire_due()

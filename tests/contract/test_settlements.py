@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from progressor.domain.event import HistoryRange, NewEvent
-from progressor.domain.intent import (
+from progressor.domain.processes.event import HistoryRange, NewEvent
+from progressor.domain.processes.intent import (
     Action,
     Complete,
     Failed,
@@ -22,9 +22,9 @@ from progressor.domain.intent import (
     Succeeded,
     UnsetTimer,
 )
-from progressor.domain.process import ProcessStatus
-from progressor.domain.task import RunningTask, TaskStatus, TaskType
-from progressor.storage.settlements import LeaseLost, Written
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
+from progressor.storage.processes.settlements import LeaseLost, Written
 from tests.support.clock import ManualClock
 from tests.support.storage import (
     BROKEN,

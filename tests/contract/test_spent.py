@@ -6,8 +6,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from progressor.domain.constraint import Constraints, Order, Version
-from progressor.domain.task import RunningTask
+from progressor.domain.gates.constraint import Constraints, Order, Version
+from progressor.domain.processes.task import RunningTask
 from tests.support.clock import ManualClock
 from tests.support.gated_walk import Walk
 from tests.support.storage import (

@@ -4,9 +4,9 @@ import datetime as dt
 
 import pytest
 
-from progressor.domain.event import Direction, HistoryRange
-from progressor.domain.intent import KeepTimer, Outcome, Rejected, SetTimer, UnsetTimer
-from progressor.domain.task import TaskStatus, TaskType
+from progressor.domain.processes.event import Direction, HistoryRange
+from progressor.domain.processes.intent import KeepTimer, Outcome, Rejected, SetTimer, UnsetTimer
+from progressor.domain.processes.task import TaskStatus, TaskType
 from tests.support.clock import ManualClock
 from tests.support.storage import NO_TIME, Desk, a_request, fresh_key, success
 

@@ -4,9 +4,9 @@ import datetime as dt
 
 import pytest
 
-from progressor.domain.intent import Lost, SetTimer
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import TaskType
+from progressor.domain.processes.intent import Lost, SetTimer
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import TaskType
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import specs
 from tests.support.jobs_storage import DONE, JobDesk, begun, collecting, job_desk

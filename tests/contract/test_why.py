@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from progressor.domain import why
-from progressor.domain.intent import Complete, SetTimer
-from progressor.domain.process import ProcessKey
-from progressor.domain.replica import Crew, Load
-from progressor.domain.task import TaskStatus, TaskType
-from progressor.domain.wait import (
+from progressor.domain.processes.intent import Complete, SetTimer
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import TaskStatus, TaskType
+from progressor.domain.views import why
+from progressor.domain.views.replica import Crew, Load
+from progressor.domain.views.wait import (
     BehindTask,
     Cause,
     NoFreeWorker,
@@ -22,8 +22,8 @@ from progressor.domain.wait import (
     TimerNotDue,
 )
 from progressor.settings.sections import Replica
-from progressor.storage.heartbeats import Heartbeats, Identity
-from progressor.storage.watch import Watch
+from progressor.storage.replicas.heartbeats import Heartbeats, Identity
+from progressor.storage.replicas.status import Watch
 from tests.support.builders import seconds
 from tests.support.clock import ManualClock
 from tests.support.storage import (
@@ -289,7 +289,7 @@ class TestAWatch:
     async def test_leaves_out_the_dead_before_the_living_where_there_are_too_many(
         self, desk: Desk, other: Desk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("progressor.storage.watch.REPLICAS_MAX", 1)
+        monkeypatch.setattr("progressor.storage.replicas.status.REPLICAS_MAX", 1)
         watch = Watch(
             pool=desk.pool, clock=clock, lease_timeout=LEASE_TIMEOUT, collecting=COLLECTING,
             statement_timeout=STATEMENT_TIMEOUT,

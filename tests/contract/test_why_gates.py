@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from progressor.domain.constraint import Constraints, GateHold, Order, Version
-from progressor.domain.intent import SetTimer
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import RunningTask, TaskStatus, TaskType
-from progressor.domain.view import ProcessQuery, place_of
-from progressor.domain.wait import (
+from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
+from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
+from progressor.domain.views.process import ProcessQuery, place_of
+from progressor.domain.views.wait import (
     BehindTask,
     BehindVersion,
     Cause,
@@ -26,8 +26,8 @@ from progressor.domain.wait import (
     TimeSpent,
     Wait,
 )
-from progressor.storage import listings
-from progressor.storage.promoted import PATIENCE
+from progressor.storage.processes import listings
+from progressor.storage.rows.gate_effects import PATIENCE
 from tests.support.clock import ManualClock
 from tests.support.constrained import on
 from tests.support.storage import UNREACHABLE, Desk, a_request, fresh_key, success

@@ -8,11 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from progressor.domain.constraint import Constraints, Order, Version
-from progressor.domain.intent import SetTimer
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import FINAL_STATUSES, RunningTask, TaskStatus, TaskType
-from progressor.domain.wait import (
+from progressor.domain.gates.constraint import Constraints, Order, Version
+from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import FINAL_STATUSES, RunningTask, TaskStatus, TaskType
+from progressor.domain.views.wait import (
     BehindTask,
     BehindVersion,
     Cause,
@@ -25,7 +25,7 @@ from progressor.domain.wait import (
     TimerNotDue,
     Wait,
 )
-from progressor.storage.promoted import PATIENCE
+from progressor.storage.rows.gate_effects import PATIENCE
 from tests.support.clock import ManualClock
 from tests.support.constrained import on, whole
 from tests.support.storage import UNREACHABLE, Desk, a_request, fresh_key, success

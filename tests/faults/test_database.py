@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from progressor import errors
-from progressor.storage.migrations import migrate
+from progressor.storage.postgres.migrations import migrate
 from tests.support.faults_disasters import (
     kill_and_restart,
     terminate_all,

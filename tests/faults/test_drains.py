@@ -20,7 +20,7 @@ import pytest
 import pytest_asyncio
 
 from progressor.sdk import BYTES, Client, NamespaceConfig, RetryPolicy
-from progressor.storage.migrations import migrate
+from progressor.storage.postgres.migrations import migrate
 from tests.support.faults_disasters import ABSENT, CUT_OFF, DISASTERS, PASSING, Ground
 from tests.support.faults_ground import asked_twice, eventually, until
 from tests.support.faults_judge import judged_stage

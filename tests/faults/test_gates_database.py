@@ -9,7 +9,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.storage.migrations import migrate
+from progressor.storage.postgres.migrations import migrate
 from tests.support.faults_disasters import kill_and_restart, terminate_all
 from tests.support.faults_ground import asked_twice, insisted
 from tests.support.faults_load import BRIEF

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from progressor.sdk import Client, Graph
-from progressor.storage.migrations import migrate
+from progressor.storage.postgres.migrations import migrate
 from progressor.v1 import types_pb2
 from progressor.v1.processor_service_pb2 import Complete
 from tests.support.faults_disasters import kill_and_restart, terminate_all

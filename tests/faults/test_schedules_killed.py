@@ -17,7 +17,7 @@ from typing import Any, LiteralString
 import grpc
 import psycopg
 
-from progressor.domain.schedule import instant_text
+from progressor.domain.schedules.schedule import instant_text
 from progressor.sdk import Client, NamespaceConfig
 from progressor.v1 import schedule_service_pb2 as messages
 from progressor.v1.processor_service_pb2 import Complete, ProcessResponse, RemoveProcess

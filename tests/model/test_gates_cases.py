@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from progressor.domain.constraint import Constraints, GateHold, Order, Version
-from progressor.domain.intent import Outcome, Released, SetTimer
-from progressor.domain.task import TaskType
+from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
+from progressor.domain.processes.intent import Outcome, Released, SetTimer
+from progressor.domain.processes.task import TaskType
 from tests.support.gates_liveness import gates_empty
 from tests.support.gates_model import PATIENCE
 from tests.support.modelled_gates import ModelledGates

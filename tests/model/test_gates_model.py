@@ -12,10 +12,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from progressor.domain.constraint import Constraints
-from progressor.domain.intent import Outcome, RemoveProcess
-from progressor.domain.process import ProcessStatus
-from progressor.domain.task import TIMER_TYPES, TaskType
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.processes.intent import Outcome, RemoveProcess
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.task import TIMER_TYPES, TaskType
 from tests.support.gates_liveness import gates_empty
 from tests.support.gates_strategies import (
     CALLS,

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from hypothesis import Phase, given, settings
 
-from progressor.domain.namespace import Namespace
+from progressor.domain.processes.namespace import Namespace
 from progressor.sdk import BYTES, Client
 from tests.support.laws import broken_laws
 from tests.support.processor import ScriptedProcessor

@@ -14,9 +14,9 @@ import psycopg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from progressor.domain.intent import Complete
-from progressor.domain.process import process_key
-from progressor.domain.schedule import Firing, OverlapPolicy, Schedule, Upcoming
+from progressor.domain.processes.intent import Complete
+from progressor.domain.processes.process import process_key
+from progressor.domain.schedules.schedule import Firing, OverlapPolicy, Schedule, Upcoming
 from tests.support.clock import ManualClock
 from tests.support.schedules import MINUTE, ScheduleDesk, a_spec, schedule_desk
 from tests.support.storage import BROKEN, create_namespace, empty, running_desks, success

@@ -12,9 +12,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from progressor.domain.intent import Outcome, Released, RemoveProcess
-from progressor.domain.process import ProcessStatus
-from progressor.domain.task import TIMER_TYPES, TaskType
+from progressor.domain.processes.intent import Outcome, Released, RemoveProcess
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.task import TIMER_TYPES, TaskType
 from tests.support.modelled_storage import Held, ModelledStorage
 from tests.support.storage import BROKEN, success
 from tests.support.storage_liveness import faults_stop

@@ -55,8 +55,14 @@ _CLOCK_SECONDS = 0.01
 """By how much the clocks of two processes on one machine may be read apart."""
 
 
-def draw(chosen: random.Random, kind: Kind, deed: Deed, number: int) -> Constraints | None:
-    """Return the constraints of a client's request of this number; most have none."""
+def draw(
+    chosen: random.Random, kind: Kind, deed: Deed, number: int, *, floor: int = 0
+) -> Constraints | None:
+    """Return the constraints of a client's request of this number; most have none.
+
+    `floor` is the version of the start of the process. A call must not have a smaller one: the
+    start would wait for the call, and the call for the process to be started.
+    """
     if kind not in {Kind.START, Kind.CALL, Kind.NOTIFY} or chosen.random() >= _SHARE:
         return None
     if kind is not Kind.START and chosen.random() < 0.03:
@@ -65,7 +71,8 @@ def draw(chosen: random.Random, kind: Kind, deed: Deed, number: int) -> Constrai
     order = None
     if chosen.random() < 0.3 or not gates:
         # Clients count alike, so that versions of several meet.
-        version = max(0, number + chosen.randint(-_SPREAD, _SPREAD))
+        spread = 0 if kind is Kind.START else chosen.randint(-_SPREAD, _SPREAD)
+        version = max(floor, number + spread)
         order = Order(chosen.choice(_ORDERS), f"{version // 10}.{version % 10}")
     run_at = None
     if chosen.random() < 0.2:

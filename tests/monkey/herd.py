@@ -42,6 +42,7 @@ class Subject:
     clean: bool = True
     starting: int = 0
     in_flight: int = 0
+    version: int | None = None  # that its starts have in their orders
     known: list["Ask"] = dataclasses.field(default_factory=list)
     cancellable: list["Ask"] = dataclasses.field(default_factory=list)
 
@@ -119,7 +120,15 @@ class Asker:
         number = next(self._numbers)
         element = f"{self._name}-{number}"
         deed = self._deed(kind, subject)
-        constraints = draw(chosen, kind, deed, number)
+        if subject.version is None:
+            subject.version = number
+        constraints = draw(
+            chosen,
+            kind,
+            deed,
+            subject.version if kind is Kind.START else number,
+            floor=subject.version,
+        )
         # Starts are repeated until they are known.
         has_key = kind in {Kind.START, Kind.PUT, Kind.NOTIFY} or chosen.random() < 0.85
         return Ask(

@@ -314,7 +314,7 @@ def _laws(conninfo: str) -> list[str]:
 
 def _doctor(scene: Scene) -> tuple[str, list[str]]:
     """Return what `progressor doctor` says, in a line, and what it found to be broken."""
-    if importlib.util.find_spec("progressor.storage.surroundings") is None:
+    if importlib.util.find_spec("progressor.storage.doctor.environment") is None:
         return "not asked", []
     chosen = {**SETTINGS, "database.dsn": scene.conninfo}
     flags = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from progressor.sdk import Client, NamespaceConfig, RetryPolicy
-from progressor.storage.migrations import migrate
+from progressor.storage.postgres.migrations import migrate
 from tests.monkey import jobs
 from tests.monkey.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
 from tests.monkey.processor import NAMESPACE

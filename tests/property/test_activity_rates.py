@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.sdk.activity import (
+from progressor.sdk.values.activity import (
     Activity,
     NamespaceActivity,
     ReplicaActivity,
@@ -17,7 +17,7 @@ from progressor.sdk.activity import (
     rates_between,
     rates_by_namespace,
 )
-from progressor.sdk.replicas import ReplicaState
+from progressor.sdk.values.replicas import ReplicaState
 from tests.support.builders import seconds
 from tests.support.clock import START
 

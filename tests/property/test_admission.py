@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.domain.admission import Import, Request, Verdict, decide
-from progressor.domain.event import Direction, HistoryRange
-from progressor.domain.process import SLOT_COUNT, ProcessStatus, process_key
-from progressor.domain.task import TaskType
+from progressor.domain.processes.admission import Import, Request, Verdict, decide
+from progressor.domain.processes.event import Direction, HistoryRange
+from progressor.domain.processes.process import SLOT_COUNT, ProcessStatus, process_key
+from progressor.domain.processes.task import TaskType
 from tests.support.builders import make_key
 
 REQUESTED = (TaskType.INIT, TaskType.CALL, TaskType.NOTIFY, TaskType.REPAIR)

@@ -5,7 +5,7 @@ import datetime as dt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.worker.agenda import Agenda
+from progressor.runtime.core.due_queue import Agenda
 from tests.support.builders import make_due, seconds
 from tests.support.clock import START, ManualClock
 

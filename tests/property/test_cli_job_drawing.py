@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from progressor.cli.job_drawing import DRAWN_MAX, LOOKS, Vertex, drawing, shown_name
-from progressor.cli.job_mermaid import mermaid
+from progressor.cli.jobs.drawing import DRAWN_MAX, LOOKS, Vertex, drawing, shown_name
+from progressor.cli.jobs.mermaid import mermaid
 
 WIDE = 10_000
 

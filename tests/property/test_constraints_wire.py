@@ -6,10 +6,15 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor import errors, wire
-from progressor.domain import constraint as domain
-from progressor.sdk.constraints import Constraints, constraints_from_wire, constraints_to_wire
+from progressor import errors
+from progressor.domain.gates import constraint as domain
+from progressor.sdk.values.constraints import (
+    Constraints,
+    constraints_from_wire,
+    constraints_to_wire,
+)
 from progressor.v1 import types_pb2 as types
+from progressor.wire import fields as wire
 
 instants = st.datetimes(
     min_value=dt.datetime(1, 1, 3),  # noqa: DTZ001  the strategy adds the time zone

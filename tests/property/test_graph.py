@@ -7,9 +7,9 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.domain.graph import GraphError, decode_graph, encode_graph, plan_nodes
-from progressor.domain.job import NodeSpec, StartNodes
-from progressor.domain.process import process_key
+from progressor.domain.jobs.graph import GraphError, decode_graph, encode_graph, plan_nodes
+from progressor.domain.jobs.job import NodeSpec, StartNodes
+from progressor.domain.processes.process import process_key
 
 LEADER = process_key("orders", "job")
 FIELD = re.compile(r"nodes\[([0-9]+)\]\.predecessors\[([0-9]+)\]")

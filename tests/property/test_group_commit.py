@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from progressor import errors
-from progressor.domain.process import ProcessKey
-from progressor.storage.group_commit import GATHER_SPLIT, GroupCommit, Insistence
-from progressor.storage.pools import Connection, Pool
+from progressor.domain.processes.process import ProcessKey
+from progressor.storage.commit.group_commit import GATHER_SPLIT, GroupCommit, Insistence
+from progressor.storage.postgres.pools import Connection, Pool
 from tests.support.builders import make_key
 from tests.support.memory import MemoryPool
 from tests.support.virtual_time import in_virtual_time

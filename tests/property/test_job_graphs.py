@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.domain.graph import GraphError, NodePlan, decode_graph, encode_graph, plan_nodes
-from progressor.domain.job import NodeSpec, StartNodes
-from progressor.domain.process import process_key
+from progressor.domain.jobs.graph import (
+    GraphError,
+    NodePlan,
+    decode_graph,
+    encode_graph,
+    plan_nodes,
+)
+from progressor.domain.jobs.job import NodeSpec, StartNodes
+from progressor.domain.processes.process import process_key
 from tests.support.job_graphs import Graph, ancestors, random_graph, specs
 
 LEADER = process_key("orders", "job")

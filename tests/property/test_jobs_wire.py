@@ -7,17 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor import errors, node_wire, policy_wire, wire
-from progressor.api import job_codec, page_tokens
-from progressor.api.validation import Violations
-from progressor.domain.graph import decode_graph, encode_graph
-from progressor.domain.job import Job, JobState, Node, NodeCounts, NodeSpec, StartNodes
-from progressor.domain.job_view import JobPage
-from progressor.domain.policy import RetryPolicy
-from progressor.domain.process import Leadership, process_key
-from progressor.domain.task import NodeOutcome, NodeState, TaskError
+from progressor import errors
+from progressor.api.calls import page_tokens
+from progressor.api.calls.validation import Violations
+from progressor.api.jobs import codec as job_codec
+from progressor.domain.jobs.graph import decode_graph, encode_graph
+from progressor.domain.jobs.job import Job, JobState, Node, NodeCounts, NodeSpec, StartNodes
+from progressor.domain.jobs.view import JobPage
+from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.processes.process import Leadership, process_key
+from progressor.domain.processes.task import NodeOutcome, NodeState, TaskError
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import namespace_service_pb2, nodes_pb2, types_pb2
+from progressor.wire import fields as wire
+from progressor.wire import nodes as node_wire
+from progressor.wire import policies as policy_wire
 from tests.property.test_constraints_wire import anything
 from tests.property.test_wire import INSTANTS, INT32, INT64, TEXTS
 

@@ -6,9 +6,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.domain.policy import RetryPolicy, ZombiePolicy
-from progressor.domain.process import JobOptions, Leadership, Part, ProcessKey
-from progressor.storage.parts import options_of, options_text, part_of
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.process import JobOptions, Leadership, Part, ProcessKey
+from progressor.storage.rows.job_membership import options_of, options_text, part_of
 from tests.property.test_wire import TEXTS
 
 DURATIONS = st.timedeltas(dt.timedelta(0), dt.timedelta(days=3650))

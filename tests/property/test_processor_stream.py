@@ -7,7 +7,7 @@ import grpc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.domain.intent import Failed
+from progressor.domain.processes.intent import Failed
 from progressor.processor.stream import Stream
 from tests.support.processor_call import ScriptedCall
 from tests.support.virtual_time import in_virtual_time, settled

@@ -6,7 +6,7 @@ import logging
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.telemetry.repetition import REPEATED_MAX, WINDOW_SECONDS, Repetition
+from progressor.telemetry.logs.repetition import REPEATED_MAX, WINDOW_SECONDS, Repetition
 from tests.support.timers import ManualTimers
 
 LINES = st.lists(

@@ -6,8 +6,8 @@ import datetime as dt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.domain.policy import RetryPolicy
-from progressor.domain.retry import next_delay
+from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.processes.retry import next_delay
 
 YEARS_10_000 = dt.timedelta(seconds=315_576_000_000)
 DURATIONS = st.timedeltas(dt.timedelta(), YEARS_10_000)

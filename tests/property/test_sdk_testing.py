@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.domain import policy as domain
-from progressor.domain.retry import next_delay
+from progressor.domain.processes import policy as domain
+from progressor.domain.processes.retry import next_delay
 from progressor.sdk import NamespaceConfig, RetryPolicy, TaskError, TaskType
 from progressor.sdk.testing.attempts import Failed, Task, delay_after
 from progressor.sdk.testing.rehearsal import STARTS_AT

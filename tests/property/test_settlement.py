@@ -6,7 +6,7 @@ import datetime as dt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.domain.intent import (
+from progressor.domain.processes.intent import (
     Complete,
     Failed,
     Intent,
@@ -20,10 +20,18 @@ from progressor.domain.intent import (
     Succeeded,
     UnsetTimer,
 )
-from progressor.domain.namespace import Namespace
-from progressor.domain.policy import RetryPolicy, ZombiePolicy
-from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement, settle
-from progressor.domain.task import RunningTask, TaskType
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.settlement import (
+    Break,
+    Fail,
+    Finish,
+    Remove,
+    Retry,
+    Settlement,
+    settle,
+)
+from progressor.domain.processes.task import RunningTask, TaskType
 from tests.support.builders import make_namespace, make_task
 from tests.support.clock import START
 

@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from progressor.domain.event import Event
-from progressor.domain.process import Process
-from progressor.worker.snapshots import Snapshots
+from progressor.domain.processes.event import Event
+from progressor.domain.processes.process import Process
+from progressor.runtime.step.history_cache import Snapshots
 from tests.support.builders import make_event, make_key, make_process
 
 BYTES_MAX = 3000

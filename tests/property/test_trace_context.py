@@ -10,9 +10,9 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace.span import TraceState
 
-from progressor.api.trace_context import trace_context_of
+from progressor.api.calls.trace_context import trace_context_of
 from progressor.processor.client import _trace_metadata
-from progressor.telemetry.spans import W3C, is_sampled
+from progressor.telemetry.traces.spans import W3C, is_sampled
 from tests.unit.test_api_calls import Context as Call
 
 NAMES = st.sampled_from(["traceparent", "tracestate", "baggage", "user-agent"])

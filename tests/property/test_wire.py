@@ -9,11 +9,12 @@ from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor import errors, wire
-from progressor.domain.event import Event
-from progressor.domain.process import Process, ProcessStatus, process_key
-from progressor.domain.task import TaskStatus, TaskType
+from progressor import errors
+from progressor.domain.processes.event import Event
+from progressor.domain.processes.process import Process, ProcessStatus, process_key
+from progressor.domain.processes.task import TaskStatus, TaskType
 from progressor.v1 import process_service_pb2, types_pb2
+from progressor.wire import fields as wire
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)

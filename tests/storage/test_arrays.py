@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from progressor.storage import arrays
-from progressor.storage.pools import Connection
+from progressor.storage.postgres import arrays
+from progressor.storage.postgres.pools import Connection
 from tests.support.storage import connect
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

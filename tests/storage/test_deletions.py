@@ -10,15 +10,16 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor import config, errors, job_errors
+from progressor import errors, job_errors
 from progressor.clock import SystemClock
-from progressor.domain.namespace import Namespace
-from progressor.domain.schedule import schedule_key
-from progressor.storage.functions import Functions
-from progressor.storage.namespaces import Namespaces
-from progressor.storage.pools import Pool, Pools, open_pools
-from progressor.storage.schedules import Schedules
-from progressor.storage.writer import IDLE_IN_TRANSACTION_SECONDS
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.schedules.schedule import schedule_key
+from progressor.settings import config
+from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.pools import Pool, Pools, open_pools
+from progressor.storage.postgres.writer import IDLE_IN_TRANSACTION_SECONDS
+from progressor.storage.schedules.schedules import Schedules
 from tests.support.schedules import a_spec
 from tests.support.storage import NAMESPACE, create_namespace, lent
 

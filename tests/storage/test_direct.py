@@ -11,9 +11,9 @@ import uvloop
 from psycopg.pq import TransactionStatus
 
 from progressor import errors
-from progressor.storage.arrays import ByteaColumn, InstantColumn, Int8Column, TextColumn
-from progressor.storage.direct import Direct
-from progressor.storage.pools import Connection, Pool, connection_of, translated
+from progressor.storage.postgres.arrays import ByteaColumn, InstantColumn, Int8Column, TextColumn
+from progressor.storage.postgres.direct import Direct
+from progressor.storage.postgres.pools import Connection, Pool, connection_of, translated
 from tests.support.storage import connect
 from tests.support.storage_locks import blocked_count, until_blocked, until_none_blocked
 
@@ -226,7 +226,7 @@ def test_a_cursors_statement_that_is_given_up_is_cancelled_only_if_it_is_a_read(
     *,
     reads_only: bool,
 ) -> None:
-    monkeypatch.setattr("progressor.storage.pools.CANCEL_SECONDS", PATIENT_SECONDS)
+    monkeypatch.setattr("progressor.storage.postgres.pools.CANCEL_SECONDS", PATIENT_SECONDS)
 
     async def wait(pool: Pool) -> None:
         async with connection_of(pool, reads_only=reads_only) as connection:

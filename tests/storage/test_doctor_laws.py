@@ -12,10 +12,10 @@ import pytest_asyncio
 
 from bench.filling.load import fill
 from bench.filling.plan import Plan
-from progressor.storage.examination import Check
-from progressor.storage.findings import OFFENDERS_MAX, State
-from progressor.storage.laws import GROUP, LAWS, Law, checks
-from progressor.storage.migrations import migrate
+from progressor.storage.doctor.examination import Check
+from progressor.storage.doctor.findings import OFFENDERS_MAX, State
+from progressor.storage.doctor.invariants import GROUP, LAWS, Law, checks
+from progressor.storage.postgres.migrations import migrate
 from tests.support.clock import ManualClock
 from tests.support.doctor import execute, find, looking
 from tests.support.laws import broken_laws

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.storage import laws
-from progressor.storage.findings import State
+from progressor.storage.doctor import invariants as laws
+from progressor.storage.doctor.findings import State
 from tests.support.clock import ManualClock
 from tests.support.doctor import execute, find
 from tests.support.doctor_rows import replica

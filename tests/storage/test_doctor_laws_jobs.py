@@ -8,7 +8,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.storage.findings import State
+from progressor.storage.doctor.findings import State
 from tests.support.clock import ManualClock
 from tests.support.doctor import execute, find
 from tests.support.doctor_rows import replica

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from progressor import errors
-from progressor.storage.embedded import EmbeddedPostgres
-from progressor.storage.embedded_binaries import find_binaries, major_version
+from progressor.storage.embedded.binaries import find_binaries, major_version
+from progressor.storage.embedded.server import EmbeddedPostgres
 from tests.support.embedded import (
     SYSTEM_BINARIES,
     owner,

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from progressor import errors
-from progressor.storage.embedded import EmbeddedPostgres
+from progressor.storage.embedded.server import EmbeddedPostgres
 from tests.support.embedded import put_row, setting
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from progressor.storage.embedded import EmbeddedPostgres
-from progressor.storage.embedded_binaries import find_binaries
+from progressor.storage.embedded.binaries import find_binaries
+from progressor.storage.embedded.server import EmbeddedPostgres
 from tests.support.embedded import (
     SYSTEM_BINARIES,
     on_linux,
@@ -28,7 +28,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become ano
 CONFINED = """
 import ctypes, os, pathlib, sys
 from progressor import errors
-from progressor.storage.embedded import EmbeddedPostgres
+from progressor.storage.embedded.server import EmbeddedPostgres
 user, group = os.geteuid(), os.getegid()
 assert ctypes.CDLL(None).unshare(0x10000000) == 0, "no namespace"
 pathlib.Path("/proc/self/setgroups").write_text("deny")
@@ -96,7 +96,7 @@ def reachable_python() -> str:
     """Return an interpreter that nobody may run with our packages; skips if there is none."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for candidate in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
-        if runs_as_nobody([candidate, "-c", "import psycopg, progressor.storage.embedded"]):
+        if runs_as_nobody([candidate, "-c", "import psycopg, progressor.storage.embedded.server"]):
             return candidate
     pytest.skip("no interpreter that an ordinary user may run: it is private to root")
 

@@ -5,12 +5,12 @@ import enum
 import psycopg
 import pytest
 
-from progressor.domain.constraint import GatedState, GateHold
-from progressor.domain.job import JobState
-from progressor.domain.process import ProcessStatus
-from progressor.domain.schedule import FiringCause, FiringState, OverlapPolicy
-from progressor.domain.task import NodeState, TaskStatus, TaskType
-from progressor.storage import rows
+from progressor.domain.gates.constraint import GatedState, GateHold
+from progressor.domain.jobs.job import JobState
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.task import NodeState, TaskStatus, TaskType
+from progressor.domain.schedules.schedule import FiringCause, FiringState, OverlapPolicy
+from progressor.storage.rows import tasks as rows
 
 MIRRORS: dict[str, type[enum.StrEnum]] = {
     "process_status": ProcessStatus,

@@ -1,7 +1,7 @@
 """What PostgreSQL's errors become, and what admission, settlement and claim make of them.
 
-The table is in ``progressor/storage/pools.py``. A trigger raises the errors inside the functions of
-the hot path, as often as a test says; those that can be had for real are.
+The table is in ``progressor/storage/postgres/pools.py``. A trigger raises the errors inside the
+functions of the hot path, as often as a test says; those that can be had for real are.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ import pytest_asyncio
 from psycopg import sql
 
 from progressor import errors
-from progressor.domain.task import TaskType
+from progressor.domain.processes.task import TaskType
 from progressor.settings.sections import Database
-from progressor.storage.direct import Direct
-from progressor.storage.functions import Functions
-from progressor.storage.group_commit import CONFLICT_ATTEMPTS_MAX
-from progressor.storage.migrations import migrate
-from progressor.storage.pools import Connection, connection_of, open_pools
-from progressor.storage.settlements import Written
+from progressor.storage.commit.group_commit import CONFLICT_ATTEMPTS_MAX
+from progressor.storage.postgres.direct import Direct
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.migrations import migrate
+from progressor.storage.postgres.pools import Connection, connection_of, open_pools
+from progressor.storage.processes.settlements import Written
 from tests.support.clock import ManualClock
 from tests.support.storage import (
     Desk,

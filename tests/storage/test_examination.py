@@ -11,10 +11,11 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from progressor import errors
-from progressor.storage import examination, surroundings
-from progressor.storage.embedded_address import running_conninfo
-from progressor.storage.examination import Check, Examination
-from progressor.storage.findings import State, bytes_of, count_of, ok, span_of
+from progressor.storage.doctor import environment as surroundings
+from progressor.storage.doctor import examination
+from progressor.storage.doctor.examination import Check, Examination
+from progressor.storage.doctor.findings import State, bytes_of, count_of, ok, span_of
+from progressor.storage.embedded.address import running_conninfo
 from tests.support.doctor import execute, find, looking, role
 from tests.support.postgres import Cluster
 from tests.support.storage import create_namespace

@@ -11,9 +11,9 @@ import pytest_asyncio
 from bench.filling.load import Loaded, fill
 from bench.filling.plan import Plan, default_timer_count
 from bench.filling.sizes import read_sizes
-from progressor.domain.process import ProcessStatus, process_key
-from progressor.storage.functions import Functions
-from progressor.storage.namespaces import Namespaces
+from progressor.domain.processes.process import ProcessStatus, process_key
+from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.postgres.functions import Functions
 from tests.support import schema
 from tests.support.clock import ManualClock
 from tests.support.laws import broken_laws

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.domain.schedule import OverlapPolicy, Schedule
-from progressor.storage.firings import DeletedTo
-from progressor.storage.pools import Connection
+from progressor.domain.schedules.schedule import OverlapPolicy, Schedule
+from progressor.storage.postgres.pools import Connection
+from progressor.storage.schedules.runs import DeletedTo
 from tests.support.clock import ManualClock
 from tests.support.schedules import MINUTE, a_spec, schedule_desk
 from tests.support.storage import Desk, connect, create_namespace, running_desks

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.domain.event import NO_HISTORY
-from progressor.domain.process import ProcessKey
-from progressor.domain.wait import BehindVersion, GatesFull, TimerNotDue, Wait
-from progressor.storage.pools import Connection
-from progressor.storage.processes import Wanted
+from progressor.domain.processes.event import NO_HISTORY
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.views.wait import BehindVersion, GatesFull, TimerNotDue, Wait
+from progressor.storage.postgres.pools import Connection
+from progressor.storage.processes.processes import Wanted
 from tests.support.clock import ManualClock
 from tests.support.postgres import Cluster
 from tests.support.storage import Desk, connect, create_namespace

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 
 from progressor import errors
-from progressor.domain.constraint import Constraints, GateHold, Order, Version
-from progressor.domain.intent import Complete, Outcome, RemoveProcess, SetTimer
-from progressor.domain.task import TaskType
-from progressor.storage.promoted import LoweredGate
+from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
+from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess, SetTimer
+from progressor.domain.processes.task import TaskType
+from progressor.storage.rows.gate_effects import LoweredGate
 from tests.support.gated_storage import DESKS_COUNT, GatedStorage, key_of, opened
 from tests.support.laws import broken_laws
 from tests.support.storage import BROKEN, NAMESPACE, UNREACHABLE, a_request, success

@@ -8,12 +8,12 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.domain.admission import Admission
-from progressor.domain.constraint import Constraints, GateHold, Order, Version
-from progressor.domain.intent import SetTimer
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import RunningTask, TaskStatus, TaskType
-from progressor.storage.promoted import BATCH_MAX, PATIENCE, Again
+from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
+from progressor.domain.processes.admission import Admission
+from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
+from progressor.storage.rows.gate_effects import BATCH_MAX, PATIENCE, Again
 from tests.support.clock import ManualClock
 from tests.support.laws import broken_laws
 from tests.support.storage import (

@@ -8,13 +8,13 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.domain.constraint import Constraints
-from progressor.domain.process import ProcessKey, process_key
-from progressor.domain.task import RunningTask
-from progressor.storage import admissions
-from progressor.storage.migrations import migrate
-from progressor.storage.pools import Connection
-from progressor.storage.settlements import Written
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.task import RunningTask
+from progressor.storage.postgres.migrations import migrate
+from progressor.storage.postgres.pools import Connection
+from progressor.storage.processes import admissions
+from progressor.storage.processes.settlements import Written
 from tests.support.clock import START, ManualClock
 from tests.support.gated_seed import TABLES
 from tests.support.laws import broken_laws

@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 
 from progressor import errors
-from progressor.domain.constraint import Constraints
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import RunningTask, TaskType
-from progressor.storage import gates as gates_module
-from progressor.storage.gates import BEFORE_ALL, LEFT_ALONE, GaveWay
-from progressor.storage.promoted import LoweredGate, Promoted
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.storage.gates import gates as gates_module
+from progressor.storage.gates.gates import BEFORE_ALL, LEFT_ALONE, GaveWay
+from progressor.storage.rows.gate_effects import LoweredGate, Promoted
 from tests.support.clock import ManualClock
 from tests.support.laws import broken_laws
 from tests.support.storage import (

@@ -18,8 +18,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from progressor.domain.constraint import Constraints, GateHold, Order, Version
-from progressor.domain.intent import (
+from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
+from progressor.domain.processes.intent import (
     Complete,
     KeepTimer,
     Outcome,
@@ -28,7 +28,7 @@ from progressor.domain.intent import (
     SetTimer,
     UnsetTimer,
 )
-from progressor.domain.task import TaskType
+from progressor.domain.processes.task import TaskType
 from tests.support.gated_storage import (
     DESKS_COUNT,
     Beside,

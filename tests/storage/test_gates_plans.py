@@ -9,14 +9,14 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.domain.constraint import Constraints
-from progressor.domain.settlement import settle
-from progressor.domain.task import TaskType
-from progressor.storage import admissions, settlements
-from progressor.storage.gates import IDLE_WINDOW, GaveWay
-from progressor.storage.migrations import migrate
-from progressor.storage.pools import Connection
-from progressor.storage.promoted import BATCH_MAX, PATIENCE, Again, LoweredGate
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.processes.settlement import settle
+from progressor.domain.processes.task import TaskType
+from progressor.storage.gates.gates import IDLE_WINDOW, GaveWay
+from progressor.storage.postgres.migrations import migrate
+from progressor.storage.postgres.pools import Connection
+from progressor.storage.processes import admissions, settlements
+from progressor.storage.rows.gate_effects import BATCH_MAX, PATIENCE, Again, LoweredGate
 from tests.support.clock import START, ManualClock
 from tests.support.gated_seed import (
     GATES_COUNT,

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Collection, Sequence
 import pytest
 import pytest_asyncio
 
-from progressor.domain.constraint import Constraints
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import RunningTask
-from progressor.storage.promoted import PATIENCE
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import RunningTask
+from progressor.storage.rows.gate_effects import PATIENCE
 from tests.support.clock import ManualClock
 from tests.support.storage import (
     NAMESPACE,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from progressor.domain.constraint import Constraints, GateHold, Order, Version
-from progressor.domain.intent import (
+from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
+from progressor.domain.processes.intent import (
     Complete,
     KeepTimer,
     Outcome,
@@ -21,7 +21,7 @@ from progressor.domain.intent import (
     SetTimer,
     UnsetTimer,
 )
-from progressor.domain.task import TaskType
+from progressor.domain.processes.task import TaskType
 from tests.support.gated_storage import DESKS_COUNT, Beside, GatedStorage, key_of, opened
 from tests.support.storage import BROKEN, UNREACHABLE, a_request, success
 from tests.support.storage_strategies import REFUSED

@@ -2,7 +2,7 @@
 
 import pytest
 
-from progressor.storage.pools import Pool
+from progressor.storage.postgres.pools import Pool
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

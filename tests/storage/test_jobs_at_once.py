@@ -13,13 +13,13 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from progressor import errors
-from progressor.domain.constraint import Constraints
-from progressor.domain.intent import Complete, Outcome, RemoveProcess, SetTimer
-from progressor.domain.job import JobState, StartNodes
-from progressor.domain.job_view import JobFilter
-from progressor.domain.process import ProcessKey, process_key
-from progressor.domain.task import RunningTask, TaskType
-from progressor.storage.settlements import Written
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.job import JobState, StartNodes
+from progressor.domain.jobs.view import JobFilter
+from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess, SetTimer
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.storage.processes.settlements import Written
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import random_graph, specs
 from tests.support.jobs_storage import DONE, JobDesk, job_desk

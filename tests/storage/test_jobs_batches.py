@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from progressor.domain.intent import Lost, Outcome, SetTimer
+from progressor.domain.processes.intent import Lost, Outcome, SetTimer
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import random_graph, specs
 from tests.support.jobs_storage import DONE, job_desk, leader_of

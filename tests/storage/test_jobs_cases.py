@@ -7,12 +7,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from progressor.domain.intent import Lost, Outcome, RemoveProcess, SetTimer
-from progressor.domain.job import WINDOW, NodeSpec, StartNodes
-from progressor.domain.policy import RetryPolicy
-from progressor.domain.process import JobOptions, ProcessKey
-from progressor.domain.task import TaskType
-from progressor.storage.settlements import LeaseLost, Written
+from progressor.domain.jobs.job import WINDOW, NodeSpec, StartNodes
+from progressor.domain.processes.intent import Lost, Outcome, RemoveProcess, SetTimer
+from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.processes.process import JobOptions, ProcessKey
+from progressor.domain.processes.task import TaskType
+from progressor.storage.processes.settlements import LeaseLost, Written
 from tests.support.job_cases import LEADER, call, follower, led, nodes
 from tests.support.jobs_storage import DONE, JobDesk
 from tests.support.laws import broken_laws

@@ -10,13 +10,13 @@ import pytest
 import pytest_asyncio
 
 from progressor import job_errors
-from progressor.domain.constraint import Constraints
-from progressor.domain.intent import Complete, RemoveProcess, SetTimer
-from progressor.domain.job import JobState, NodeSpec, StartNodes
-from progressor.domain.job_view import JobFilter
-from progressor.domain.process import ProcessKey, ProcessStatus, process_key
-from progressor.domain.task import TaskType
-from progressor.storage.jobs import Found
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.job import JobState, NodeSpec, StartNodes
+from progressor.domain.jobs.view import JobFilter
+from progressor.domain.processes.intent import Complete, RemoveProcess, SetTimer
+from progressor.domain.processes.process import ProcessKey, ProcessStatus, process_key
+from progressor.domain.processes.task import TaskType
+from progressor.storage.jobs.jobs import Found
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import Graph, specs
 from tests.support.jobs_storage import DONE, JobDesk, begun, job_desk
@@ -503,7 +503,7 @@ async def test_ready_nodes_that_nobody_started_are_started(
 async def test_a_round_looks_at_all_jobs(
     jobs: JobDesk, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("progressor.storage.jobs.RECOVER_MAX", 2)
+    monkeypatch.setattr("progressor.storage.jobs.jobs.RECOVER_MAX", 2)
     for _ in range(5):
         leader = await begun(jobs, {"a": ()})
         await jobs.desk.settled((await jobs.claim())["a"], success(Complete()))

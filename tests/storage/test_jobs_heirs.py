@@ -16,8 +16,8 @@ import pytest
 import pytest_asyncio
 
 from progressor import errors
-from progressor.domain.constraint import Constraints
-from progressor.domain.task import RunningTask
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.processes.task import RunningTask
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import specs
 from tests.support.jobs_storage import DONE, JobDesk, job_desk, leader_of

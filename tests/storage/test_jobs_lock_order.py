@@ -13,17 +13,17 @@ import pytest_asyncio
 from psycopg.conninfo import make_conninfo
 
 from progressor import errors
-from progressor.domain.constraint import Constraints
-from progressor.domain.graph import NodePlan, plan_nodes
-from progressor.domain.intent import Complete, Outcome, RemoveProcess, SetTimer
-from progressor.domain.job import JobState, NodeSpec, StartNodes
-from progressor.domain.job_view import JobFilter
-from progressor.domain.process import Leadership, ProcessKey
-from progressor.domain.settlement import settle
-from progressor.domain.task import TaskType
-from progressor.storage import admissions, settlements
-from progressor.storage.jobs import Jobs
-from progressor.storage.replicas import Zombie
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.graph import NodePlan, plan_nodes
+from progressor.domain.jobs.job import JobState, NodeSpec, StartNodes
+from progressor.domain.jobs.view import JobFilter
+from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess, SetTimer
+from progressor.domain.processes.process import Leadership, ProcessKey
+from progressor.domain.processes.settlement import settle
+from progressor.domain.processes.task import TaskType
+from progressor.storage.jobs.jobs import Jobs
+from progressor.storage.processes import admissions, settlements
+from progressor.storage.replicas.replicas import Zombie
 from tests.storage.test_lock_order import (
     CONNECTIONS_EACH,
     HOUR,

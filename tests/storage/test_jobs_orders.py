@@ -14,9 +14,9 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import RunningTask
-from progressor.storage.pools import Connection
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import RunningTask
+from progressor.storage.postgres.pools import Connection
 from tests.conftest import PROFILE
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import (

@@ -4,11 +4,11 @@ import datetime as dt
 
 import pytest
 
-from progressor.domain.constraint import Constraints
-from progressor.domain.intent import SetTimer
-from progressor.domain.job import NodeSpec, StartNodes
-from progressor.domain.task import TaskType
-from progressor.storage.settlements import LeaseLost
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.job import NodeSpec, StartNodes
+from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.task import TaskType
+from progressor.storage.processes.settlements import LeaseLost
 from tests.support.job_cases import LEADER, call, follower, led, nodes
 from tests.support.job_graphs import SEED_EXAMPLE, specs
 from tests.support.jobs_storage import JobDesk

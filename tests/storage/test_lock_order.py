@@ -18,15 +18,15 @@ import pytest_asyncio
 from psycopg.conninfo import make_conninfo
 
 from progressor import errors
-from progressor.domain.admission import Import
-from progressor.domain.constraint import Constraints, Order, Version
-from progressor.domain.intent import Complete, Lost, Outcome, RemoveProcess, SetTimer
-from progressor.domain.process import ProcessKey, ProcessStatus, process_key
-from progressor.domain.settlement import settle
-from progressor.domain.task import TaskType
-from progressor.storage import admissions, claims, settlements
-from progressor.storage.pools import Connection
-from progressor.storage.promoted import Again, LoweredGate
+from progressor.domain.gates.constraint import Constraints, Order, Version
+from progressor.domain.processes.admission import Import
+from progressor.domain.processes.intent import Complete, Lost, Outcome, RemoveProcess, SetTimer
+from progressor.domain.processes.process import ProcessKey, ProcessStatus, process_key
+from progressor.domain.processes.settlement import settle
+from progressor.domain.processes.task import TaskType
+from progressor.storage.postgres.pools import Connection
+from progressor.storage.processes import admissions, claims, settlements
+from progressor.storage.rows.gate_effects import Again, LoweredGate
 from tests.support.clock import ManualClock
 from tests.support.laws import broken_laws
 from tests.support.storage import (

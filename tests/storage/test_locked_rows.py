@@ -19,16 +19,17 @@ import pytest
 import pytest_asyncio
 from psycopg import sql
 
-from progressor.domain.admission import Verdict
-from progressor.domain.constraint import Constraints, Order, Version
-from progressor.domain.intent import RemoveProcess, SetTimer
-from progressor.domain.process import ProcessKey, process_key
-from progressor.domain.task import RunningTask, TaskType
+from progressor.domain.gates.constraint import Constraints, Order, Version
+from progressor.domain.processes.admission import Verdict
+from progressor.domain.processes.intent import RemoveProcess, SetTimer
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.settings.sections import Commit
-from progressor.storage import admissions, statements
-from progressor.storage.claims import Wanted
-from progressor.storage.locks import LOCK_TIMEOUT
-from progressor.storage.settlements import Entry, Written
+from progressor.storage.postgres import statements
+from progressor.storage.postgres.locks import LOCK_TIMEOUT
+from progressor.storage.processes import admissions
+from progressor.storage.processes.claims import Wanted
+from progressor.storage.processes.settlements import Entry, Written
 from tests.support.clock import ManualClock
 from tests.support.job_graphs import specs
 from tests.support.jobs_storage import DONE, JobDesk, job_desk

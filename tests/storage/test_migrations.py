@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from progressor import errors
-from progressor.storage import migrations, statements
-from progressor.storage.functions import Functions
-from progressor.storage.migrations import migrate
+from progressor.storage.postgres import migrations, statements
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.migrations import migrate
 from tests.support import schema
 from tests.support.postgres import Cluster
 
@@ -109,11 +109,10 @@ class TestFunctions:
     ) -> None:
         migrate(bare)
         today = Functions()
-        folder = tmp_path / "functions"
-        folder.mkdir()
-        for file in (statements.priv() / "functions").glob("*.sql"):
-            text = file.read_text("utf-8")
-            (folder / file.name).write_text(text + "-- The next release.\n", "utf-8")
+        for file in statements.functions():
+            copy = tmp_path / file.relative_to(statements.priv())
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(file.read_text("utf-8") + "-- The next release.\n", "utf-8")
         monkeypatch.setattr(statements, "priv", lambda: tmp_path)
         next_release = Functions()
         with psycopg.connect(bare) as connection, connection.cursor() as cursor:
@@ -142,7 +141,9 @@ class TestFunctions:
 
     def test_lock_in_the_one_order(self) -> None:
         """A set of processes is locked by a statement of its own, by key."""
-        for file in (statements.priv() / "functions").glob("*.sql"):
+        for file in statements.functions():
+            if file.parent.name == "types":
+                continue
             text = file.read_text("utf-8")
             # What passes over the locked ones waits for nobody.
             waits = re.search(r"FOR NO KEY UPDATE(?! (OF \w )?SKIP LOCKED)", text)

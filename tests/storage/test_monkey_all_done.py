@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from progressor.domain.constraint import Constraints
+from progressor.domain.gates.constraint import Constraints
 from tests.monkey.judges import count_left
 from tests.support.job_cases import LEADER
 from tests.support.job_graphs import specs

@@ -8,13 +8,13 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.domain.constraint import Constraints, Order, Version
-from progressor.domain.namespace import Namespace
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import RunningTask
-from progressor.storage import gates as gates_module
-from progressor.storage.gates import BEFORE_ALL
-from progressor.storage.promoted import Again
+from progressor.domain.gates.constraint import Constraints, Order, Version
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import RunningTask
+from progressor.storage.gates import gates as gates_module
+from progressor.storage.gates.gates import BEFORE_ALL
+from progressor.storage.rows.gate_effects import Again
 from tests.support.clock import ManualClock
 from tests.support.laws import broken_laws
 from tests.support.storage import (

@@ -13,9 +13,9 @@ import pytest_asyncio
 from bench.filling.load import fill
 from bench.filling.plan import Plan
 from progressor.clock import SystemClock
-from progressor.storage.claims import Room
-from progressor.storage.pools import Connection
-from progressor.storage.queues import Queues
+from progressor.storage.postgres.pools import Connection
+from progressor.storage.processes.claims import Room
+from progressor.storage.replicas.queues import Queues
 from tests.support.storage import EXPIRES_AFTER, NO_TIME, STATEMENT_TIMEOUT, Desk, connect
 from tests.support.storage_reads import Reads, reads_of
 

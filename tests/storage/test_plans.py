@@ -12,18 +12,19 @@ import pytest
 import pytest_asyncio
 
 from progressor import errors
-from progressor.domain.admission import Import
-from progressor.domain.event import Direction, HistoryRange
-from progressor.domain.intent import Complete, Outcome, RemoveProcess, SetTimer
-from progressor.domain.process import ProcessStatus
-from progressor.domain.settlement import settle
-from progressor.domain.task import TaskType
-from progressor.domain.view import ProcessQuery
-from progressor.storage import admissions, claims, locks, settlements
-from progressor.storage.functions import Functions
-from progressor.storage.pools import Connection
-from progressor.storage.processes import Wanted
-from progressor.storage.queues import Queues
+from progressor.domain.processes.admission import Import
+from progressor.domain.processes.event import Direction, HistoryRange
+from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess, SetTimer
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.settlement import settle
+from progressor.domain.processes.task import TaskType
+from progressor.domain.views.process import ProcessQuery
+from progressor.storage.postgres import locks
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.pools import Connection
+from progressor.storage.processes import admissions, claims, settlements
+from progressor.storage.processes.processes import Wanted
+from progressor.storage.replicas.queues import Queues
 from tests.support.clock import ManualClock
 from tests.support.postgres import Cluster
 from tests.support.storage import (

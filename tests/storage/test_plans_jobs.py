@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 import pytest
 import pytest_asyncio
 
-from progressor.domain.job_view import JobFilter
-from progressor.storage.migrations import migrate
-from progressor.storage.pools import Connection
-from progressor.storage.queues import Queues
+from progressor.domain.jobs.view import JobFilter
+from progressor.storage.postgres.migrations import migrate
+from progressor.storage.postgres.pools import Connection
+from progressor.storage.replicas.queues import Queues
 from tests.support.clock import START, ManualClock
 from tests.support.job_seed import NODES_EACH, TABLES, follower_key, leader_key, seed_jobs
 from tests.support.jobs_storage import job_desk

@@ -5,7 +5,7 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from progressor.storage.queues import Queues
+from progressor.storage.replicas.queues import Queues
 from tests.support.clock import START, ManualClock
 from tests.support.storage import STATEMENT_TIMEOUT, Desk, connect, create_namespace
 from tests.support.storage_reads import reads_of

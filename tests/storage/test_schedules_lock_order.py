@@ -10,7 +10,8 @@ import pytest_asyncio
 from psycopg.conninfo import make_conninfo
 
 from progressor import errors, job_errors
-from progressor.domain.schedule import (
+from progressor.domain.processes.task import TaskType
+from progressor.domain.schedules.schedule import (
     CallTarget,
     FiringCause,
     OverlapPolicy,
@@ -19,8 +20,7 @@ from progressor.domain.schedule import (
     Upcoming,
     schedule_key,
 )
-from progressor.domain.task import TaskType
-from progressor.storage.firings import FIRST, DeletedTo, Item, fired_of
+from progressor.storage.schedules.runs import FIRST, DeletedTo, Item, fired_of
 from tests.storage.test_lock_order import (
     CONNECTIONS_EACH,
     HOUR,

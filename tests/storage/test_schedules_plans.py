@@ -7,9 +7,9 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.domain.schedule import OverlapPolicy, ScheduleKey
-from progressor.storage.firings import FIRST
-from progressor.storage.pools import Connection
+from progressor.domain.schedules.schedule import OverlapPolicy, ScheduleKey
+from progressor.storage.postgres.pools import Connection
+from progressor.storage.schedules.runs import FIRST
 from tests.support.clock import START, ManualClock
 from tests.support.schedules import MINUTE, ScheduleDesk, a_spec, schedule_desk
 from tests.support.storage import LEASE_TIMEOUT, Desk, connect, create_namespace, running_desks

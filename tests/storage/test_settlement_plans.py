@@ -8,11 +8,17 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.domain.intent import Complete, Outcome, RemoveProcess, SetTimer, UnsetTimer
-from progressor.domain.settlement import settle
-from progressor.domain.task import TaskType
-from progressor.storage import settlements
-from progressor.storage.pools import Connection
+from progressor.domain.processes.intent import (
+    Complete,
+    Outcome,
+    RemoveProcess,
+    SetTimer,
+    UnsetTimer,
+)
+from progressor.domain.processes.settlement import settle
+from progressor.domain.processes.task import TaskType
+from progressor.storage.postgres.pools import Connection
+from progressor.storage.processes import settlements
 from tests.conftest import TEMPLATE
 from tests.support.builders import make_task
 from tests.support.clock import ManualClock

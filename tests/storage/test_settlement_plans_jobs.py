@@ -8,14 +8,14 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.domain.graph import NodePlan, plan_nodes
-from progressor.domain.intent import Complete, Intent, Outcome, SetTimer, Succeeded
-from progressor.domain.job import WINDOW, NodeSpec, StartNodes
-from progressor.domain.settlement import settle
-from progressor.domain.task import TaskType
-from progressor.storage import settlements
-from progressor.storage.jobs import TEND_MAX
-from progressor.storage.pools import Connection
+from progressor.domain.jobs.graph import NodePlan, plan_nodes
+from progressor.domain.jobs.job import WINDOW, NodeSpec, StartNodes
+from progressor.domain.processes.intent import Complete, Intent, Outcome, SetTimer, Succeeded
+from progressor.domain.processes.settlement import settle
+from progressor.domain.processes.task import TaskType
+from progressor.storage.jobs.jobs import TEND_MAX
+from progressor.storage.postgres.pools import Connection
+from progressor.storage.processes import settlements
 from tests.conftest import TEMPLATE
 from tests.support.builders import make_task
 from tests.support.clock import ManualClock

@@ -17,10 +17,10 @@ import pytest
 import pytest_asyncio
 
 from progressor import errors
-from progressor.domain.admission import Verdict
-from progressor.domain.task import TaskType
-from progressor.storage.migrations import migrate
-from progressor.storage.settlements import Written
+from progressor.domain.processes.admission import Verdict
+from progressor.domain.processes.task import TaskType
+from progressor.storage.postgres.migrations import migrate
+from progressor.storage.processes.settlements import Written
 from tests.support import storage
 from tests.support.postgres import Cluster, own_cluster
 from tests.support.storage import (

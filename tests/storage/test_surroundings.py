@@ -12,17 +12,23 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from progressor.settings.sections import Database
-from progressor.storage import (
-    surroundings,
-    surroundings_schema,
-    surroundings_server,
-    surroundings_sessions,
+from progressor.storage.doctor import (
+    environment as surroundings,
 )
-from progressor.storage.embedded import EmbeddedPostgres
-from progressor.storage.examination import Examination
-from progressor.storage.findings import State
-from progressor.storage.functions import Functions
-from progressor.storage.migrations import migrate, migrations
+from progressor.storage.doctor import (
+    schema as surroundings_schema,
+)
+from progressor.storage.doctor import (
+    server as surroundings_server,
+)
+from progressor.storage.doctor import (
+    sessions as surroundings_sessions,
+)
+from progressor.storage.doctor.examination import Examination
+from progressor.storage.doctor.findings import State
+from progressor.storage.embedded.server import EmbeddedPostgres
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.migrations import migrate, migrations
 from tests.support.doctor import execute, find, looking, pretending_relay, role
 from tests.support.doctor_rows import replica
 from tests.support.pgbouncer import binary, open_pgbouncer

@@ -2,8 +2,8 @@
 
 import pytest
 
-from progressor.storage import surroundings_work
-from progressor.storage.findings import State
+from progressor.storage.doctor import work as surroundings_work
+from progressor.storage.doctor.findings import State
 from tests.support.doctor import execute, find
 from tests.support.doctor_rows import AGO, BROKEN, change, leased, replica, scheduled
 from tests.support.storage import NAMESPACE, create_namespace

@@ -15,7 +15,7 @@ from google.rpc import (
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from progressor.api.server import ApiServer, Listening
+from progressor.api.server.server import ApiServer, Listening
 from progressor.clock import SystemClock
 from progressor.v1.gate_service_pb2_grpc import GateServiceStub
 from progressor.v1.job_service_pb2_grpc import JobServiceStub

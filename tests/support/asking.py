@@ -7,11 +7,11 @@ import datetime as dt
 from collections.abc import AsyncIterator
 
 from progressor.clock import SystemClock
-from progressor.domain.event import NewEvent
-from progressor.domain.intent import Failed, Intent, Outcome, Succeeded
-from progressor.domain.namespace import Namespace
-from progressor.domain.process import Process, ProcessStatus, process_key
-from progressor.domain.task import RunningTask, TaskType
+from progressor.domain.processes.event import NewEvent
+from progressor.domain.processes.intent import Failed, Intent, Outcome, Succeeded
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import Process, ProcessStatus, process_key
+from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
 

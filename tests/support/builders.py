@@ -3,10 +3,9 @@
 import datetime as dt
 from typing import Any
 
-from progressor.domain.activity import Activity, Queue, QueueCounts
-from progressor.domain.admission import Request
-from progressor.domain.event import Event, NewEvent
-from progressor.domain.intent import (
+from progressor.domain.processes.admission import Request
+from progressor.domain.processes.event import Event, NewEvent
+from progressor.domain.processes.intent import (
     Action,
     Failed,
     Intent,
@@ -16,15 +15,22 @@ from progressor.domain.intent import (
     TimerChange,
     UnsetTimer,
 )
-from progressor.domain.namespace import Namespace
-from progressor.domain.process import Process, ProcessKey, ProcessStatus, process_key
-from progressor.domain.replica import Facts, ReplicaFacts, ReplicaView
-from progressor.domain.settlement import Finish
-from progressor.domain.task import RunningTask, TaskError, TaskResult, TaskStatus, TaskType
-from progressor.storage.cancelled import Cancelled
-from progressor.storage.claims import Claimed
-from progressor.storage.replicas import Zombie, ZombieCause
-from progressor.storage.settlements import Due, Entry, Written
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus, process_key
+from progressor.domain.processes.settlement import Finish
+from progressor.domain.processes.task import (
+    RunningTask,
+    TaskError,
+    TaskResult,
+    TaskStatus,
+    TaskType,
+)
+from progressor.domain.views.activity import Activity, Queue, QueueCounts
+from progressor.domain.views.replica import Facts, ReplicaFacts, ReplicaView
+from progressor.storage.processes.claims import Claimed
+from progressor.storage.processes.settlements import Due, Entry, Written
+from progressor.storage.replicas.replicas import Zombie, ZombieCause
+from progressor.storage.rows.cancelled import Cancelled
 from tests.support.clock import START
 
 Fields = dict[str, Any]

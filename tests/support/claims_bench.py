@@ -5,21 +5,21 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import cast
 
-from progressor.domain.namespace import Namespace
-from progressor.domain.task import RunningTask, TaskType
-from progressor.scanner.backlog import Backlog
-from progressor.scanner.due import DueScan
-from progressor.scanner.measures import ScanMeasures
-from progressor.scanner.places import Places
-from progressor.scanner.timers import Timers
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.scan_measures import ScanMeasures
+from progressor.runtime.core.slots import Workers
+from progressor.runtime.timers.backlog import Backlog
+from progressor.runtime.timers.due import DueScan
+from progressor.runtime.timers.places import Places
+from progressor.runtime.timers.timers import Timers
 from progressor.settings.sections import Replica, Scanner
-from progressor.storage.claims import Claims
-from progressor.storage.namespaces import Namespaces
-from progressor.storage.pools import Pool
-from progressor.telemetry.metrics import Metrics
-from progressor.worker.agenda import Agenda
-from progressor.worker.observer import Observers
-from progressor.worker.workers import Workers
+from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.postgres.pools import Pool
+from progressor.storage.processes.claims import Claims
+from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import (
     make_claimed,
     make_due,

@@ -9,12 +9,9 @@ from typing import Any, cast
 
 import psycopg
 
-from progressor.domain.process import ProcessKey
-from progressor.storage.group_commit import (
-    GroupCommit,
-    Insistence,
-)
-from progressor.storage.pools import Connection, Pool, before_sending
+from progressor.domain.processes.process import ProcessKey
+from progressor.storage.commit.group_commit import GroupCommit, Insistence
+from progressor.storage.postgres.pools import Connection, Pool, before_sending
 from tests.support.builders import make_key
 from tests.support.memory import MemoryPool
 from tests.support.virtual_time import settled

@@ -4,8 +4,8 @@ import dataclasses
 import datetime as dt
 from typing import Any
 
-from progressor.domain.constraint import Constraints
-from progressor.domain.wait import TimeSpent
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.views.wait import TimeSpent
 
 
 def on(*gates: str, capacity: int | None = 1, **fields: Any) -> Constraints:

@@ -14,7 +14,7 @@ from tests.support.points import PATIENCE_SECONDS
 from tests.support.replica import SETTINGS
 
 NAME = "crew"
-_MEMBER = "progressor.cli.member"
+_MEMBER = "progressor.cli.engine.replica_process"
 _ECHO_SECONDS = 0.3
 
 

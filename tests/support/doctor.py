@@ -12,9 +12,10 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from progressor.settings.sections import Database, Replica
-from progressor.storage import laws, surroundings
-from progressor.storage.examination import Examination, examining
-from progressor.storage.findings import Finding
+from progressor.storage.doctor import environment as surroundings
+from progressor.storage.doctor import invariants as laws
+from progressor.storage.doctor.examination import Examination, examining
+from progressor.storage.doctor.findings import Finding
 from tests.support.points import PATIENCE_SECONDS
 
 TIMEOUT = dt.timedelta(seconds=20)

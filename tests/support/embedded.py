@@ -20,7 +20,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="uses /proc or nam
 # Starts a server, says so, and holds it until its stdin ends.
 OWNER = """
 import sys, pathlib, datetime as dt
-from progressor.storage.embedded import EmbeddedPostgres
+from progressor.storage.embedded.server import EmbeddedPostgres
 binaries = pathlib.Path(sys.argv[2]) if sys.argv[2] else None
 server = EmbeddedPostgres(data_directory=pathlib.Path(sys.argv[1]), binaries=binaries)
 print(server.start(), flush=True)

@@ -12,7 +12,8 @@ import datetime as dt
 import sys
 import time
 
-from progressor import app, config
+from progressor.engine import engine as app
+from progressor.settings import config
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 

@@ -11,9 +11,9 @@ import datetime as dt
 from collections.abc import AsyncIterator
 from typing import Any
 
-from progressor import config
-from progressor.cli.doctor import examine
-from progressor.storage.findings import Finding, State
+from progressor.cli.doctor.doctor import examine
+from progressor.settings import config
+from progressor.storage.doctor.findings import Finding, State
 from tests.support.replica import SETTINGS, Replica, Stage, open_stage
 
 _TIMEOUT = dt.timedelta(seconds=20)

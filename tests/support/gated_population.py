@@ -2,10 +2,10 @@
 
 import datetime as dt
 
-from progressor.domain.constraint import Constraints, GateHold, Order, Version
-from progressor.domain.intent import SetTimer
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import RunningTask, TaskType
+from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
+from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import RunningTask, TaskType
 from tests.support.storage import BROKEN, NO_TIME, Desk, a_request, fresh_key, success
 
 HOUR = dt.timedelta(hours=1)

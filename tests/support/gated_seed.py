@@ -4,7 +4,7 @@ from typing import LiteralString
 
 import psycopg
 
-from progressor.domain.process import ProcessKey
+from progressor.domain.processes.process import ProcessKey
 from tests.support.storage import NAMESPACE, create_namespace
 
 FIRST_TASK = 1_000_000_000

@@ -15,13 +15,13 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from progressor import errors
-from progressor.domain.admission import Request
-from progressor.domain.intent import Outcome, Rejected, RemoveProcess, SetTimer, Succeeded
-from progressor.domain.process import ProcessKey, process_key
-from progressor.domain.task import TIMER_TYPES, RunningTask, TaskType
-from progressor.storage.gates import BEFORE_ALL
-from progressor.storage.promoted import PATIENCE, Again, LoweredGate
-from progressor.storage.settlements import Written
+from progressor.domain.processes.admission import Request
+from progressor.domain.processes.intent import Outcome, Rejected, RemoveProcess, SetTimer, Succeeded
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.task import TIMER_TYPES, RunningTask, TaskType
+from progressor.storage.gates.gates import BEFORE_ALL
+from progressor.storage.processes.settlements import Written
+from progressor.storage.rows.gate_effects import PATIENCE, Again, LoweredGate
 from tests.support.clock import ManualClock
 from tests.support.laws import broken_laws
 from tests.support.storage import (

@@ -3,10 +3,10 @@
 import datetime as dt
 import random
 
-from progressor.domain.constraint import Constraints, Order, Version
-from progressor.domain.intent import Outcome, SetTimer
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import RunningTask, TaskType
+from progressor.domain.gates.constraint import Constraints, Order, Version
+from progressor.domain.processes.intent import Outcome, SetTimer
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import RunningTask, TaskType
 from tests.support.clock import ManualClock
 from tests.support.storage import (
     BROKEN,

@@ -7,9 +7,9 @@ processes complete, nobody waits, and nothing is held.
 
 import datetime as dt
 
-from progressor.domain.intent import Complete, RemoveProcess
-from progressor.domain.process import ProcessStatus
-from progressor.domain.task import TaskType
+from progressor.domain.processes.intent import Complete, RemoveProcess
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.task import TaskType
 from tests.support.model import ModelProcess, ModelTask
 from tests.support.modelled_gates import ModelledGates
 from tests.support.storage import LEASE_TIMEOUT, success

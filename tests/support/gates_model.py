@@ -25,12 +25,12 @@ import datetime as dt
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from progressor.domain.admission import Verdict
-from progressor.domain.constraint import Constraints, GatedState, GateHold, Order
-from progressor.domain.intent import SetTimer
-from progressor.domain.process import ProcessStatus
-from progressor.domain.settlement import Finish, Settlement
-from progressor.domain.task import TIMER_TYPES, TaskStatus, TaskType
+from progressor.domain.gates.constraint import Constraints, GatedState, GateHold, Order
+from progressor.domain.processes.admission import Verdict
+from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.settlement import Finish, Settlement
+from progressor.domain.processes.task import TIMER_TYPES, TaskStatus, TaskType
 from tests.support.gates_trace import Passed
 from tests.support.model import Model, ModelProcess, ModelTask
 

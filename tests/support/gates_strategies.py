@@ -4,8 +4,8 @@ import datetime as dt
 
 from hypothesis import strategies as st
 
-from progressor.domain.constraint import Constraints, GateHold, Order, Version
-from progressor.domain.intent import KeepTimer, Released, SetTimer
+from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
+from progressor.domain.processes.intent import KeepTimer, Released, SetTimer
 from tests.support.gates_model import PATIENCE
 from tests.support.storage import BROKEN, UNREACHABLE, success
 from tests.support.storage_strategies import AFTER, BUSY, ENDING, LASTING, REFUSED, WHICH

@@ -5,20 +5,20 @@ import contextlib
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar, cast
 
-from progressor.domain.admission import Admission, Import, Request, Verdict
-from progressor.domain.answer import Answer, Receipt
-from progressor.domain.namespace import Namespace
-from progressor.domain.process import ProcessStatus
-from progressor.domain.task import RunningTask
-from progressor.storage.admissions import Admissions
-from progressor.telemetry.metrics import Metrics
-from progressor.worker.aftermath import Aftermath
-from progressor.worker.agenda import Agenda
-from progressor.worker.intake import Intake
-from progressor.worker.measures import IntakeMeasures
-from progressor.worker.observer import Observers
-from progressor.worker.replies import Replies
-from progressor.worker.workers import Workers
+from progressor.domain.processes.admission import Admission, Import, Request, Verdict
+from progressor.domain.processes.answer import Answer, Receipt
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.task import RunningTask
+from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.effects import Aftermath
+from progressor.runtime.core.measures import IntakeMeasures
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.replies import Replies
+from progressor.runtime.core.slots import Workers
+from progressor.runtime.requests.requests import Intake
+from progressor.storage.processes.admissions import Admissions
+from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import (
     make_key,
     make_namespace,

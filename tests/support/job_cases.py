@@ -1,8 +1,8 @@
 """Jobs of a few nodes with one-letter names, for cases told one by one."""
 
-from progressor.domain.job import NodeSpec, StartNodes
-from progressor.domain.process import ProcessKey, process_key
-from progressor.domain.task import RunningTask
+from progressor.domain.jobs.job import NodeSpec, StartNodes
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.task import RunningTask
 from tests.support.job_graphs import specs
 from tests.support.jobs_storage import JobDesk, leader_of
 from tests.support.storage import a_request, success

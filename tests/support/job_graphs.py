@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from progressor.domain.constraint import Constraints
-from progressor.domain.job import NodeSpec
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.job import NodeSpec
 
 Graph = Mapping[str, Sequence[str]]
 States = dict[str, str]

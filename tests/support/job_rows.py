@@ -5,9 +5,9 @@ Leaders and followers are real processes, made by a desk; what makes a job of th
 
 import dataclasses
 
-from progressor.domain.intent import Complete
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import TaskType
+from progressor.domain.processes.intent import Complete
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import TaskType
 from tests.support.storage import BROKEN, Desk, a_request, fresh_key, success
 
 _JOB = """

@@ -4,7 +4,7 @@ from typing import LiteralString
 
 import psycopg
 
-from progressor.domain.process import ProcessKey
+from progressor.domain.processes.process import ProcessKey
 from tests.support.storage import create_namespace
 
 NODES_EACH = 20

@@ -1,4 +1,4 @@
-"""A model of jobs: what has become of each node, by nothing but the rules in `domain/job.py`.
+"""A model of jobs: what has become of each node, by nothing but the rules in `domain/jobs/job.py`.
 
 No room is ever short in it: there are fewer nodes than a window has places.
 """

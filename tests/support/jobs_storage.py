@@ -5,17 +5,17 @@ import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from progressor.domain.graph import encode_graph, plan_nodes
-from progressor.domain.intent import Complete, Lost, Outcome, Succeeded
-from progressor.domain.job import NodeSpec, StartNodes
-from progressor.domain.process import NO_OPTIONS, Leadership, ProcessKey, process_key
-from progressor.domain.settlement import settle
-from progressor.domain.task import RunningTask, TaskType
-from progressor.storage.functions import Functions
-from progressor.storage.jobs import Found, Jobs
-from progressor.storage.replicas import Zombie, ZombieCause
-from progressor.storage.settlements import Entry, Written
-from progressor.storage.settlements import Outcome as SettlementOutcome
+from progressor.domain.jobs.graph import encode_graph, plan_nodes
+from progressor.domain.jobs.job import NodeSpec, StartNodes
+from progressor.domain.processes.intent import Complete, Lost, Outcome, Succeeded
+from progressor.domain.processes.process import NO_OPTIONS, Leadership, ProcessKey, process_key
+from progressor.domain.processes.settlement import settle
+from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.storage.jobs.jobs import Found, Jobs
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.processes.settlements import Entry, Written
+from progressor.storage.processes.settlements import Outcome as SettlementOutcome
+from progressor.storage.replicas.replicas import Zombie, ZombieCause
 from tests.support.job_graphs import DIAMOND, Graph, specs
 from tests.support.storage import (
     BROKEN,

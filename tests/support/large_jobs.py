@@ -10,7 +10,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from progressor.domain.process import Leadership, Part, ProcessKey
+from progressor.domain.processes.process import Leadership, Part, ProcessKey
 from tests.support.storage_reads import keep_unvacuumed
 
 _FIRST_TASK = 3_000_000_000

@@ -7,8 +7,8 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg import sql
 
-from progressor.storage import statements
-from progressor.storage.laws import LAWS, Law
+from progressor.storage.doctor.invariants import LAWS, Law
+from progressor.storage.postgres import statements
 
 _ENDED: LiteralString = """
     SELECT task_id, (status, finished_at, response, error_code, error_reason, event_count)::text
@@ -55,7 +55,9 @@ def _all_of(laws: Iterable[Law]) -> sql.Composed:
 
 # Composed once: a text so long takes longer to compose than to ask for.
 _AT_REST = _all_of(LAWS).as_bytes()
-_OF_GATES = _all_of(law for law in LAWS if law.name in statements.load("laws_gates")).as_bytes()
+_OF_GATES = _all_of(
+    law for law in LAWS if law.name in statements.load("doctor/invariants_gates")
+).as_bytes()
 _ALWAYS = _all_of(law for law in LAWS if not law.lasting).as_bytes()
 
 

@@ -15,22 +15,22 @@ from typing import Any, cast
 import psycopg
 
 from progressor import errors
-from progressor.domain.admission import Admission, Import, Verdict
-from progressor.domain.event import Direction, Event, HistoryRange
-from progressor.domain.intent import Outcome
-from progressor.domain.namespace import Namespace
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import TIMER_TYPES, RunningTask, TaskResult
-from progressor.domain.view import HistoryPage
-from progressor.storage import admissions
-from progressor.storage import settlements as storage_settlements
-from progressor.storage.cancelled import Cancelled
-from progressor.storage.claims import Claimed, Room, Wanted
-from progressor.storage.pools import Connection, Pool
-from progressor.storage.processes import CancelledByRequest, Put, SimpleRepair
-from progressor.storage.replicas import Zombie
-from progressor.storage.results import Word
-from progressor.storage.settlements import Due, Entry
+from progressor.domain.processes.admission import Admission, Import, Verdict
+from progressor.domain.processes.event import Direction, Event, HistoryRange
+from progressor.domain.processes.intent import Outcome
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import TIMER_TYPES, RunningTask, TaskResult
+from progressor.domain.views.process import HistoryPage
+from progressor.storage.postgres.pools import Connection, Pool
+from progressor.storage.processes import admissions
+from progressor.storage.processes import settlements as storage_settlements
+from progressor.storage.processes.claims import Claimed, Room, Wanted
+from progressor.storage.processes.processes import CancelledByRequest, Put, SimpleRepair
+from progressor.storage.processes.results import Word
+from progressor.storage.processes.settlements import Due, Entry
+from progressor.storage.replicas.replicas import Zombie
+from progressor.storage.rows.cancelled import Cancelled
 from tests.support.builders import make_namespace, make_success, make_written
 from tests.support.clock import START
 from tests.support.virtual_time import LoopClock

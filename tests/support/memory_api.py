@@ -7,16 +7,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from progressor import errors
-from progressor.domain.activity import Activity
-from progressor.domain.admission import Import, Request
-from progressor.domain.answer import Answer, Receipt
-from progressor.domain.event import Event, HistoryRange
-from progressor.domain.gate import Gate, GateView
-from progressor.domain.namespace import Namespace
-from progressor.domain.process import Process, ProcessKey, ProcessStatus, process_key
-from progressor.domain.replica import ReplicaView
-from progressor.domain.task import TaskStatus, TaskType
-from progressor.domain.view import (
+from progressor.domain.gates.gate import Gate, GateView
+from progressor.domain.processes.admission import Import, Request
+from progressor.domain.processes.answer import Answer, Receipt
+from progressor.domain.processes.event import Event, HistoryRange
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus, process_key
+from progressor.domain.processes.task import TaskStatus, TaskType
+from progressor.domain.views.activity import Activity
+from progressor.domain.views.process import (
     HistoryPage,
     Listed,
     ProcessPage,
@@ -24,8 +23,9 @@ from progressor.domain.view import (
     ProcessView,
     TaskTrace,
 )
-from progressor.domain.wait import Wait
-from progressor.telemetry.log_level import Level
+from progressor.domain.views.replica import ReplicaView
+from progressor.domain.views.wait import Wait
+from progressor.telemetry.logs.level import Level
 from tests.support.builders import make_activity, make_replica_facts, make_replica_view
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import datetime as dt
 from typing import Any
 
 from progressor import job_errors
-from progressor.domain.job import Job, JobState, Node, NodeCounts
-from progressor.domain.job_view import JobFilter, JobPage
-from progressor.domain.process import Leadership, ProcessKey, process_key
-from progressor.domain.task import NodeState
+from progressor.domain.jobs.job import Job, JobState, Node, NodeCounts
+from progressor.domain.jobs.view import JobFilter, JobPage
+from progressor.domain.processes.process import Leadership, ProcessKey, process_key
+from progressor.domain.processes.task import NodeState
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 

@@ -4,7 +4,7 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 
 from progressor import job_errors
-from progressor.domain.schedule import (
+from progressor.domain.schedules.schedule import (
     Calendar,
     Firing,
     FiringCause,

@@ -8,12 +8,12 @@ import dataclasses
 import datetime as dt
 from collections.abc import Iterator
 
-from progressor.domain.admission import Verdict, decide
-from progressor.domain.constraint import Constraints
-from progressor.domain.intent import Complete, KeepTimer, SetTimer, UnsetTimer
-from progressor.domain.process import ProcessStatus
-from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement
-from progressor.domain.task import FINAL_STATUSES, TIMER_TYPES, TaskStatus, TaskType
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.processes.admission import Verdict, decide
+from progressor.domain.processes.intent import Complete, KeepTimer, SetTimer, UnsetTimer
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry, Settlement
+from progressor.domain.processes.task import FINAL_STATUSES, TIMER_TYPES, TaskStatus, TaskType
 
 
 @dataclasses.dataclass(slots=True, kw_only=True, eq=False)

@@ -10,13 +10,13 @@ from typing import Any, LiteralString, TypeVar
 import pytest
 
 from progressor import errors
-from progressor.domain.admission import Verdict
-from progressor.domain.constraint import Constraints, GatedState
-from progressor.domain.intent import Outcome
-from progressor.domain.process import Process, ProcessKey, ProcessStatus
-from progressor.domain.task import TaskStatus, TaskType
-from progressor.storage.promoted import Promoted
-from progressor.storage.settlements import LeaseLost
+from progressor.domain.gates.constraint import Constraints, GatedState
+from progressor.domain.processes.admission import Verdict
+from progressor.domain.processes.intent import Outcome
+from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus
+from progressor.domain.processes.task import TaskStatus, TaskType
+from progressor.storage.processes.settlements import LeaseLost
+from progressor.storage.rows.gate_effects import Promoted
 from tests.support.gates_model import GatedModel
 from tests.support.gates_trace import Note, note_passages
 from tests.support.laws import broken_laws

@@ -10,13 +10,13 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from progressor.domain.admission import Verdict
-from progressor.domain.intent import Lost, Outcome, SetTimer
-from progressor.domain.job import StartNodes
-from progressor.domain.process import ProcessKey, process_key
-from progressor.domain.task import RunningTask, TaskType
-from progressor.storage.settlements import LeaseLost, Written
-from progressor.storage.settlements import Outcome as SettlementOutcome
+from progressor.domain.jobs.job import StartNodes
+from progressor.domain.processes.admission import Verdict
+from progressor.domain.processes.intent import Lost, Outcome, SetTimer
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.storage.processes.settlements import LeaseLost, Written
+from progressor.storage.processes.settlements import Outcome as SettlementOutcome
 from tests.support.job_graphs import Graph, random_graph, specs
 from tests.support.jobs_model import ModelJob
 from tests.support.jobs_storage import DONE, collecting, job_desk

@@ -8,14 +8,14 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from progressor import errors
-from progressor.domain.admission import Import, Verdict
-from progressor.domain.constraint import Constraints
-from progressor.domain.event import NewEvent
-from progressor.domain.intent import Lost, Outcome, SetTimer
-from progressor.domain.process import Process, ProcessKey, ProcessStatus, process_key
-from progressor.domain.settlement import settle
-from progressor.domain.task import RunningTask, TaskStatus, TaskType
-from progressor.domain.wait import (
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.processes.admission import Import, Verdict
+from progressor.domain.processes.event import NewEvent
+from progressor.domain.processes.intent import Lost, Outcome, SetTimer
+from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus, process_key
+from progressor.domain.processes.settlement import settle
+from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
+from progressor.domain.views.wait import (
     BehindTask,
     NoFreeWorker,
     NoReplica,
@@ -25,9 +25,9 @@ from progressor.domain.wait import (
     TimerNotDue,
     Wait,
 )
-from progressor.storage.claims import Claimed, Room, Wanted
-from progressor.storage.queues import Queues
-from progressor.storage.settlements import Due, LeaseLost, Written
+from progressor.storage.processes.claims import Claimed, Room, Wanted
+from progressor.storage.processes.settlements import Due, LeaseLost, Written
+from progressor.storage.replicas.queues import Queues
 from tests.support.laws import Past, broken_laws
 from tests.support.model import Model, ModelProcess, ModelTask
 from tests.support.storage import (

@@ -19,13 +19,13 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from progressor.storage import embedded
-from progressor.storage.embedded import _identity
+from progressor.storage.embedded import server as embedded
+from progressor.storage.embedded.server import _identity
 
 PORT = 6432
 SESSIONS = 5
 _PATIENCE_SECONDS = 20.0
-_GUARD = Path(embedded.__file__).with_name("embedded_guard.py")
+_GUARD = Path(embedded.__file__).with_name("guard.py")
 _PREPARES = (1, 21)
 """The first release that carries prepared statements from session to session."""
 

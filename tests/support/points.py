@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from progressor.worker.observer import Observers
+from progressor.runtime.core.observer import Observers
 
 PATIENCE_SECONDS = 30.0
 

@@ -2,11 +2,11 @@
 
 import datetime as dt
 
-from progressor.domain.admission import Import
-from progressor.domain.event import NewEvent
-from progressor.domain.intent import SetTimer
-from progressor.domain.process import ProcessStatus
-from progressor.domain.task import TaskType
+from progressor.domain.processes.admission import Import
+from progressor.domain.processes.event import NewEvent
+from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.task import TaskType
 from tests.support.storage import BROKEN, NO_TIME, Desk, a_request, fresh_key, success
 
 HOUR = dt.timedelta(hours=1)

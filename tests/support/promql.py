@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from progressor.telemetry.instruments import Distribution, Family, Kind, Metric
+from progressor.telemetry.metrics.prometheus import exposed
 from progressor.telemetry.names import METRICS
-from progressor.telemetry.prometheus import exposed
 
 OTHERS: Mapping[str, frozenset[str]] = {
     "up": frozenset(),

@@ -20,12 +20,14 @@ import grpc
 from google.rpc import code_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from progressor import app, config, errors
+from progressor import errors
 from progressor.clock import Clock
-from progressor.domain.process import ProcessKey, process_key
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.engine import engine as app
 from progressor.sdk import BYTES, Client, NamespaceConfig, RetryPolicy
-from progressor.sdk.failures import Status, read_status
-from progressor.sdk.wire import duration_to_wire
+from progressor.sdk.codec.wire import duration_to_wire
+from progressor.sdk.sending.failures import Status, read_status
+from progressor.settings import config
 from progressor.v1.processor_service_pb2 import Complete, ProcessResponse
 from progressor.v1.types_pb2 import NewEvent, SetTimer
 from tests.support.points import PATIENCE_SECONDS, Points

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from progressor import job_errors
-from progressor.domain.job import Job
-from progressor.domain.process import ProcessKey, process_key
-from progressor.domain.schedule import (
+from progressor.domain.jobs.job import Job
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.schedules.schedule import (
     CronTimes,
     Firing,
     Schedule,
@@ -21,13 +21,13 @@ from progressor.domain.schedule import (
     Timing,
     schedule_key,
 )
-from progressor.scanner.schedules import ScheduleScan
-from progressor.storage.firings import Firings
-from progressor.storage.functions import Functions
-from progressor.storage.schedules import Schedules
-from progressor.telemetry.metrics import Metrics
-from progressor.worker.launches import Launches
-from progressor.worker.observer import Observers
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.schedules.runs import Launches
+from progressor.runtime.schedules.scan import ScheduleScan
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.schedules.runs import Firings
+from progressor.storage.schedules.schedules import Schedules
+from progressor.telemetry.metrics.registry import Metrics
 from tests.support.storage import LEASE_TIMEOUT, NAMESPACE, STATEMENT_TIMEOUT, Desk
 
 MINUTE = dt.timedelta(minutes=1)

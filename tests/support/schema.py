@@ -10,7 +10,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from progressor.storage.migrations import migrate
+from progressor.storage.postgres.migrations import migrate
 from tests.support.postgres import open_cluster
 
 FILE = Path(__file__).parents[2] / "priv" / "migrations" / "schema.sql"

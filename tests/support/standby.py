@@ -15,8 +15,8 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from progressor.storage.embedded import EmbeddedPostgres
-from progressor.storage.embedded_binaries import find_binaries
+from progressor.storage.embedded.binaries import find_binaries
+from progressor.storage.embedded.server import EmbeddedPostgres
 from tests.support.postgres import Cluster, put_cluster
 
 _COPY_SECONDS = 60.0

@@ -5,20 +5,20 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from progressor import errors
-from progressor.domain.namespace import Namespace
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import RunningTask
-from progressor.storage.settlements import Entry, Settlements, Written
-from progressor.telemetry.metrics import Metrics
-from progressor.telemetry.tracing import SILENT
-from progressor.worker.aftermath import Aftermath
-from progressor.worker.graphs import Graphs, Jobs
-from progressor.worker.leases import Leases
-from progressor.worker.measures import StepMeasures
-from progressor.worker.observer import Observers
-from progressor.worker.snapshots import Snapshots
-from progressor.worker.step import Steps
-from progressor.worker.workers import Workers
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import RunningTask
+from progressor.runtime.core.effects import Aftermath
+from progressor.runtime.core.leases import Leases
+from progressor.runtime.core.measures import StepMeasures
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.slots import Workers
+from progressor.runtime.jobs.graphs import Graphs, Jobs
+from progressor.runtime.step.history_cache import Snapshots
+from progressor.runtime.step.step import Steps
+from progressor.storage.processes.settlements import Entry, Settlements, Written
+from progressor.telemetry.metrics.registry import Metrics
+from progressor.telemetry.traces.tracing import SILENT
 from tests.support.builders import (
     make_process,
     make_task,

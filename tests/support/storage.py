@@ -12,39 +12,34 @@ import psycopg
 from psycopg import sql
 
 from progressor.clock import Clock
-from progressor.domain.admission import Admission, Request
-from progressor.domain.event import NewEvent
-from progressor.domain.intent import (
-    Failed,
-    Intent,
-    Outcome,
-    SetTimer,
-    Succeeded,
-)
-from progressor.domain.namespace import Namespace
-from progressor.domain.policy import RetryPolicy
-from progressor.domain.process import ProcessKey, process_key
-from progressor.domain.settlement import settle
-from progressor.domain.task import RunningTask, TaskStatus, TaskType
+from progressor.domain.processes.admission import Admission, Request
+from progressor.domain.processes.event import NewEvent
+from progressor.domain.processes.intent import Failed, Intent, Outcome, SetTimer, Succeeded
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.settlement import settle
+from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
 from progressor.settings.sections import Commit, Database
-from progressor.storage import admissions, arrays, claims
-from progressor.storage.admissions import Admissions
-from progressor.storage.claims import Claimed, Claims, Room
-from progressor.storage.functions import Functions
-from progressor.storage.gates import Gates
-from progressor.storage.group_commit import OnBatch, tell_nobody
-from progressor.storage.histories import Histories
-from progressor.storage.namespaces import Namespaces, _config
-from progressor.storage.pools import Connection, Pool, open_pools
-from progressor.storage.processes import Processes
-from progressor.storage.promoted import PATIENCE, LoweredGate, Promoted
-from progressor.storage.replicas import Replicas, Zombie
-from progressor.storage.results import Results
-from progressor.storage.retention import Retention
-from progressor.storage.settlements import Entry as Settled
-from progressor.storage.settlements import Outcome as SettlementOutcome
-from progressor.storage.settlements import Settlements, Written
-from progressor.storage.watch import Watch
+from progressor.storage.commit.group_commit import OnBatch, tell_nobody
+from progressor.storage.gates.gates import Gates
+from progressor.storage.namespaces.namespaces import Namespaces, _config
+from progressor.storage.postgres import arrays
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.pools import Connection, Pool, open_pools
+from progressor.storage.processes import admissions, claims
+from progressor.storage.processes.admissions import Admissions
+from progressor.storage.processes.claims import Claimed, Claims, Room
+from progressor.storage.processes.histories import Histories
+from progressor.storage.processes.processes import Processes
+from progressor.storage.processes.results import Results
+from progressor.storage.processes.retention import Retention
+from progressor.storage.processes.settlements import Entry as Settled
+from progressor.storage.processes.settlements import Outcome as SettlementOutcome
+from progressor.storage.processes.settlements import Settlements, Written
+from progressor.storage.replicas.replicas import Replicas, Zombie
+from progressor.storage.replicas.status import Watch
+from progressor.storage.rows.gate_effects import PATIENCE, LoweredGate, Promoted
 from tests.support.builders import Decision, decisions
 from tests.support.clock import ManualClock
 

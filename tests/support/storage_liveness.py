@@ -21,9 +21,9 @@ task to the schedule; then a round does a task of each line, and the last of the
 import datetime as dt
 from collections.abc import Iterable
 
-from progressor.domain.intent import RemoveProcess
-from progressor.domain.process import ProcessStatus
-from progressor.domain.task import TIMER_TYPES, TaskType
+from progressor.domain.processes.intent import RemoveProcess
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.task import TIMER_TYPES, TaskType
 from tests.support.modelled_storage import ModelledStorage, key_of
 from tests.support.storage import LEASE_TIMEOUT, success
 from tests.support.storage_strategies import LONGEST_BACKOFF

@@ -11,8 +11,8 @@ from typing import Any, LiteralString
 import psycopg
 
 from progressor.clock import Clock
-from progressor.domain.process import ProcessKey
-from progressor.storage.pools import Connection
+from progressor.domain.processes.process import ProcessKey
+from progressor.storage.postgres.pools import Connection
 from tests.support.storage import Desk, create_namespace, desk, lent
 
 REPLICA = 1

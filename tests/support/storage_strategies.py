@@ -5,7 +5,7 @@ import datetime as dt
 
 from hypothesis import strategies as st
 
-from progressor.domain.intent import (
+from progressor.domain.processes.intent import (
     Complete,
     KeepTimer,
     Outcome,

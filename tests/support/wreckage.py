@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from progressor.clock import SystemClock
-from progressor.domain.admission import Import
-from progressor.domain.intent import (
+from progressor.domain.processes.admission import Import
+from progressor.domain.processes.intent import (
     Complete,
     KeepTimer,
     Outcome,
@@ -23,11 +23,11 @@ from progressor.domain.intent import (
     SetTimer,
     UnsetTimer,
 )
-from progressor.domain.namespace import Namespace
-from progressor.domain.policy import RetryPolicy
-from progressor.domain.process import ProcessKey, ProcessStatus, process_key
-from progressor.domain.task import TIMER_TYPES, RunningTask, TaskType
-from progressor.storage.settlements import Due, Written
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.processes.process import ProcessKey, ProcessStatus, process_key
+from progressor.domain.processes.task import TIMER_TYPES, RunningTask, TaskType
+from progressor.storage.processes.settlements import Due, Written
 from tests.support.storage import BROKEN, UNREACHABLE, Desk, a_request, running_desks, success
 from tests.support.storage_strategies import MOSTLY, RARELY, REFUSED
 

@@ -10,12 +10,12 @@ import pytest
 from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
 
 from progressor import errors
-from progressor.domain.admission import Request
-from progressor.domain.graph import decode_graph
-from progressor.domain.job import JobState, NodeCounts, NodeSpec, StartNodes
-from progressor.domain.job_view import JobFilter
-from progressor.domain.process import Leadership, process_key
-from progressor.domain.task import NodeState, TaskType
+from progressor.domain.jobs.graph import decode_graph
+from progressor.domain.jobs.job import JobState, NodeCounts, NodeSpec, StartNodes
+from progressor.domain.jobs.view import JobFilter
+from progressor.domain.processes.admission import Request
+from progressor.domain.processes.process import Leadership, process_key
+from progressor.domain.processes.task import NodeState, TaskType
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2
 from tests.support.api_engine import Engine, end_of, failure, running_engine, violations_of

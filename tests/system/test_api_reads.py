@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from progressor import errors
-from progressor.domain.process import ProcessStatus, process_key
+from progressor.domain.processes.process import ProcessStatus, process_key
 from progressor.v1 import (
     process_service_pb2,
     replica_service_pb2,

@@ -10,7 +10,7 @@ from google.rpc import (
 )
 
 from progressor import errors
-from progressor.api import interceptors
+from progressor.api.calls import interceptors
 from progressor.v1 import (
     process_service_pb2,
     types_pb2,

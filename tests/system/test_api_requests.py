@@ -8,7 +8,7 @@ import grpc
 import pytest
 from google.protobuf import field_mask_pb2
 
-from progressor.domain.admission import Request
+from progressor.domain.processes.admission import Request
 from progressor.v1 import (
     namespace_service_pb2,
     process_service_pb2,

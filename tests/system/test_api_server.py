@@ -16,8 +16,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from progressor import errors
-from progressor.api.binding import Tls
-from progressor.api.server import Listening
+from progressor.api.server.binding import Tls
+from progressor.api.server.server import Listening
 from progressor.v1 import (
     process_service_pb2,
 )

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 from grpc import StatusCode
 
-from progressor.sdk.failures import Status, read_status
+from progressor.sdk.sending.failures import Status, read_status
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from progressor.v1.types_pb2 import (

@@ -12,10 +12,10 @@ import pytest_asyncio
 from grpc import StatusCode
 
 from progressor import errors
-from progressor.api import sessions
+from progressor.api.session import sessions
 from progressor.settings.sections import Database
-from progressor.storage import pools
-from progressor.storage.pools import connection_of, open_pools
+from progressor.storage.postgres import pools
+from progressor.storage.postgres.pools import connection_of, open_pools
 from tests.support.processor import Hang
 from tests.support.replica import QUIET, Replica, Stage, open_stage, refusal, running_replica
 from tests.support.sessions import RawSession

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from progressor import app, config
 from progressor.cli.main import main
-from progressor.storage import laws, surroundings
+from progressor.engine import engine as app
+from progressor.settings import config
+from progressor.storage.doctor import environment as surroundings
+from progressor.storage.doctor import invariants as laws
 from tests.support.doctor import clocks_told, execute
 from tests.support.points import PATIENCE_SECONDS
 from tests.support.postgres import Cluster

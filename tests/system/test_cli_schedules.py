@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 import pytest
 
-from progressor.sdk.wire import object_to_wire
+from progressor.sdk.codec.wire import object_to_wire
 from progressor.v1 import nodes_pb2 as nodes
 from progressor.v1 import schedule_service_pb2 as pb
 from progressor.v1 import types_pb2 as types

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from progressor.telemetry import otlp, setup, span_queue
+from progressor.telemetry import setup
+from progressor.telemetry.metrics import otlp
+from progressor.telemetry.traces import span_queue
 from tests.support.points import PATIENCE_SECONDS
 from tests.support.replica import Replica, open_stage, running_replica
 

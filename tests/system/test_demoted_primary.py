@@ -16,9 +16,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from progressor import errors
 from progressor.settings.sections import Database
-from progressor.storage.migrations import migrate
-from progressor.storage.results import listen
-from progressor.storage.writer import connection_string
+from progressor.storage.postgres.migrations import migrate
+from progressor.storage.postgres.writer import connection_string
+from progressor.storage.processes.results import listen
 from tests.support.laws import broken_laws
 from tests.support.points import PATIENCE_SECONDS
 from tests.support.postgres import Cluster, own_cluster
@@ -109,7 +109,7 @@ def quick_probes() -> Iterator[None]:
     """Have who only listens look every moment whether the server still takes writes."""
     with pytest.MonkeyPatch.context() as patch:
         quick = functools.partial(listen, probe_seconds=0.2)
-        patch.setattr("progressor.storage.results.listen", quick)
+        patch.setattr("progressor.storage.processes.results.listen", quick)
         yield
 
 

@@ -10,8 +10,8 @@ import pytest_asyncio
 from grpc import StatusCode
 
 from progressor import errors
-from progressor.domain.replica import Load
-from progressor.storage.heartbeats import Heartbeats
+from progressor.domain.views.replica import Load
+from progressor.storage.replicas.heartbeats import Heartbeats
 from tests.support.faults import Fault, cut_after, cut_before, stalled_after, stalled_before
 from tests.support.points import PATIENCE_SECONDS
 from tests.support.processor import Answer, Hang

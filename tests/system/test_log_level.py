@@ -10,9 +10,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from progressor.cli.exit_codes import ExitCode
+from progressor.cli.output.exit_codes import ExitCode
 from progressor.sdk import LogLevel
-from progressor.telemetry import log_level
+from progressor.telemetry.logs import level as log_level
 from progressor.v1 import process_service_pb2
 from progressor.v1 import replica_service_pb2 as pb
 from tests.support.api_engine import Engine, failure, violations_of

@@ -16,15 +16,15 @@ from prometheus_client import generate_latest
 
 from progressor import errors
 from progressor.clock import SystemClock
-from progressor.domain.admission import Verdict
+from progressor.domain.processes.admission import Verdict
+from progressor.runtime.core.measures import IntakeMeasures
 from progressor.settings.addresses import http_bind
 from progressor.settings.sections import METRICS_KEY
-from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.metrics.otlp import EXPORTER_LOGGER, Push
+from progressor.telemetry.metrics.prometheus import Endpoint
+from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.names import METRICS
-from progressor.telemetry.otlp import EXPORTER_LOGGER, Push
-from progressor.telemetry.prometheus import Endpoint
 from progressor.telemetry.resource import resource_of
-from progressor.worker.measures import IntakeMeasures
 from tests.support.builders import make_key, make_process, make_request, make_task
 from tests.support.crew import running_crew
 from tests.support.faults_metrics import running_collector

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import grpc
 import pytest
 
-from progressor.domain.process import process_key
+from progressor.domain.processes.process import process_key
 from progressor.telemetry.instruments import Counter
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2

@@ -12,7 +12,7 @@ from google.rpc import code_pb2
 
 from progressor.sdk import Constraints, GateHold
 from progressor.telemetry.instruments import Distribution, Family, Labels
-from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.names import METRICS
 from tests.support.processor import Answer, Hang, reject
 from tests.support.replica import (

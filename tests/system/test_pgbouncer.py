@@ -11,8 +11,8 @@ from grpc_health.v1 import health_pb2
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from progressor.storage.direct import Direct
-from progressor.storage.migrations import migrate
+from progressor.storage.postgres.direct import Direct
+from progressor.storage.postgres.migrations import migrate
 from tests.support.laws import broken_laws
 from tests.support.pgbouncer import (
     PgBouncer,

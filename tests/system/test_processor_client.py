@@ -17,7 +17,7 @@ import pytest_asyncio
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
-from progressor.domain.intent import Failed, Rejected
+from progressor.domain.processes.intent import Failed, Rejected
 from progressor.processor.failures import misconfigured
 from progressor.v1 import processor_service_pb2, types_pb2
 from tests.support import processor as script

@@ -14,10 +14,10 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from progressor.domain.event import NewEvent
-from progressor.domain.intent import Failed, Intent, Outcome, Succeeded
-from progressor.domain.process import process_key
-from progressor.domain.task import RunningTask
+from progressor.domain.processes.event import NewEvent
+from progressor.domain.processes.intent import Failed, Intent, Outcome, Succeeded
+from progressor.domain.processes.process import process_key
+from progressor.domain.processes.task import RunningTask
 from progressor.internal.v1 import frames_pb2
 from progressor.processor import client, connection
 from progressor.sdk import Processor, Step

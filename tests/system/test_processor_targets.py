@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from progressor.domain.intent import Failed, Outcome
-from progressor.domain.namespace import Namespace
-from progressor.domain.process import JobOptions, Part
-from progressor.domain.task import RunningTask
+from progressor.domain.processes.intent import Failed, Outcome
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import JobOptions, Part
+from progressor.domain.processes.task import RunningTask
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
 from tests.support.asking import ANSWERED, TASK, running_channels

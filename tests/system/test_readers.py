@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from progressor.api.turns import UNSENT_BYTES_MAX
+from progressor.api.calls.turns import UNSENT_BYTES_MAX
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from tests.support.api_engine import Engine, running_engine

@@ -11,12 +11,12 @@ import pytest_asyncio
 from grpc import StatusCode
 
 from progressor.clock import SystemClock
-from progressor.domain.process import ProcessKey, process_key
-from progressor.domain.task import TaskResult, TaskStatus, TaskType
-from progressor.storage.results import Results, Word
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.replies import Replies
+from progressor.storage.processes.results import Results, Word
 from progressor.v1.processor_service_pb2 import Complete, RemoveProcess
-from progressor.worker.observer import Observers
-from progressor.worker.replies import Replies
 from tests.support.points import PATIENCE_SECONDS
 from tests.support.processor import Hang
 from tests.support.replica import (
@@ -32,7 +32,7 @@ from tests.support.replica import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SAFETY_NET = "progressor.worker.replies._SAFETY_SECONDS"
+SAFETY_NET = "progressor.runtime.core.replies._SAFETY_SECONDS"
 
 
 @pytest.fixture(scope="module")

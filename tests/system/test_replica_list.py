@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 
 import progressor
 from progressor.cli.main import main
-from progressor.scanner import retention
+from progressor.runtime.upkeep import retention
 from progressor.sdk import Client, ReplicaState, SyncClient
 from progressor.sdk import Replica as Listed
 from tests.support.clock import SkewedClock

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from progressor.domain.task import TaskStatus
+from progressor.domain.processes.task import TaskStatus
 from progressor.processor.client import ProcessorClient
 from progressor.sdk import ProcessStatus, RetryPolicy, ZombiePolicy
 from tests.support.processor import Answer, Hang

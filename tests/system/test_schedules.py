@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2, timestamp_pb2
 
-from progressor.domain.task import TaskType
+from progressor.domain.processes.task import TaskType
 from progressor.sdk import ProcessStatus
 from progressor.v1 import schedule_service_pb2 as messages
 from progressor.v1.nodes_pb2 import NodeSpec

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from progressor.settings.addresses import http_bind
-from progressor.telemetry import scrape_server
-from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.metrics import scrape_server
+from progressor.telemetry.metrics.prometheus import Endpoint
+from progressor.telemetry.metrics.registry import Metrics
+from progressor.telemetry.metrics.scrape_server import CONNECTIONS_MAX, HEAD_BYTES_MAX
 from progressor.telemetry.names import METRICS
-from progressor.telemetry.prometheus import Endpoint
-from progressor.telemetry.scrape_server import CONNECTIONS_MAX, HEAD_BYTES_MAX
 from tests.support.metrics import families, filled_metrics, scrape
 from tests.support.points import PATIENCE_SECONDS
 

@@ -28,12 +28,11 @@ from progressor.sdk import (
     ProcessStatus,
     Step,
     SyncClient,
-    job_client,
-    schedule_client,
-    schedules,
 )
-from progressor.sdk import graph as sdk_graph
+from progressor.sdk.client import job_client, schedule_client
 from progressor.sdk.testing import JobRehearsal
+from progressor.sdk.values import graph as sdk_graph
+from progressor.sdk.values import schedules
 from tests.support.points import PATIENCE_SECONDS
 from tests.support.replica import Replica
 

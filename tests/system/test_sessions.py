@@ -12,9 +12,10 @@ import pytest_asyncio
 from google.rpc import error_details_pb2
 
 from progressor import errors, job_errors
-from progressor.api.server import ApiServer, Listening
-from progressor.api.status import CODES
-from progressor.sdk import EngineUnavailableError, sessions
+from progressor.api.calls.status import CODES
+from progressor.api.server.server import ApiServer, Listening
+from progressor.sdk import EngineUnavailableError
+from progressor.sdk.sending import sessions
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from tests.support.api_engine import build

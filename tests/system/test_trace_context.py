@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from progressor.telemetry.progress import STEPS_MAX
+from progressor.telemetry.traces.progress import STEPS_MAX
 from progressor.v1 import process_service_pb2 as messages
 from progressor.v1 import types_pb2 as types
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub

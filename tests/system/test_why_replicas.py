@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from progressor.scanner.loop import JITTER
+from progressor.runtime.core.loop import JITTER
 from progressor.sdk import TaskStatus, Wait, WaitCause
 from tests.support.faults import stalled_before
 from tests.support.processor import Answer, Hang

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from progressor import errors
-from progressor.api.binding import BIND_KEY, bind, check_free, reserved
+from progressor.api.server.binding import BIND_KEY, bind, check_free, reserved
 from progressor.sdk import BYTES, Client, NamespaceConfig
 from tests.support.crew import NAME, CrewProcess, gone, kill, running_crew
 from tests.support.points import PATIENCE_SECONDS
@@ -256,7 +256,7 @@ async def test_a_crew_that_may_want_too_many_connections_says_so(database: str) 
 
 def test_a_member_without_a_parent_ends() -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "progressor.cli.member", "nobody's"],
+        [sys.executable, "-m", "progressor.cli.engine.replica_process", "nobody's"],
         stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=PATIENCE_SECONDS,
     )  # fmt: skip
 

@@ -2,22 +2,20 @@
 
 import datetime as dt
 
-from progressor.api.activity_codec import CREWS_TOLD_MAX, NAME_LENGTH_MAX, activity_to_wire
-from progressor.api.answers import PAGE_BYTES_MAX
-from progressor.domain.activity import QUEUES_MAX, Activity
-from progressor.domain.replica import CREWS_MAX, Crew, Tally
-from progressor.sdk.activity import (
-    Activity as SdkActivity,
-)
-from progressor.sdk.activity import (
+from progressor.api.processes.answers import PAGE_BYTES_MAX
+from progressor.api.replicas.activity_codec import CREWS_TOLD_MAX, NAME_LENGTH_MAX, activity_to_wire
+from progressor.domain.views.activity import QUEUES_MAX, Activity
+from progressor.domain.views.replica import CREWS_MAX, Crew, Tally
+from progressor.sdk.values.activity import Activity as SdkActivity
+from progressor.sdk.values.activity import (
     NamespaceActivity,
     NamespaceQueue,
     ReplicaActivity,
     StepTally,
     activity_from_wire,
 )
-from progressor.sdk.replicas import ReplicaState
-from progressor.storage.watch import REPLICAS_MAX
+from progressor.sdk.values.replicas import ReplicaState
+from progressor.storage.replicas.status import REPLICAS_MAX
 from tests.support.builders import make_activity, make_queue, make_replica_facts, seconds
 from tests.support.clock import START
 

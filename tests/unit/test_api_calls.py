@@ -10,14 +10,14 @@ import pytest
 from google.protobuf.message import Message
 
 from progressor import errors
-from progressor.api.deadlines import seconds_left
-from progressor.api.interceptors import Interceptor, Method
-from progressor.api.malformed import Malformed
-from progressor.api.process_servicer import ProcessServicer
-from progressor.api.server import JOB_SERVICE, PROCESS_SERVICE
-from progressor.api.trace_context import trace_context_of
+from progressor.api.calls.deadlines import seconds_left
+from progressor.api.calls.interceptors import Interceptor, Method
+from progressor.api.calls.malformed import Malformed
+from progressor.api.calls.trace_context import trace_context_of
+from progressor.api.processes.servicer import ProcessServicer
+from progressor.api.server.server import JOB_SERVICE, PROCESS_SERVICE
 from progressor.clock import SystemClock
-from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.metrics.registry import Metrics
 from progressor.v1 import process_service_pb2 as pb
 from tests.support.measured import counted
 

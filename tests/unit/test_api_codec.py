@@ -7,12 +7,13 @@ import pytest
 from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
 
 from progressor import errors
-from progressor.api import codec, page_tokens, put_codec, validation
-from progressor.domain.admission import Import, Request
-from progressor.domain.event import Direction, HistoryRange
-from progressor.domain.process import ProcessStatus, process_key
-from progressor.domain.task import TaskType
-from progressor.domain.wait import GatesFull, TimerNotDue
+from progressor.api.calls import page_tokens, validation
+from progressor.api.processes import codec, put_codec
+from progressor.domain.processes.admission import Import, Request
+from progressor.domain.processes.event import Direction, HistoryRange
+from progressor.domain.processes.process import ProcessStatus, process_key
+from progressor.domain.processes.task import TaskType
+from progressor.domain.views.wait import GatesFull, TimerNotDue
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2
 

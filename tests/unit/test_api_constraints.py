@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from progressor import wire
-from progressor.api import codec, put_codec
-from progressor.domain.constraint import (
+from progressor.api.processes import codec, put_codec
+from progressor.domain.gates.constraint import (
     CAPACITY_MAX,
     GATES_MAX,
     Constraints,
@@ -16,9 +15,10 @@ from progressor.domain.constraint import (
     Order,
     Version,
 )
-from progressor.domain.task import TaskType
+from progressor.domain.processes.task import TaskType
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
+from progressor.wire import fields as wire
 from tests.unit.test_api_codec import fields_of
 
 NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)

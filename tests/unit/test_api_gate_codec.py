@@ -5,10 +5,11 @@ import datetime as dt
 
 import pytest
 
-from progressor.api import gate_codec, page_tokens
-from progressor.api.validation import Violations
-from progressor.domain.constraint import CAPACITY_MAX, GateHold
-from progressor.domain.gate import Gate, GateHolder, GateView, GateWaiter
+from progressor.api.calls import page_tokens
+from progressor.api.calls.validation import Violations
+from progressor.api.gates import codec as gate_codec
+from progressor.domain.gates.constraint import CAPACITY_MAX, GateHold
+from progressor.domain.gates.gate import Gate, GateHolder, GateView, GateWaiter
 from progressor.v1 import gate_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
 from tests.unit.test_api_codec import fields_of

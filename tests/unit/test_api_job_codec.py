@@ -7,21 +7,22 @@ import pytest
 from google.protobuf import duration_pb2, timestamp_pb2
 
 from progressor import errors
-from progressor.api import job_codec, page_tokens
-from progressor.api.answers import PAGE_BYTES_MAX
-from progressor.api.job_servicer import (
+from progressor.api.calls import page_tokens
+from progressor.api.calls.validation import Violations
+from progressor.api.jobs import codec as job_codec
+from progressor.api.jobs.servicer import (
     WATCH_SECONDS_MAX,
     WATCH_SECONDS_MIN,
     WATCHERS_MAX,
     JobServicer,
 )
-from progressor.api.validation import Violations
+from progressor.api.processes.answers import PAGE_BYTES_MAX
 from progressor.clock import SystemClock
-from progressor.domain.constraint import Constraints, Order, Version
-from progressor.domain.job import JobState, NodeCounts, NodeSpec, StartNodes
-from progressor.domain.job_view import JobFilter, JobPage
-from progressor.domain.process import Leadership, process_key
-from progressor.domain.task import NodeState
+from progressor.domain.gates.constraint import Constraints, Order, Version
+from progressor.domain.jobs.job import JobState, NodeCounts, NodeSpec, StartNodes
+from progressor.domain.jobs.view import JobFilter, JobPage
+from progressor.domain.processes.process import Leadership, process_key
+from progressor.domain.processes.task import NodeState
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2, types_pb2
 from tests.support.builders import make_error

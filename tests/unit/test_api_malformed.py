@@ -2,7 +2,7 @@
 
 import pytest
 
-from progressor.api.malformed import Malformed, deserializer
+from progressor.api.calls.malformed import Malformed, deserializer
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2
 

@@ -6,11 +6,12 @@ import pytest
 from google.protobuf import duration_pb2, field_mask_pb2
 
 from progressor import errors
-from progressor.api import namespace_codec, namespace_fields
-from progressor.domain.event import HistoryRange
-from progressor.domain.namespace import HistoryMode, Namespace
-from progressor.domain.policy import RetryPolicy, ZombiePolicy
-from progressor.domain.task import TaskType
+from progressor.api.namespaces import codec as namespace_codec
+from progressor.api.namespaces import fields as namespace_fields
+from progressor.domain.processes.event import HistoryRange
+from progressor.domain.processes.namespace import HistoryMode, Namespace
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.task import TaskType
 from progressor.v1 import namespace_service_pb2 as pb
 
 DAY = dt.timedelta(days=1)

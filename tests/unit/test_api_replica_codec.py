@@ -5,12 +5,13 @@ import datetime as dt
 import pytest
 
 from progressor import errors
-from progressor.api import page_tokens, replica_codec
-from progressor.api.validation import Violations
-from progressor.domain.replica import ReplicaState
-from progressor.sdk.replicas import LogLevel, Replica, replica_from_wire
-from progressor.sdk.replicas import ReplicaState as SdkState
-from progressor.telemetry.log_level import LEVELS, Level
+from progressor.api.calls import page_tokens
+from progressor.api.calls.validation import Violations
+from progressor.api.replicas import codec as replica_codec
+from progressor.domain.views.replica import ReplicaState
+from progressor.sdk.values.replicas import LogLevel, Replica, replica_from_wire
+from progressor.sdk.values.replicas import ReplicaState as SdkState
+from progressor.telemetry.logs.level import LEVELS, Level
 from progressor.v1 import replica_service_pb2 as pb
 from tests.support.builders import make_replica_view, seconds
 from tests.support.clock import START

@@ -9,14 +9,16 @@ import pytest
 from google.protobuf import duration_pb2, timestamp_pb2
 
 from progressor import errors
-from progressor.api import page_tokens, schedule_codec
-from progressor.api.validation import Violations
-from progressor.domain.constraint import Constraints
-from progressor.domain.event import Direction, HistoryRange
-from progressor.domain.job import NodeSpec
-from progressor.domain.policy import RetryPolicy, ZombiePolicy
-from progressor.domain.process import JobOptions
-from progressor.domain.schedule import (
+from progressor.api.calls import page_tokens
+from progressor.api.calls.validation import Violations
+from progressor.api.schedules import codec as schedule_codec
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.job import NodeSpec
+from progressor.domain.processes.event import Direction, HistoryRange
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.process import JobOptions
+from progressor.domain.processes.task import TaskError, TaskType
+from progressor.domain.schedules.schedule import (
     CATCH_UP_DEFAULT,
     EPOCH,
     CallTarget,
@@ -36,7 +38,6 @@ from progressor.domain.schedule import (
     Upcoming,
     schedule_key,
 )
-from progressor.domain.task import TaskError, TaskType
 from progressor.v1 import schedule_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
 from progressor.v1.nodes_pb2 import NodeSpec as NodeMessage

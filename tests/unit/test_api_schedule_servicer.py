@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from progressor.api.schedule_servicer import ScheduleServicer
-from progressor.domain.namespace import Namespace
-from progressor.domain.schedule import Calendar, CronTimes, Upcoming, schedule_key
+from progressor.api.schedules.servicer import ScheduleServicer
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.schedules.schedule import Calendar, CronTimes, Upcoming, schedule_key
 from progressor.v1 import schedule_service_pb2 as messages
 from tests.support.clock import ManualClock
 from tests.support.memory_api import MemoryNamespaces

@@ -12,17 +12,17 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 
 from progressor import errors
-from progressor.api import session, sessions
-from progressor.api.interceptors import Interceptor
-from progressor.api.malformed import deserializer
-from progressor.api.ports import CallContext
-from progressor.api.server import PROCESS_SERVICE
-from progressor.api.session import TIMEOUT_SECONDS_MAX, Call
-from progressor.api.sessions import Sessions
-from progressor.api.trace_context import trace_context_of
+from progressor.api.calls.interceptors import Interceptor
+from progressor.api.calls.malformed import deserializer
+from progressor.api.calls.ports import CallContext
+from progressor.api.calls.trace_context import trace_context_of
+from progressor.api.server.server import PROCESS_SERVICE
+from progressor.api.session import session, sessions
+from progressor.api.session.session import TIMEOUT_SECONDS_MAX, Call
+from progressor.api.session.sessions import Sessions
 from progressor.clock import SystemClock
 from progressor.internal.v1 import frames_pb2
-from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.metrics.registry import Metrics
 from progressor.v1 import process_service_pb2 as pb
 from tests.support.measured import counted
 from tests.support.sessions import call_of

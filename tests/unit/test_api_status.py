@@ -12,7 +12,7 @@ from google.rpc import (
 )
 
 from progressor import errors, job_errors
-from progressor.api import status
+from progressor.api.calls import status
 
 FAILURE = errors.StepFailure(broken_by=2, code=13, reason="NO_STOCK")
 FAILURE_TOLD = {"broken_by": "2", "failure_code": "13", "failure_reason": "NO_STOCK"}

@@ -7,8 +7,8 @@ from collections.abc import Hashable
 import pytest
 
 from progressor import errors
-from progressor.api import turns as module
-from progressor.api.turns import (
+from progressor.api.calls import turns as module
+from progressor.api.calls.turns import (
     _PAUSE_TURNS,
     CALLERS_MAX,
     FIRST_BYTES,

@@ -6,16 +6,16 @@ from typing import Any, get_args
 
 import pytest
 
-from progressor import wire
-from progressor.api import answers, page_tokens
-from progressor.api.wait_codec import fill_wait
-from progressor.domain import why
-from progressor.domain.constraint import Constraints, GateHold, Order, Version
-from progressor.domain.gate import GateHolder
-from progressor.domain.process import Process, ProcessStatus
-from progressor.domain.task import TaskError, TaskStatus, TaskType
-from progressor.domain.view import HistoryPage, Listed, ProcessPage, ProcessView
-from progressor.domain.wait import (
+from progressor.api.calls import page_tokens
+from progressor.api.processes import answers
+from progressor.api.processes.wait_codec import fill_wait
+from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
+from progressor.domain.gates.gate import GateHolder
+from progressor.domain.processes.process import Process, ProcessStatus
+from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
+from progressor.domain.views import why
+from progressor.domain.views.process import HistoryPage, Listed, ProcessPage, ProcessView
+from progressor.domain.views.wait import (
     BehindTask,
     BehindVersion,
     Cause,
@@ -34,9 +34,10 @@ from progressor.domain.wait import (
     Wait,
 )
 from progressor.sdk import WaitCause
-from progressor.sdk.constraints import spent_from_wire
-from progressor.sdk.waits import read_wait
+from progressor.sdk.values.constraints import spent_from_wire
+from progressor.sdk.values.waits import read_wait
 from progressor.v1 import types_pb2
+from progressor.wire import fields as wire
 from tests.support.builders import make_process, seconds
 from tests.support.clock import START
 from tests.support.memory_api import trace

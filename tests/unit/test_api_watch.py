@@ -8,13 +8,13 @@ import pytest
 from google.protobuf.message import Message
 
 from progressor import errors, job_errors
-from progressor.api.interceptors import Interceptor
-from progressor.api.malformed import Malformed
-from progressor.api.ports import CallContext
-from progressor.api.server import JOB_SERVICE
-from progressor.api.trace_context import trace_context_of
+from progressor.api.calls.interceptors import Interceptor
+from progressor.api.calls.malformed import Malformed
+from progressor.api.calls.ports import CallContext
+from progressor.api.calls.trace_context import trace_context_of
+from progressor.api.server.server import JOB_SERVICE
 from progressor.clock import SystemClock
-from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.metrics.registry import Metrics
 from progressor.v1 import job_service_pb2 as pb
 from tests.support.measured import counted
 from tests.support.spans import TRACE_ID, TRACED, Spans, attributes_of, id_of

@@ -5,11 +5,11 @@ import os
 
 import pytest
 
-from progressor.cli.crew import count_of
+from progressor.cli.engine.supervisor import count_of
 from progressor.cli.main import main
-from progressor.config import Config
+from progressor.settings.config import Config
 from progressor.settings.sections import Database
-from progressor.storage.capacity import room_for
+from progressor.storage.embedded.capacity import room_for
 
 
 def test_no_workers_means_one_for_each_core() -> None:

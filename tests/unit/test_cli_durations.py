@@ -4,8 +4,8 @@ import datetime as dt
 
 import pytest
 
-from progressor.cli.durations import duration_text
-from progressor.cli.job_documents import duration_of
+from progressor.cli.input.job_documents import duration_of
+from progressor.cli.output.durations import duration_text
 
 
 @pytest.mark.parametrize(

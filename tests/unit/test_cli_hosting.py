@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from progressor import errors
-from progressor.cli.hosting import host, run_loop
-from progressor.config import Config
+from progressor.cli.engine.hosting import host, run_loop
+from progressor.settings.config import Config
 
 
 class FakeEngine:
@@ -85,8 +85,8 @@ def test_an_engine_that_breaks_ends_the_work_with_its_error() -> None:
 
 _DRAINS_FOREVER = """
 import asyncio, contextlib, os, signal
-from progressor.cli.hosting import host, run_loop
-from progressor.config import Config
+from progressor.cli.engine.hosting import host, run_loop
+from progressor.settings.config import Config
 
 class Engine:
     addresses, database, serving = ("a:1",), "none", None

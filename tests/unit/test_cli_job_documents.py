@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from progressor import errors
-from progressor.cli.job_documents import JobDocument, deadline_of, read_job
-from progressor.cli.job_format import JOB_FORMAT
-from progressor.sdk.constraints import Constraints
-from progressor.sdk.namespaces import RetryPolicy, ZombiePolicy
+from progressor.cli.input.job_documents import JobDocument, deadline_of, read_job
+from progressor.cli.jobs.format import JOB_FORMAT
+from progressor.sdk.values.constraints import Constraints
+from progressor.sdk.values.namespaces import RetryPolicy, ZombiePolicy
 
 NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from progressor.cli.job_drawing import LOOKS, Vertex, drawing, look_of
-from progressor.cli.job_mermaid import mermaid
+from progressor.cli.jobs.drawing import LOOKS, Vertex, drawing, look_of
+from progressor.cli.jobs.mermaid import mermaid
 
 SEED = [
     Vertex("1", "done"),

@@ -3,7 +3,7 @@
 import dataclasses
 import datetime as dt
 
-from progressor.cli.memory import (
+from progressor.cli.engine.memory import (
     COLLECT_SECONDS,
     FREED_BYTES,
     GROWTH_BYTES,

@@ -12,15 +12,15 @@ from rich.live import Live
 from rich.text import Text
 
 from progressor import errors
-from progressor.cli.documents import render
-from progressor.cli.exit_codes import EPILOGUE, ExitCode, exit_code_for
-from progressor.cli.failure import report
-from progressor.cli.inputs import json_object, pairs
-from progressor.cli.output import Output, SafeConsole, one_line, payload_text, table
-from progressor.cli.showcase import reachable
-from progressor.cli.timeline import timeline
-from progressor.sdk.constraints import TimeSpent
-from progressor.sdk.values import TaskStatus, TaskTrace, TaskType
+from progressor.cli.dev.showcase import reachable
+from progressor.cli.input.inputs import json_object, pairs
+from progressor.cli.output.documents import render
+from progressor.cli.output.exit_codes import EPILOGUE, ExitCode, exit_code_for
+from progressor.cli.output.failure import report
+from progressor.cli.output.output import Output, SafeConsole, one_line, payload_text, table
+from progressor.cli.processes.timeline import timeline
+from progressor.sdk.values.constraints import TimeSpent
+from progressor.sdk.values.processes import TaskStatus, TaskTrace, TaskType
 
 NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from progressor.cli.why import cause_text
-from progressor.sdk.constraints import GateHold, Order
-from progressor.sdk.gates import GateHolder
-from progressor.sdk.values import (
+from progressor.cli.processes.why import cause_text
+from progressor.sdk.values.constraints import GateHold, Order
+from progressor.sdk.values.gates import GateHolder
+from progressor.sdk.values.processes import (
     GateWait,
     OrderWait,
     TaskError,

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from progressor import config
+from progressor.settings import config
 from progressor.settings.sources import variable_of
 
 DOCKER = Path(__file__).parents[2] / "docker"

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from progressor import config, errors
-from progressor.domain.namespace import HistoryMode
-from progressor.domain.policy import ZombiePolicy
-from progressor.domain.task import TaskType
+from progressor import errors
+from progressor.domain.processes.namespace import HistoryMode
+from progressor.domain.processes.policy import ZombiePolicy
+from progressor.domain.processes.task import TaskType
+from progressor.settings import config
 from progressor.settings.addresses import redact_dsn
 from progressor.settings.sections import Replica, Telemetry, default_data_directory
 from progressor.settings.sources import SourceKind

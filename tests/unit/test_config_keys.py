@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from progressor import config, errors
-from progressor.cli.namespace_settings import config_from
-from progressor.cli.options import Settings
+from progressor import errors
+from progressor.cli.input.options import Settings
+from progressor.cli.namespaces.settings import config_from
+from progressor.settings import config
 from progressor.settings.decoding import Key, keys_of
 from progressor.settings.namespaces import NamespaceTable, RetryTable
 from progressor.settings.sources import SourceKind, variable_of

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.domain.activity import even_share
+from progressor.domain.views.activity import even_share
 
 LENGTHS = st.lists(st.integers(0, 300), max_size=50)
 

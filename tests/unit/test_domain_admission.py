@@ -5,12 +5,12 @@ import datetime as dt
 
 import pytest
 
-from progressor.domain.admission import Import, Request, Verdict, decide
-from progressor.domain.constraint import Constraints
-from progressor.domain.event import HistoryRange, NewEvent
-from progressor.domain.intent import SetTimer
-from progressor.domain.process import Leadership, ProcessStatus
-from progressor.domain.task import TaskType
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.processes.admission import Import, Request, Verdict, decide
+from progressor.domain.processes.event import HistoryRange, NewEvent
+from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.process import Leadership, ProcessStatus
+from progressor.domain.processes.task import TaskType
 from tests.support.builders import make_key, make_request
 from tests.support.clock import START
 from tests.support.spans import TRACED

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from progressor import errors
-from progressor.domain import answer
-from progressor.domain.answer import response_of
-from progressor.domain.task import TaskResult, TaskStatus, TaskType
+from progressor.domain.processes import answer
+from progressor.domain.processes.answer import response_of
+from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
 from tests.support.builders import make_error, make_key, make_result
 
 KEY = make_key()

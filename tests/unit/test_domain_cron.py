@@ -10,7 +10,7 @@ import zoneinfo
 
 import pytest
 
-from progressor.domain.cron import CronClock, CronError
+from progressor.domain.schedules.cron import CronClock, CronError
 
 MINUTE = dt.timedelta(minutes=1)
 BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"

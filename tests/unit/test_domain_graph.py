@@ -5,18 +5,18 @@ import datetime as dt
 
 import pytest
 
-from progressor.domain import graph
-from progressor.domain.constraint import Constraints, GateHold, Order, Version
-from progressor.domain.graph import GraphError, NodePlan, plan_nodes
-from progressor.domain.job import (
+from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
+from progressor.domain.jobs import graph
+from progressor.domain.jobs.graph import GraphError, NodePlan, plan_nodes
+from progressor.domain.jobs.job import (
     EDGES_PER_STEP_MAX,
     NODES_MAX,
     NODES_PER_STEP_MAX,
     NodeSpec,
     StartNodes,
 )
-from progressor.domain.policy import RetryPolicy, ZombiePolicy
-from progressor.domain.process import JobOptions, process_key
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.process import JobOptions, process_key
 from tests.support.builders import make_namespace
 
 LEADER = process_key("orders", "job-1")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from progressor.domain.event import NO_HISTORY, WHOLE_HISTORY, HistoryRange
-from progressor.domain.namespace import HistoryMode
-from progressor.domain.policy import RetryPolicy
-from progressor.domain.task import TaskType
+from progressor.domain.processes.event import NO_HISTORY, WHOLE_HISTORY, HistoryRange
+from progressor.domain.processes.namespace import HistoryMode
+from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.processes.task import TaskType
 from tests.support.builders import make_namespace
 
 

@@ -4,8 +4,8 @@ import datetime as dt
 
 import pytest
 
-from progressor.domain.intent import SetTimer
-from progressor.domain.process import process_key
+from progressor.domain.processes.intent import SetTimer
+from progressor.domain.processes.process import process_key
 from tests.support.builders import make_process, make_task, seconds
 from tests.support.clock import START
 

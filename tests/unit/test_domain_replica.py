@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from progressor.domain.replica import ReplicaState
+from progressor.domain.views.replica import ReplicaState
 from tests.support.builders import make_replica_view, seconds
 
 MICROSECOND = dt.timedelta(microseconds=1)

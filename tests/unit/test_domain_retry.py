@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from progressor.domain.policy import RetryPolicy
-from progressor.domain.retry import next_delay
+from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.processes.retry import next_delay
 from tests.support.builders import seconds
 
 POLICY = RetryPolicy(

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from progressor.domain.cron import CronClock, CronError
-from progressor.domain.job import NodeSpec
-from progressor.domain.process import process_key
-from progressor.domain.schedule import (
+from progressor.domain.jobs.job import NodeSpec
+from progressor.domain.processes.process import process_key
+from progressor.domain.processes.task import TaskType
+from progressor.domain.schedules.cron import CronClock, CronError
+from progressor.domain.schedules.schedule import (
     EPOCH,
     MISSED_PER_PASS_MAX,
     Calendar,
@@ -33,7 +34,6 @@ from progressor.domain.schedule import (
     target_id,
     target_key,
 )
-from progressor.domain.task import TaskType
 
 KEY = schedule_key("clocks", "nightly")
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)

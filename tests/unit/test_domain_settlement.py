@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from progressor.domain.intent import (
+from progressor.domain.processes.intent import (
     Complete,
     KeepTimer,
     Lost,
@@ -15,10 +15,10 @@ from progressor.domain.intent import (
     SetTimer,
     UnsetTimer,
 )
-from progressor.domain.namespace import Namespace
-from progressor.domain.policy import RetryPolicy, ZombiePolicy
-from progressor.domain.process import ProcessStatus
-from progressor.domain.settlement import (
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.settlement import (
     ZOMBIE_DETECTED,
     Break,
     Fail,
@@ -28,7 +28,7 @@ from progressor.domain.settlement import (
     Settlement,
     settle,
 )
-from progressor.domain.task import RunningTask, TaskError, TaskType
+from progressor.domain.processes.task import RunningTask, TaskError, TaskType
 from tests.support.builders import (
     Decision,
     make_failure,

@@ -2,12 +2,12 @@
 
 import pytest
 
-from progressor.domain.intent import Lost, Outcome
-from progressor.domain.namespace import Namespace
-from progressor.domain.policy import RetryPolicy, ZombiePolicy
-from progressor.domain.process import JobOptions
-from progressor.domain.settlement import ZOMBIE, Break, Retry, Settlement, settle
-from progressor.domain.task import TaskType
+from progressor.domain.processes.intent import Lost, Outcome
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.process import JobOptions
+from progressor.domain.processes.settlement import ZOMBIE, Break, Retry, Settlement, settle
+from progressor.domain.processes.task import TaskType
 from tests.support.builders import make_failure, make_namespace, make_task, seconds
 from tests.support.clock import START
 

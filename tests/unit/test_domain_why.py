@@ -6,12 +6,12 @@ from typing import Any, get_args
 
 import pytest
 
-from progressor.domain import why
-from progressor.domain.policy import RetryPolicy
-from progressor.domain.process import ProcessStatus
-from progressor.domain.replica import Crew, Facts, ReplicaFacts
-from progressor.domain.task import TaskError, TaskStatus, TaskType
-from progressor.domain.wait import (
+from progressor.domain.processes.policy import RetryPolicy
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
+from progressor.domain.views import why
+from progressor.domain.views.replica import Crew, Facts, ReplicaFacts
+from progressor.domain.views.wait import (
     BehindTask,
     BehindVersion,
     Cause,

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from progressor.domain import why
-from progressor.domain.constraint import GatedState, GateHold, Order, Version
-from progressor.domain.gate import GateHolder
-from progressor.domain.replica import Facts, ReplicaFacts
-from progressor.domain.task import TaskError, TaskStatus, TaskType
-from progressor.domain.wait import (
+from progressor.domain.gates.constraint import GatedState, GateHold, Order, Version
+from progressor.domain.gates.gate import GateHolder
+from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
+from progressor.domain.views import why
+from progressor.domain.views.replica import Facts, ReplicaFacts
+from progressor.domain.views.wait import (
     BehindTask,
     BehindVersion,
     Cause,

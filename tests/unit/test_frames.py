@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from progressor.frames import Outbox
+from progressor.wire.frames import Outbox
 
 
 class Wire:

@@ -5,10 +5,7 @@ import asyncio
 import pytest
 
 from progressor import errors
-from progressor.storage.group_commit import (
-    Insistence,
-    Waiting,
-)
+from progressor.storage.commit.group_commit import Insistence, Waiting
 from tests.support.builders import make_key
 from tests.support.commit_bench import Bench, Item, crowd
 from tests.support.virtual_time import in_virtual_time, settled

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from progressor.storage.group_commit import (
+from progressor.storage.commit.group_commit import (
     GATHER_SPLIT,
     GATHER_WRITES,
     HOLD_SECONDS,

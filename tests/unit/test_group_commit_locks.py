@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from progressor import errors
-from progressor.storage.group_commit import BLOCKED_SECONDS_MAX, Insistence
-from progressor.storage.lane import ASIDE_SECONDS
+from progressor.storage.commit.group_commit import BLOCKED_SECONDS_MAX, Insistence
+from progressor.storage.commit.shard import ASIDE_SECONDS
 from tests.support.commit_bench import AWAY, LOCKED, TIMEOUT_SECONDS, Bench, Item, crowd
 from tests.support.virtual_time import in_virtual_time, settled
 

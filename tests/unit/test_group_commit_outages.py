@@ -10,12 +10,12 @@ import psycopg_pool
 import pytest
 
 from progressor import errors
-from progressor.storage.group_commit import (
+from progressor.storage.commit.group_commit import (
     CONFLICT_ATTEMPTS_MAX,
     QUEUE_BYTES_MAX,
     Insistence,
 )
-from progressor.storage.lane import BATCH_BYTES_MAX
+from progressor.storage.commit.shard import BATCH_BYTES_MAX
 from tests.support.commit_bench import AWAY, CONFLICT, REFUSED, TIMEOUT_SECONDS, Bench, Item, crowd
 from tests.support.virtual_time import in_virtual_time, settled
 

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from progressor import errors
-from progressor.storage import group_read
-from progressor.storage.group_read import GroupRead
-from progressor.storage.pools import Connection, Pool
+from progressor.storage.commit import group_read
+from progressor.storage.commit.group_read import GroupRead
+from progressor.storage.postgres.pools import Connection, Pool
 from tests.support.memory import MemoryPool
 from tests.support.virtual_time import in_virtual_time, settled
 

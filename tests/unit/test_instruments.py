@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from progressor.domain.task import TaskType
+from progressor.domain.processes.task import TaskType
 from progressor.telemetry.instruments import (
     LABEL_SETS_MAX,
     OVERFLOW,
@@ -18,7 +18,7 @@ from progressor.telemetry.instruments import (
     instrument,
     quantile,
 )
-from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.names import METRICS
 from tests.support.measured import counted, recorded
 

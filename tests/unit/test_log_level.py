@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from progressor.telemetry import log_level
-from progressor.telemetry.log_level import LEVELS, Level, LogLevel
-from progressor.telemetry.logs import set_up_logs
+from progressor.telemetry.logs import level as log_level
+from progressor.telemetry.logs.level import LEVELS, Level, LogLevel
+from progressor.telemetry.logs.setup import set_up_logs
 from tests.support.builders import seconds
 from tests.support.timers import ManualTimers
 

@@ -10,14 +10,14 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
-from progressor.telemetry.logs import Target, in_a_thread, set_up_logs
-from progressor.telemetry.repetition import (
+from progressor.telemetry.logs.repetition import (
     REPEATED_IDS_MAX,
     REPEATED_MAX,
     WINDOW_SECONDS,
     WINDOWS_MAX,
     Repetition,
 )
+from progressor.telemetry.logs.setup import Target, in_a_thread, set_up_logs
 from tests.support.timers import ManualTimers
 
 TRACE_ID = 0x0AF7651916CD43DD8448EB211C80319C

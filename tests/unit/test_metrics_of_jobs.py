@@ -2,13 +2,13 @@
 
 import pytest
 
-from progressor.domain.intent import Action, Complete, KeepTimer, RemoveProcess
-from progressor.domain.process import Leadership, Part, process_key
-from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement
-from progressor.domain.task import RunningTask, TaskType
-from progressor.storage.settlements import LeaseLost
-from progressor.telemetry.metrics import Metrics
-from progressor.worker.measures import count_ends
+from progressor.domain.processes.intent import Action, Complete, KeepTimer, RemoveProcess
+from progressor.domain.processes.process import Leadership, Part, process_key
+from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry, Settlement
+from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.runtime.core.measures import count_ends
+from progressor.storage.processes.settlements import LeaseLost
+from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import (
     make_error,
     make_failure,

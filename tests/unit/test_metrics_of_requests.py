@@ -7,14 +7,14 @@ import pytest
 from grpc import StatusCode
 
 from progressor import errors
-from progressor.api import status
-from progressor.api.request_count import NAMESPACES_MAX, RequestCount, outcome_of
-from progressor.domain.admission import Admission, Import, Verdict
-from progressor.domain.event import NewEvent
-from progressor.domain.process import ProcessStatus
-from progressor.domain.task import TaskResult
+from progressor.api.calls import status
+from progressor.api.calls.request_count import NAMESPACES_MAX, RequestCount, outcome_of
+from progressor.domain.processes.admission import Admission, Import, Verdict
+from progressor.domain.processes.event import NewEvent
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.task import TaskResult
 from progressor.telemetry.instruments import OVERFLOW
-from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.metrics.registry import Metrics
 from progressor.v1 import namespace_service_pb2, process_service_pb2
 from tests.support.builders import make_cancelled, make_request, make_result, seconds
 from tests.support.intake_bench import KEY, WAITING, Bench

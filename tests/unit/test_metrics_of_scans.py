@@ -4,10 +4,10 @@ import asyncio
 import dataclasses
 from collections.abc import Sequence
 
-from progressor.domain.activity import QUEUES_MAX, Queue
-from progressor.domain.task import TaskType
-from progressor.scanner.queues import QueueScan
-from progressor.telemetry.metrics import Metrics
+from progressor.domain.processes.task import TaskType
+from progressor.domain.views.activity import QUEUES_MAX, Queue
+from progressor.runtime.upkeep.queues import QueueScan
+from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import make_namespace
 from tests.support.claims_bench import Bench
 from tests.support.measured import counted, recorded

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from progressor.domain.event import Event
-from progressor.domain.intent import Complete, Outcome, Rejected, RemoveProcess, SetTimer
-from progressor.domain.namespace import Namespace
-from progressor.domain.settlement import Finish, Remove, Retry
-from progressor.domain.task import Claim, RunningTask, TaskType
-from progressor.storage.payloads import Payloads
-from progressor.storage.settlements import LeaseLost
-from progressor.telemetry.metrics import Metrics
+from progressor.domain.processes.event import Event
+from progressor.domain.processes.intent import Complete, Outcome, Rejected, RemoveProcess, SetTimer
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.settlement import Finish, Remove, Retry
+from progressor.domain.processes.task import Claim, RunningTask, TaskType
+from progressor.storage.processes.payloads import Payloads
+from progressor.storage.processes.settlements import LeaseLost
+from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import (
     make_failure,
     make_new_events,

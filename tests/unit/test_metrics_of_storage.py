@@ -2,8 +2,8 @@
 
 from typing import cast
 
-from progressor.storage.pools import Pool, Pools
-from progressor.telemetry.metrics import Metrics
+from progressor.storage.postgres.pools import Pool, Pools
+from progressor.telemetry.metrics.registry import Metrics
 from tests.support.measured import counted
 
 

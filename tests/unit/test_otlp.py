@@ -14,9 +14,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric as Told
 
 from progressor.telemetry.instruments import Kind, Metric
-from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.metrics.otlp import OnceAMinute, metrics_data
+from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.names import METRICS
-from progressor.telemetry.otlp import OnceAMinute, metrics_data
 from progressor.telemetry.resource import resource_of
 from tests.support.metrics import RECORDED, filled_metrics, labels_of
 

@@ -4,14 +4,14 @@ import pytest
 from google.protobuf import duration_pb2
 
 from progressor import errors
-from progressor.domain.policy import RetryPolicy, ZombiePolicy
-from progressor.policy_wire import (
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.v1 import namespace_service_pb2 as pb
+from progressor.wire.policies import (
     REASON_BYTES_MAX,
     ZOMBIE_POLICY_FROM_WIRE,
     ZOMBIE_POLICY_TO_WIRE,
     retry_policy_from_wire,
 )
-from progressor.v1 import namespace_service_pb2 as pb
 
 YEAR = 365 * 86_400
 

@@ -7,7 +7,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from progressor.domain.namespace import Namespace
+from progressor.domain.processes.namespace import Namespace
 from progressor.processor.channels import Channels
 from progressor.processor.connection import Connection
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
 
-from progressor.domain.event import Direction, Event, HistoryRange, NewEvent
-from progressor.domain.intent import (
+from progressor.domain.processes.event import Direction, Event, HistoryRange, NewEvent
+from progressor.domain.processes.intent import (
     Complete,
     Failed,
     Intent,
@@ -20,8 +20,8 @@ from progressor.domain.intent import (
     Succeeded,
     UnsetTimer,
 )
-from progressor.domain.process import Process, ProcessStatus, process_key
-from progressor.domain.task import RunningTask, TaskType
+from progressor.domain.processes.process import Process, ProcessStatus, process_key
+from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.processor import codec
 from progressor.v1 import processor_service_pb2, types_pb2
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from progressor.domain.constraint import Constraints, GateHold, Order, Version
-from progressor.domain.intent import Failed, SetTimer, Succeeded
-from progressor.domain.task import TaskType
+from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
+from progressor.domain.processes.intent import Failed, SetTimer, Succeeded
+from progressor.domain.processes.task import TaskType
 from progressor.processor import codec
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2 as types

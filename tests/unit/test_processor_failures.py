@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc import aio
 
-from progressor.domain.intent import Failed
+from progressor.domain.processes.intent import Failed
 from progressor.processor import failures
 
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from google.protobuf import duration_pb2, timestamp_pb2
 
-from progressor.domain.constraint import Constraints
-from progressor.domain.graph import GRAPH_BYTES_MAX
-from progressor.domain.intent import Failed, Intent, Succeeded
-from progressor.domain.job import NODES_PER_STEP_MAX, NodeSpec, StartNodes
-from progressor.domain.policy import RetryPolicy, ZombiePolicy
-from progressor.domain.process import JobOptions
-from progressor.domain.task import NodeOutcome, NodeState, TaskType
-from progressor.node_wire import NODE_STATE_TO_WIRE
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.graph import GRAPH_BYTES_MAX
+from progressor.domain.jobs.job import NODES_PER_STEP_MAX, NodeSpec, StartNodes
+from progressor.domain.processes.intent import Failed, Intent, Succeeded
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.process import JobOptions
+from progressor.domain.processes.task import NodeOutcome, NodeState, TaskType
 from progressor.processor import codec
 from progressor.v1 import namespace_service_pb2, nodes_pb2, processor_service_pb2, types_pb2
+from progressor.wire.nodes import NODE_STATE_TO_WIRE
 from tests.support.builders import make_error, make_task
 from tests.support.clock import START
 

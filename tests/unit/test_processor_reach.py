@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 import pytest_asyncio
 
-from progressor.domain.namespace import Namespace
+from progressor.domain.processes.namespace import Namespace
 from progressor.processor.channels import Channels
 from progressor.processor.reach import Reach
 from tests.support.builders import make_namespace, seconds

@@ -2,7 +2,7 @@
 
 import pytest
 
-from progressor.domain.replica import StepSize
+from progressor.domain.views.replica import StepSize
 from progressor.processor.sizes import TOLD_SECONDS, Sizes
 from tests.support.builders import make_key, seconds
 from tests.support.clock import ManualClock

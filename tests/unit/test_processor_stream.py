@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from progressor.domain.intent import Failed
+from progressor.domain.processes.intent import Failed
 from progressor.processor import failures, stream
 from progressor.processor.stream import STALL_SECONDS, Stream
 from tests.support.processor_call import ScriptedCall

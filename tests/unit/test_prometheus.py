@@ -14,9 +14,9 @@ from progressor.telemetry.instruments import (
     Kind,
     Metric,
 )
-from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.metrics.prometheus import exposed
+from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.names import METRICS
-from progressor.telemetry.prometheus import exposed
 from tests.support.metrics import (
     RECORDED,
     Series,

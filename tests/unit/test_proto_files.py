@@ -9,7 +9,7 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 from progressor import errors
-from progressor.api.status import CODES
+from progressor.api.calls.status import CODES
 
 ROOT = Path(__file__).parents[2]
 PROTOS = sorted((ROOT / "proto" / "progressor").rglob("*.proto"))

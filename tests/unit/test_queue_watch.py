@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from progressor import errors
-from progressor.domain.activity import QUEUES_MAX, Queue, QueueCounts
-from progressor.domain.namespace import Namespace
-from progressor.storage.queues import (
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.views.activity import QUEUES_MAX, Queue, QueueCounts
+from progressor.storage.replicas.queues import (
     COUNT_MAX,
     PATIENCE,
     PAUSE,

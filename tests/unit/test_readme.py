@@ -20,17 +20,23 @@ import grpc
 import pytest
 
 from bench.catalogue import QUESTIONS
-from progressor import config, errors, sdk, wire
-from progressor.api import answers, namespace_fields, status, validation
-from progressor.cli.exit_codes import EPILOGUE, ExitCode
+from progressor import errors, sdk
+from progressor.api.calls import status, validation
+from progressor.api.namespaces import fields as namespace_fields
+from progressor.api.processes import answers
 from progressor.cli.main import main
-from progressor.domain import graph, job, schedule
-from progressor.domain.namespace import PAYLOAD_BYTES_CEILING, Namespace
+from progressor.cli.output.exit_codes import EPILOGUE, ExitCode
+from progressor.domain.jobs import graph, job
+from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, Namespace
+from progressor.domain.schedules import schedule
 from progressor.processor import codec, failures
+from progressor.runtime.jobs import graphs
+from progressor.runtime.step import step
+from progressor.settings import config
 from progressor.settings.sources import variable_of
 from progressor.telemetry import names
 from progressor.telemetry.instruments import LABEL_SETS_MAX, OVERFLOW, Kind
-from progressor.worker import graphs, step
+from progressor.wire import fields as wire
 from tests.support.replica import running_replica
 from tests.support.scripted_engine import Ended
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from progressor.domain.task import TaskType
+from progressor.domain.processes.task import TaskType
 from tests.support.builders import (
     make_namespace,
     make_task,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from progressor import errors
-from progressor.scanner.due import PAGES_MAX
+from progressor.runtime.timers.due import PAGES_MAX
 from tests.support.builders import (
     make_due,
     make_key,

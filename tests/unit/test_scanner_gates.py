@@ -4,14 +4,14 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import Any, cast
 
-from progressor.domain.namespace import Namespace
-from progressor.scanner.gates import GateScan
+from progressor.domain.processes.namespace import Namespace
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.gates.scan import GateScan
+from progressor.runtime.gates.wake_ups import Promotions
 from progressor.settings.sections import Scanner
-from progressor.storage.gates import BEFORE_ALL, IdleUntil
-from progressor.storage.promoted import Again, LoweredGate, Promoted
-from progressor.telemetry.metrics import Metrics
-from progressor.worker.observer import Observers
-from progressor.worker.promotions import Promotions
+from progressor.storage.gates.gates import BEFORE_ALL, IdleUntil
+from progressor.storage.rows.gate_effects import Again, LoweredGate, Promoted
+from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import make_namespace
 from tests.support.measured import counted
 

@@ -9,16 +9,16 @@ from typing import Any
 
 from progressor import errors
 from progressor.clock import SystemClock
-from progressor.domain.process import ProcessKey, process_key
-from progressor.scanner.jobs import OVERDUE, JobScan
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.effects import Aftermath
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.replies import Replies
+from progressor.runtime.jobs.upkeep import OVERDUE, JobScan
+from progressor.runtime.jobs.upkeep_queue import Tending
 from progressor.settings.sections import Scanner
-from progressor.storage.jobs import Found, RunningJobs, Tended
-from progressor.telemetry.metrics import Metrics
-from progressor.worker.aftermath import Aftermath
-from progressor.worker.agenda import Agenda
-from progressor.worker.observer import Observers
-from progressor.worker.replies import Replies
-from progressor.worker.tending import Tending
+from progressor.storage.jobs.jobs import Found, RunningJobs, Tended
+from progressor.telemetry.metrics.registry import Metrics
 from tests.support.measured import counted
 from tests.support.virtual_time import in_virtual_time
 

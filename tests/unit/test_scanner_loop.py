@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from progressor.scanner.loop import repeat
-from progressor.telemetry.metrics import Metrics
-from progressor.worker.observer import Observers
+from progressor.runtime.core.loop import repeat
+from progressor.runtime.core.observer import Observers
+from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import seconds
 from tests.support.measured import counted
 from tests.support.memory import away

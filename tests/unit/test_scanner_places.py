@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from progressor.domain.task import RunningTask
-from progressor.scanner.places import Places
-from progressor.storage.claims import Room
-from progressor.worker.workers import Workers
+from progressor.domain.processes.task import RunningTask
+from progressor.runtime.core.slots import Workers
+from progressor.runtime.timers.places import Places
+from progressor.storage.processes.claims import Room
 from tests.support.builders import (
     make_claimed,
     make_key,

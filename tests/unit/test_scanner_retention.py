@@ -2,8 +2,8 @@
 
 from typing import Any, cast
 
-from progressor.domain.process import SLOT_COUNT
-from progressor.scanner.retention import (
+from progressor.domain.processes.process import SLOT_COUNT
+from progressor.runtime.upkeep.retention import (
     BATCHES_MAX,
     REPLICAS_AGE,
     REPLIES_AGE,
@@ -11,10 +11,10 @@ from progressor.scanner.retention import (
     RetentionScan,
 )
 from progressor.settings.sections import Scanner
-from progressor.storage.namespaces import Namespaces
-from progressor.storage.replicas import Replicas
-from progressor.storage.results import Results
-from progressor.storage.retention import Retention
+from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.processes.results import Results
+from progressor.storage.processes.retention import Retention
+from progressor.storage.replicas.replicas import Replicas
 from tests.support.builders import make_namespace, seconds
 from tests.support.memory import (
     MemoryNamespaces,

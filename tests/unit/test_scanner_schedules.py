@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from progressor import errors
-from progressor.domain.process import SLOT_COUNT, process_key
-from progressor.domain.schedule import (
+from progressor.domain.processes.process import SLOT_COUNT, process_key
+from progressor.domain.schedules.schedule import (
     CronTimes,
     FiringCause,
     OverlapPolicy,
@@ -20,9 +20,11 @@ from progressor.domain.schedule import (
     Upcoming,
     schedule_key,
 )
-from progressor.scanner import schedules
-from progressor.scanner.schedules import ScheduleScan
-from progressor.storage.firings import (
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.schedules import scan as schedules
+from progressor.runtime.schedules.runs import Launches
+from progressor.runtime.schedules.scan import ScheduleScan
+from progressor.storage.schedules.runs import (
     FIRST,
     Deleted,
     DeletedTo,
@@ -33,9 +35,7 @@ from progressor.storage.firings import (
     Item,
     QueuedFiring,
 )
-from progressor.telemetry.metrics import Metrics
-from progressor.worker.launches import Launches
-from progressor.worker.observer import Observers
+from progressor.telemetry.metrics.registry import Metrics
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 SECOND = dt.timedelta(seconds=1)

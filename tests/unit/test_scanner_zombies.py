@@ -9,24 +9,24 @@ from typing import cast
 import pytest
 
 from progressor import errors
-from progressor.domain.policy import ZombiePolicy
-from progressor.domain.process import Part, ProcessKey
-from progressor.domain.settlement import Break, Retry
-from progressor.domain.task import TaskStatus
-from progressor.scanner.measures import ScanMeasures
-from progressor.scanner.zombies import ZombieScan
+from progressor.domain.processes.policy import ZombiePolicy
+from progressor.domain.processes.process import Part, ProcessKey
+from progressor.domain.processes.settlement import Break, Retry
+from progressor.domain.processes.task import TaskStatus
+from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.effects import Aftermath
+from progressor.runtime.core.leases import Leases
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.replies import Replies, Waiter
+from progressor.runtime.core.scan_measures import ScanMeasures
+from progressor.runtime.upkeep.zombies import ZombieScan
 from progressor.settings.sections import Replica, Scanner
-from progressor.storage.admissions import Admissions
-from progressor.storage.claims import Claims
-from progressor.storage.namespaces import Namespaces
-from progressor.storage.replicas import Replicas, ZombieCause
-from progressor.storage.settlements import Entry, LeaseLost, Outcome, Settlements
-from progressor.telemetry.metrics import Metrics
-from progressor.worker.aftermath import Aftermath
-from progressor.worker.agenda import Agenda
-from progressor.worker.leases import Leases
-from progressor.worker.observer import Observers
-from progressor.worker.replies import Replies, Waiter
+from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.processes.admissions import Admissions
+from progressor.storage.processes.claims import Claims
+from progressor.storage.processes.settlements import Entry, LeaseLost, Outcome, Settlements
+from progressor.storage.replicas.replicas import Replicas, ZombieCause
+from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import (
     make_key,
     make_namespace,

@@ -3,7 +3,7 @@
 import pytest
 
 from progressor.sdk import Client, Processor, SyncClient
-from progressor.sdk.server import running
+from progressor.sdk.processor.server import running
 
 WRONG = ["127.0.0.1:99999999", "[::1]:65536", "localhost", "[::1]", ""]
 

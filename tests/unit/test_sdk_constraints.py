@@ -6,8 +6,12 @@ from typing import Any
 import pytest
 
 from progressor.sdk import BYTES, Constraints, GateHold, NewTimer, Order, Step, TimeSpent
-from progressor.sdk.constraints import constraints_from_wire, constraints_to_wire, spent_from_wire
-from progressor.sdk.requests import timer_to_wire
+from progressor.sdk.values.constraints import (
+    constraints_from_wire,
+    constraints_to_wire,
+    spent_from_wire,
+)
+from progressor.sdk.values.requests import timer_to_wire
 from progressor.v1 import processor_service_pb2
 from progressor.v1 import types_pb2 as types
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from progressor.domain.graph import plan_nodes
-from progressor.domain.job import NAME_BYTES_MAX, NODES_PER_STEP_MAX, NodeSpec, StartNodes
-from progressor.domain.process import process_key
-from progressor.sdk import BYTES, JSON, Constraints, Graph, RetryPolicy, ZombiePolicy, graph
-from progressor.sdk.graph import nodes_to_wire
+from progressor.domain.jobs.graph import plan_nodes
+from progressor.domain.jobs.job import NAME_BYTES_MAX, NODES_PER_STEP_MAX, NodeSpec, StartNodes
+from progressor.domain.processes.process import process_key
+from progressor.sdk import BYTES, JSON, Constraints, Graph, RetryPolicy, ZombiePolicy
+from progressor.sdk.values import graph
+from progressor.sdk.values.graph import nodes_to_wire
 from progressor.v1 import namespace_service_pb2 as namespaces
 from progressor.v1 import nodes_pb2 as pb
 

@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from progressor import job_errors
-from progressor.domain.job import WINDOW
+from progressor.domain.jobs.job import WINDOW
 from progressor.example import nine
 from progressor.sdk import (
     Constraints,

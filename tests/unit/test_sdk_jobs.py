@@ -34,7 +34,7 @@ from progressor.sdk import (
     SyncJobs,
     TaskError,
 )
-from progressor.sdk.wire import WireEnum
+from progressor.sdk.codec.wire import WireEnum
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2 as nodes
 from progressor.v1 import process_service_pb2 as processes

@@ -530,8 +530,8 @@ async def test_what_a_handler_awaits_does_not_count_as_blocking(
         for _ in range(50):
             await asyncio.sleep(0)
 
-    monkeypatch.setattr("progressor.sdk.blocking.LIMIT_SECONDS", 1.5)
-    monkeypatch.setattr("progressor.sdk.blocking.clock", lambda: float(next(moments)))
+    monkeypatch.setattr("progressor.sdk.processor.blocking.LIMIT_SECONDS", 1.5)
+    monkeypatch.setattr("progressor.sdk.processor.blocking.clock", lambda: float(next(moments)))
     await asked_by(pay)
 
     assert warnings() == []
@@ -591,7 +591,7 @@ async def test_what_is_not_unicode_is_escaped_in_the_words_of_an_error(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     # No report of a test may hold a surrogate: the traceback in the log would.
-    caplog.set_level(logging.CRITICAL, logger="progressor.sdk.processor")
+    caplog.set_level(logging.CRITICAL, logger="progressor.sdk.processor.processor")
 
     def failing(_step: Step[Any]) -> NoReturn:
         raise error

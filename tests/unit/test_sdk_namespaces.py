@@ -6,7 +6,7 @@ import datetime as dt
 import pytest
 
 from progressor.sdk import Client, NamespaceConfig, RetryPolicy, ZombiePolicy
-from progressor.sdk.namespaces import namespace_from_wire, namespace_to_wire
+from progressor.sdk.values.namespaces import namespace_from_wire, namespace_to_wire
 from progressor.v1 import namespace_service_pb2 as pb
 from tests.unit.test_sdk_engine import scripted_engine
 

@@ -38,10 +38,10 @@ from progressor.sdk import (
     TaskError,
     ZombiePolicy,
 )
-from progressor.sdk.graph import graph_from_wire, nodes_to_wire
-from progressor.sdk.schedule_wire import read_spec, spec_to_wire
-from progressor.sdk.schedules import Target, Times
-from progressor.sdk.wire import WireEnum, instant_to_wire
+from progressor.sdk.codec.wire import WireEnum, instant_to_wire
+from progressor.sdk.values.graph import graph_from_wire, nodes_to_wire
+from progressor.sdk.values.schedule_wire import read_spec, spec_to_wire
+from progressor.sdk.values.schedules import Target, Times
 from progressor.v1 import nodes_pb2 as nodes
 from progressor.v1 import schedule_service_pb2 as pb
 from progressor.v1 import types_pb2 as types

@@ -12,7 +12,8 @@ import grpc
 import pytest
 
 from progressor.internal.v1 import frames_pb2
-from progressor.sdk import Limits, Processor, Step, running, streaming
+from progressor.sdk import Limits, Processor, Step, running
+from progressor.sdk.processor import streaming
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
 

@@ -21,7 +21,7 @@ from progressor.sdk import (
     SyncClient,
     TaskAnswer,
 )
-from progressor.sdk.kinds import admits_none
+from progressor.sdk.codec.kinds import admits_none
 from progressor.sdk.testing import JobRehearsal, Rehearsal
 from tests.support.rehearsed import chain
 

@@ -18,14 +18,14 @@ from progressor.sdk import (
     TaskType,
     WaitCause,
 )
-from progressor.sdk.requests import timer_to_wire
-from progressor.sdk.wire import (
+from progressor.sdk.codec.wire import (
     WireEnum,
     duration_from_wire,
     duration_to_wire,
     object_from_wire,
     object_to_wire,
 )
+from progressor.sdk.values.requests import timer_to_wire
 from progressor.v1 import types_pb2 as types
 
 

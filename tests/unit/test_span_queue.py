@@ -8,8 +8,8 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from progressor.telemetry import span_queue
-from progressor.telemetry.span_queue import BATCH_MAX, LINE_MAX, SpanQueue
+from progressor.telemetry.traces import span_queue
+from progressor.telemetry.traces.span_queue import BATCH_MAX, LINE_MAX, SpanQueue
 
 PATIENCE_SECONDS = 30.0
 

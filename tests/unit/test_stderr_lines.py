@@ -11,7 +11,7 @@ WAIT_SECONDS = 120
 
 PROGRAM = """
 import contextlib, logging, os, signal, sys
-from progressor.telemetry.logs import whole_log
+from progressor.telemetry.logs.setup import whole_log
 
 with whole_log(level="info", log_format={log_format!r}):
     logging.getLogger("ours").info("before")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from progressor.storage.backoff import SPREAD, Backoff
+from progressor.storage.postgres.backoff import SPREAD, Backoff
 
 
 def test_pauses_double_up_to_the_longest() -> None:

@@ -5,12 +5,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from progressor.domain.constraint import Constraints
-from progressor.domain.graph import NodePlan, plan_nodes
-from progressor.domain.job import NodeSpec, StartNodes
-from progressor.domain.process import JobOptions, Leadership, Part, ProcessKey
-from progressor.domain.settlement import Finish, Settlement
-from progressor.storage import job_columns
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.graph import NodePlan, plan_nodes
+from progressor.domain.jobs.job import NodeSpec, StartNodes
+from progressor.domain.processes.process import JobOptions, Leadership, Part, ProcessKey
+from progressor.domain.processes.settlement import Finish, Settlement
+from progressor.storage.rows import job_columns
 from tests.support.builders import make_key, make_success, seconds
 from tests.support.clock import START
 

@@ -8,7 +8,7 @@ import grpc
 import pytest
 from grpc import aio
 
-from progressor.stream_call import StreamCall
+from progressor.wire.stream_call import StreamCall
 from tests.support.virtual_time import in_virtual_time
 
 OF_A_WRITE = (grpc.StatusCode.INTERNAL, "Internal error from Core")

@@ -4,8 +4,8 @@ import pytest
 
 from progressor.clock import SystemClock
 from progressor.settings.sections import Telemetry as Settings
-from progressor.telemetry.exports import Exports
-from progressor.telemetry.metrics import Metrics
+from progressor.telemetry.metrics.exports import Exports
+from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.resource import resource_of
 from progressor.telemetry.setup import SILENT, Telemetry, set_up
 

@@ -12,10 +12,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.screen import Screen as FullScreen
 
-from progressor.cli.overview import Overview, overview_of
-from progressor.cli.screen import SLOWEST_MAX, Away, Screen, age_text
-from progressor.sdk.activity import NamespaceQueue, Rates, StepRate
-from progressor.sdk.replicas import ReplicaState
+from progressor.cli.top.overview import Overview, overview_of
+from progressor.cli.top.screen import SLOWEST_MAX, Away, Screen, age_text
+from progressor.sdk.values.activity import NamespaceQueue, Rates, StepRate
+from progressor.sdk.values.replicas import ReplicaState
 from tests.support.activities import a_namespace, a_queue, a_replica, an_activity
 from tests.support.builders import seconds
 from tests.support.clock import START

@@ -8,14 +8,14 @@ from opentelemetry import trace
 from opentelemetry.semconv._incubating.attributes import messaging_attributes, rpc_attributes
 from opentelemetry.semconv.attributes import db_attributes, error_attributes, server_attributes
 
-from progressor.domain.admission import Admission, Verdict
-from progressor.domain.constraint import Constraints, GatedState
-from progressor.domain.intent import Failed, Outcome, Rejected, Released
-from progressor.domain.settlement import Finish, Retry
-from progressor.domain.task import Claim, TaskType
+from progressor.domain.gates.constraint import Constraints, GatedState
+from progressor.domain.processes.admission import Admission, Verdict
+from progressor.domain.processes.intent import Failed, Outcome, Rejected, Released
+from progressor.domain.processes.settlement import Finish, Retry
+from progressor.domain.processes.task import Claim, TaskType
 from progressor.telemetry import names
-from progressor.telemetry.spans import UNTRACED, tell_server
-from progressor.telemetry.tracing import SILENT
+from progressor.telemetry.traces.spans import UNTRACED, tell_server
+from progressor.telemetry.traces.tracing import SILENT
 from tests.support.builders import make_request, make_success, make_task, make_zombie, seconds
 from tests.support.clock import START
 from tests.support.spans import (

@@ -10,19 +10,19 @@ from google.protobuf.message import Message
 from opentelemetry import trace
 
 from progressor import errors
-from progressor.api.interceptors import Interceptor, Served
-from progressor.api.malformed import Malformed
-from progressor.api.ports import CallContext
-from progressor.api.server import PROCESS_SERVICE
-from progressor.api.status import RichStatus
-from progressor.api.trace_context import trace_context_of
+from progressor.api.calls.interceptors import Interceptor, Served
+from progressor.api.calls.malformed import Malformed
+from progressor.api.calls.ports import CallContext
+from progressor.api.calls.status import RichStatus
+from progressor.api.calls.trace_context import trace_context_of
+from progressor.api.server.server import PROCESS_SERVICE
 from progressor.clock import SystemClock
-from progressor.domain.admission import Admission, Verdict
-from progressor.domain.intent import Failed, Rejected, SetTimer
-from progressor.domain.task import TaskType
-from progressor.storage.settlements import LeaseLost
+from progressor.domain.processes.admission import Admission, Verdict
+from progressor.domain.processes.intent import Failed, Rejected, SetTimer
+from progressor.domain.processes.task import TaskType
+from progressor.storage.processes.settlements import LeaseLost
 from progressor.telemetry import names
-from progressor.telemetry.tracing import Tracing
+from progressor.telemetry.traces.tracing import Tracing
 from progressor.v1 import gate_service_pb2 as gates_pb
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import schedule_service_pb2 as schedules_pb

@@ -4,12 +4,12 @@ from typing import Any, cast
 
 import pytest
 
-from progressor.domain.intent import Complete
-from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry
-from progressor.domain.task import TaskError, TaskResult, TaskStatus, TaskType
-from progressor.worker.aftermath import Aftermath
-from progressor.worker.agenda import Agenda
-from progressor.worker.replies import Replies
+from progressor.domain.processes.intent import Complete
+from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry
+from progressor.domain.processes.task import TaskError, TaskResult, TaskStatus, TaskType
+from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.effects import Aftermath
+from progressor.runtime.core.replies import Replies
 from tests.support.builders import (
     make_cancelled,
     make_due,

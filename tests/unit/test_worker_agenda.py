@@ -2,8 +2,8 @@
 
 import pytest
 
-from progressor.storage.settlements import Due
-from progressor.worker.agenda import Agenda
+from progressor.runtime.core.due_queue import Agenda
+from progressor.storage.processes.settlements import Due
 from tests.support.builders import make_due, seconds
 from tests.support.clock import START, ManualClock
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from progressor import errors
-from progressor.domain.admission import Admission, Verdict
+from progressor.domain.processes.admission import Admission, Verdict
 from tests.support.builders import (
     make_key,
     make_namespace,

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from progressor.domain.intent import Complete, Intent
-from progressor.domain.process import ProcessStatus
-from progressor.domain.settlement import Break, Fail, Finish, Remove, Retry, Settlement
-from progressor.telemetry import log_fields
-from progressor.worker import changes
+from progressor.domain.processes.intent import Complete, Intent
+from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry, Settlement
+from progressor.runtime.core import changes
+from progressor.telemetry.logs import fields as log_fields
 from tests.support.builders import make_entry, make_error, make_process, make_success, seconds
 
 ERROR = make_error()

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from progressor import errors
-from progressor.storage.gates import GaveWay
-from progressor.storage.promoted import LoweredGate
-from progressor.worker.giving_way import REST, GivingWay
+from progressor.runtime.gates.giving_way import REST, GivingWay
+from progressor.storage.gates.gates import GaveWay
+from progressor.storage.rows.gate_effects import LoweredGate
 from tests.support.virtual_time import LoopClock, in_virtual_time, settled
 
 A, B = LoweredGate("orders", "a"), LoweredGate("orders", "b")

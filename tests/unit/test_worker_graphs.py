@@ -7,12 +7,18 @@ from collections.abc import Mapping
 import pytest
 
 from progressor import job_errors
-from progressor.domain.graph import encode_graph
-from progressor.domain.intent import Complete, Failed, Outcome, Rejected, Succeeded
-from progressor.domain.job import NodeSpec, StartNodes
-from progressor.domain.process import JobOptions, Leadership, Part, ProcessKey
-from progressor.domain.task import NodeOutcome, NodeState, RunningTask, TaskError, TaskType
-from progressor.worker.graphs import Graphs
+from progressor.domain.jobs.graph import encode_graph
+from progressor.domain.jobs.job import NodeSpec, StartNodes
+from progressor.domain.processes.intent import Complete, Failed, Outcome, Rejected, Succeeded
+from progressor.domain.processes.process import JobOptions, Leadership, Part, ProcessKey
+from progressor.domain.processes.task import (
+    NodeOutcome,
+    NodeState,
+    RunningTask,
+    TaskError,
+    TaskType,
+)
+from progressor.runtime.jobs.graphs import Graphs
 from tests.support.builders import make_key, make_process, make_success, make_task, seconds
 from tests.support.clock import START
 

@@ -10,9 +10,9 @@ from typing import cast
 import pytest
 
 from progressor import errors
-from progressor.domain.replica import Load
+from progressor.domain.views.replica import Load
+from progressor.runtime.upkeep.heartbeat import Heartbeat
 from progressor.settings.sections import Replica
-from progressor.worker.heartbeat import Heartbeat
 from tests.support.builders import seconds
 from tests.support.clock import ManualClock
 from tests.support.memory import away

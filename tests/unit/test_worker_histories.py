@@ -2,10 +2,10 @@
 
 import pytest
 
-from progressor.domain.event import Direction, HistoryRange
-from progressor.domain.intent import Released, RemoveProcess
-from progressor.domain.namespace import HistoryMode
-from progressor.domain.settlement import Break, Retry
+from progressor.domain.processes.event import Direction, HistoryRange
+from progressor.domain.processes.intent import Released, RemoveProcess
+from progressor.domain.processes.namespace import HistoryMode
+from progressor.domain.processes.settlement import Break, Retry
 from tests.support.builders import (
     make_history,
     make_namespace,

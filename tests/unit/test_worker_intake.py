@@ -3,9 +3,9 @@
 import pytest
 
 from progressor import errors
-from progressor.domain.admission import Admission, Verdict
-from progressor.domain.answer import Answer
-from progressor.domain.task import TaskType
+from progressor.domain.processes.admission import Admission, Verdict
+from progressor.domain.processes.answer import Answer
+from progressor.domain.processes.task import TaskType
 from tests.support.builders import (
     make_error,
     make_namespace,

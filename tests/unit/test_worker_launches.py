@@ -8,9 +8,10 @@ from typing import Any, cast
 import pytest
 
 from progressor import errors, job_errors
-from progressor.domain.constraint import Constraints
-from progressor.domain.process import ProcessKey, process_key
-from progressor.domain.schedule import (
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.task import TaskType
+from progressor.domain.schedules.schedule import (
     CallTarget,
     CronTimes,
     Firing,
@@ -27,13 +28,12 @@ from progressor.domain.schedule import (
     Upcoming,
     schedule_key,
 )
-from progressor.domain.task import TaskType
-from progressor.storage.firings import Done, Fired, Firings, Item, Run, fired_of
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.schedules.runs import ATTEMPTS_MAX, Launches
+from progressor.storage.schedules.runs import Done, Fired, Firings, Item, Run, fired_of
 from progressor.telemetry import names
-from progressor.telemetry.metrics import Metrics
-from progressor.telemetry.tracing import SILENT, Tracing
-from progressor.worker.launches import ATTEMPTS_MAX, Launches
-from progressor.worker.observer import Observers
+from progressor.telemetry.metrics.registry import Metrics
+from progressor.telemetry.traces.tracing import SILENT, Tracing
 from tests.support.spans import (
     NOT_TRACED,
     TRACED,

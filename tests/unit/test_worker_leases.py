@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from progressor.worker.leases import Ending, Grip, Leases
+from progressor.runtime.core.leases import Ending, Grip, Leases
 from tests.support.builders import make_task
 from tests.support.virtual_time import in_virtual_time, settled
 

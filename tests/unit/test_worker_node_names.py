@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from progressor.domain.process import Process, ProcessKey
-from progressor.worker.node_names import NodeNames
+from progressor.domain.processes.process import Process, ProcessKey
+from progressor.runtime.jobs.node_names import NodeNames
 from tests.support.builders import make_key, make_process
 
 LEADER, OTHER = make_key("leader"), make_key("other")

@@ -1,6 +1,6 @@
 """Observers: those who are told of named points."""
 
-from progressor.worker.observer import Observers
+from progressor.runtime.core.observer import Observers
 
 
 def test_everybody_is_told_of_a_point_with_its_facts() -> None:

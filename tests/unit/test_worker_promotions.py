@@ -5,12 +5,12 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 
 from progressor import errors
-from progressor.domain.process import process_key
-from progressor.storage.gates import GaveWay
-from progressor.storage.promoted import Again, Later, LoweredGate, Promoted
-from progressor.worker.agenda import Agenda
-from progressor.worker.giving_way import GivingWay
-from progressor.worker.promotions import Gates, Promotions
+from progressor.domain.processes.process import process_key
+from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.gates.giving_way import GivingWay
+from progressor.runtime.gates.wake_ups import Gates, Promotions
+from progressor.storage.gates.gates import GaveWay
+from progressor.storage.rows.gate_effects import Again, Later, LoweredGate, Promoted
 from tests.support.builders import seconds
 from tests.support.clock import ManualClock
 from tests.support.virtual_time import in_virtual_time

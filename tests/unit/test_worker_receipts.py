@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from progressor import errors
-from progressor.domain.admission import Admission, Verdict
-from progressor.domain.answer import Receipt
-from progressor.domain.task import TaskResult, TaskStatus
-from progressor.storage.processes import CancelledByRequest, Put, SimpleRepair
+from progressor.domain.processes.admission import Admission, Verdict
+from progressor.domain.processes.answer import Receipt
+from progressor.domain.processes.task import TaskResult, TaskStatus
+from progressor.storage.processes.processes import CancelledByRequest, Put, SimpleRepair
 from tests.support.builders import (
     make_cancelled,
     make_due,

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from progressor.domain.task import TaskResult, TaskType
-from progressor.telemetry.metrics import Metrics
-from progressor.worker import replies as module
-from progressor.worker.observer import Observers
-from progressor.worker.replies import Replies, Waiter
+from progressor.domain.processes.task import TaskResult, TaskType
+from progressor.runtime.core import replies as module
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.replies import Replies, Waiter
+from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import make_key, make_result
 from tests.support.measured import counted, recorded
 from tests.support.memory import MemoryListener, MemoryResults

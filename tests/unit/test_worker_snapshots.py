@@ -2,7 +2,7 @@
 
 import pytest
 
-from progressor.worker.snapshots import Snapshots
+from progressor.runtime.step.history_cache import Snapshots
 from tests.support.builders import make_event, make_history, make_key, make_process
 
 AT_3 = make_process(last_event_id=3)

@@ -6,13 +6,13 @@ import datetime as dt
 import pytest
 
 from progressor import errors
-from progressor.domain.job import NodeSpec, StartNodes
-from progressor.domain.process import Leadership, Part
-from progressor.domain.settlement import Break, Finish, Remove, Retry
-from progressor.domain.task import TaskType
-from progressor.storage.settlements import Entry, LeaseLost
-from progressor.worker.leases import Ending
-from progressor.worker.step import TURNS_MAX
+from progressor.domain.jobs.job import NodeSpec, StartNodes
+from progressor.domain.processes.process import Leadership, Part
+from progressor.domain.processes.settlement import Break, Finish, Remove, Retry
+from progressor.domain.processes.task import TaskType
+from progressor.runtime.core.leases import Ending
+from progressor.runtime.step.step import TURNS_MAX
+from progressor.storage.processes.settlements import Entry, LeaseLost
 from tests.support.builders import (
     make_new_events,
     make_process,

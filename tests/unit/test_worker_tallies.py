@@ -1,10 +1,10 @@
 """Tallies: what was done in each namespace, and that steps count themselves there."""
 
-from progressor.domain.intent import Rejected
-from progressor.domain.replica import Tally
-from progressor.telemetry.metrics import Metrics
-from progressor.worker.measures import StepMeasures
-from progressor.worker.tallies import Tallies
+from progressor.domain.processes.intent import Rejected
+from progressor.domain.views.replica import Tally
+from progressor.runtime.core.counters import Tallies
+from progressor.runtime.core.measures import StepMeasures
+from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import (
     make_entry,
     make_failure,

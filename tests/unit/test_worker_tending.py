@@ -4,14 +4,14 @@ from typing import Any, cast
 
 import pytest
 
-from progressor.domain.process import ProcessKey
-from progressor.domain.task import TaskError
-from progressor.storage.cancelled import Cancelled
-from progressor.storage.job_news import JobNews, job_news
-from progressor.worker import tending as module
-from progressor.worker.aftermath import Aftermath
-from progressor.worker.agenda import Agenda
-from progressor.worker.tending import Tending
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import TaskError
+from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.effects import Aftermath
+from progressor.runtime.jobs import upkeep_queue as module
+from progressor.runtime.jobs.upkeep_queue import Tending
+from progressor.storage.rows.cancelled import Cancelled
+from progressor.storage.rows.job_effects import JobNews, job_news
 from tests.support.builders import make_cancelled, make_error, make_key, seconds
 from tests.support.clock import START, ManualClock
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from progressor.domain.task import RunningTask
-from progressor.worker.workers import Workers
+from progressor.domain.processes.task import RunningTask
+from progressor.runtime.core.slots import Workers
 from tests.support.builders import make_key, make_namespace, make_process, make_task
 from tests.support.virtual_time import in_virtual_time, settled
 

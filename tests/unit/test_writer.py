@@ -4,7 +4,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from progressor.settings.sections import Database
-from progressor.storage.writer import connection_string, insists_on_writes
+from progressor.storage.postgres.writer import connection_string, insists_on_writes
 
 
 def made(dsn: str) -> dict[str, object]:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import grpc
 
-from progressor.sdk.codecs import Codec
-from progressor.sdk.jobs import NodeOutcome
-from progressor.sdk.namespaces import NamespaceConfig, RetryPolicy
-from progressor.sdk.values import TaskError, TaskType
-from progressor.sdk.verdicts import status_number
-from progressor.sdk.wire import duration_from_wire, instant_to_wire
+from progressor.sdk.codec.codecs import Codec
+from progressor.sdk.codec.wire import duration_from_wire, instant_to_wire
+from progressor.sdk.processor.verdicts import status_number
+from progressor.sdk.values.jobs import NodeOutcome
+from progressor.sdk.values.namespaces import NamespaceConfig, RetryPolicy
+from progressor.sdk.values.processes import TaskError, TaskType
 from progressor.v1 import nodes_pb2, types_pb2
 from progressor.v1 import processor_service_pb2 as pb
 

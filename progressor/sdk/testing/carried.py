@@ -10,12 +10,12 @@ import datetime as dt
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from progressor.sdk.namespaces import NamespaceConfig
-from progressor.sdk.processor import Processor
+from progressor.sdk.codec.wire import duration_from_wire, instant_from_wire, instant_to_wire
+from progressor.sdk.processor.processor import Processor
 from progressor.sdk.testing.attempts import Failed, Task, delay_after, failure_of, request_for
 from progressor.sdk.testing.inline import Inline
-from progressor.sdk.values import TaskError, TaskType
-from progressor.sdk.wire import duration_from_wire, instant_from_wire, instant_to_wire
+from progressor.sdk.values.namespaces import NamespaceConfig
+from progressor.sdk.values.processes import TaskError, TaskType
 from progressor.v1 import nodes_pb2, types_pb2
 from progressor.v1 import processor_service_pb2 as pb
 

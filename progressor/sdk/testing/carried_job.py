@@ -20,13 +20,13 @@ import datetime as dt
 from typing import Any
 
 from progressor import errors, job_errors
-from progressor.sdk.codecs import Codec
-from progressor.sdk.jobs import JobState, NodeOutcome, NodeState
+from progressor.sdk.codec.codecs import Codec
+from progressor.sdk.codec.wire import duration_from_wire, instant_from_wire
 from progressor.sdk.testing.cast import Cast
 from progressor.sdk.testing.rehearsal import STARTS_AT, Rehearsal
 from progressor.sdk.testing.standing import Standing, StandingNode
-from progressor.sdk.values import ProcessStatus, TaskError, TaskType
-from progressor.sdk.wire import duration_from_wire, instant_from_wire
+from progressor.sdk.values.jobs import JobState, NodeOutcome, NodeState
+from progressor.sdk.values.processes import ProcessStatus, TaskError, TaskType
 from progressor.v1 import nodes_pb2
 
 DEPTH_MAX = 20

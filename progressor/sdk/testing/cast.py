@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from progressor.sdk.namespaces import NamespaceConfig, policy_from_wire
-from progressor.sdk.processor import Processor
+from progressor.sdk.processor.processor import Processor
 from progressor.sdk.testing.carried import Observer
 from progressor.sdk.testing.rehearsal import Rehearsal
+from progressor.sdk.values.namespaces import NamespaceConfig, policy_from_wire
 from progressor.v1 import nodes_pb2
 
 

@@ -6,13 +6,10 @@ from typing import Any, Self
 
 from typing_extensions import TypeForm
 
-from progressor.sdk.codecs import JSON, Codec, Payload, decoded
-from progressor.sdk.graph import Graph, NewNode, graph_from_wire, nodes_to_wire
-from progressor.sdk.job_calls import Deadline, due_to_wire
-from progressor.sdk.jobs import JobState, NodeCounts, NodeOutcome, NodeState
-from progressor.sdk.kinds import ANYTHING, Asked
-from progressor.sdk.namespaces import NamespaceConfig
-from progressor.sdk.processor import Processor
+from progressor.sdk.client.job_calls import Deadline, due_to_wire
+from progressor.sdk.codec.codecs import JSON, Codec, Payload, decoded
+from progressor.sdk.codec.kinds import ANYTHING, Asked
+from progressor.sdk.processor.processor import Processor
 from progressor.sdk.testing.carried_job import CarriedJob
 from progressor.sdk.testing.cast import Cast
 from progressor.sdk.testing.rehearsal import Rehearsal
@@ -25,7 +22,10 @@ from progressor.sdk.testing.running import (
     run_node,
     run_nodes,
 )
-from progressor.sdk.values import ProcessStatus
+from progressor.sdk.values.graph import Graph, NewNode, graph_from_wire, nodes_to_wire
+from progressor.sdk.values.jobs import JobState, NodeCounts, NodeOutcome, NodeState
+from progressor.sdk.values.namespaces import NamespaceConfig
+from progressor.sdk.values.processes import ProcessStatus
 from progressor.v1 import nodes_pb2
 
 _BROKEN = frozenset({NodeState.FAILED, NodeState.CANCELLED})

@@ -8,18 +8,18 @@ from typing import Generic
 from typing_extensions import TypeForm
 
 from progressor import errors
-from progressor.sdk.codecs import Payload, decoded
-from progressor.sdk.jobs import NodeOutcome
-from progressor.sdk.kinds import ANYTHING, Asked
-from progressor.sdk.namespaces import NamespaceConfig
-from progressor.sdk.processor import Processor
-from progressor.sdk.requests import metadata_to_wire
-from progressor.sdk.results import read_event
-from progressor.sdk.step import State
+from progressor.sdk.codec.codecs import Payload, decoded
+from progressor.sdk.codec.kinds import ANYTHING, Asked
+from progressor.sdk.codec.wire import Seconds, instant_to_wire, object_from_wire, timedelta_of
+from progressor.sdk.processor.processor import Processor
+from progressor.sdk.processor.step import State
 from progressor.sdk.testing.attempts import Task
 from progressor.sdk.testing.carried import Carried, Ended, Observer
-from progressor.sdk.values import Answer, Event, ProcessStatus, TaskError, TaskType
-from progressor.sdk.wire import Seconds, instant_to_wire, object_from_wire, timedelta_of
+from progressor.sdk.values.jobs import NodeOutcome
+from progressor.sdk.values.namespaces import NamespaceConfig
+from progressor.sdk.values.processes import Answer, Event, ProcessStatus, TaskError, TaskType
+from progressor.sdk.values.requests import metadata_to_wire
+from progressor.sdk.values.results import read_event
 from progressor.v1 import types_pb2
 
 STARTS_AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from progressor.sdk.codecs import Payload
-from progressor.sdk.jobs import JobState, NodeState
+from progressor.sdk.codec.codecs import Payload
 from progressor.sdk.testing.carried_job import CarriedJob
 from progressor.sdk.testing.rehearsal import TIMERS_MAX
-from progressor.sdk.values import TaskError
+from progressor.sdk.values.jobs import JobState, NodeState
+from progressor.sdk.values.processes import TaskError
 
 STEPS_MAX = 1_000_000
 """Nodes that one call of `run_nodes` goes through."""

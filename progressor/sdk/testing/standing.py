@@ -14,8 +14,8 @@ cancelled  its job has ended without it
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
-from progressor.sdk.jobs import NodeCounts, NodeState
-from progressor.sdk.values import TaskError
+from progressor.sdk.values.jobs import NodeCounts, NodeState
+from progressor.sdk.values.processes import TaskError
 from progressor.v1 import nodes_pb2
 
 WINDOW = 512

@@ -1,0 +1,208 @@
+-- Adds nodes to the jobs of leaders, whose rows are made where they are missing. What the nodes are was
+-- checked by domain/jobs/graph.py; here is decided which of them are ready, and which are skipped since a
+-- predecessor of an earlier step has failed.
+--
+-- l_*: a place per leader; l_adds: whether it does, or has lost its lease. g_*: a place per node; g_leader is the place of its leader in l_*.
+-- a_*: successors to append to nodes that were there before.
+-- Locks: none of its own; the caller has locked the leaders.
+-- Returns: nothing.
+CREATE FUNCTION add_nodes(
+    p_now            timestamptz,
+    p_replica_id     bigint,
+    l_adds           boolean[],
+    l_slot           smallint[],
+    l_namespace      text[],
+    l_process_id     text[],
+    l_deadline_at    timestamptz[],
+    l_timeout        double precision[],
+    l_schedule_id    text[],
+    l_caller_context json[],
+    l_trace_context  json[],
+    g_leader         integer[],
+    g_ordinal        integer[],
+    g_name           text[],
+    g_slot           smallint[],
+    g_namespace      text[],
+    g_process_id     text[],
+    g_args           bytea[],
+    g_options        json[],
+    g_constraints    json[],
+    g_predecessors   text[],
+    g_successors     text[],
+    a_leader         integer[],
+    a_ordinal        integer[],
+    a_successors     text[]
+)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_job record;
+BEGIN
+    INSERT INTO jobs (
+        slot, namespace, process_id, state, node_count, caller_context, trace_context, schedule_id,
+        created_at, updated_at
+    )
+    SELECT l.slot, l.namespace, l.process_id, 'running', 0, l_caller_context[l.leader],
+        l_trace_context[l.leader], l_schedule_id[l.leader], p_now, p_now
+    FROM unnest(l_slot, l_namespace, l_process_id)
+        WITH ORDINALITY AS l (slot, namespace, process_id, leader)
+    WHERE l_adds[l.leader]
+    ON CONFLICT DO NOTHING;
+
+    UPDATE processes p
+    SET led_by = 'processor'
+    FROM (
+        SELECT p.process_row
+        FROM unnest(l_adds, l_slot, l_namespace, l_process_id)
+            AS l (adds, slot, namespace, process_id)
+        CROSS JOIN LATERAL (
+            SELECT p.ctid AS process_row
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (l.slot, l.namespace, l.process_id)
+                AND p.led_by IS NULL
+            OFFSET 0
+        ) p
+        WHERE l.adds
+        OFFSET 0
+    ) l
+    WHERE p.ctid = l.process_row;
+
+    IF a_ordinal IS NOT NULL THEN
+        UPDATE job_nodes n
+        SET successors = n.successors || a.successors::integer[]
+        FROM (
+            SELECT n.node_row, a.successors
+            FROM unnest(a_leader, a_ordinal, a_successors) AS a (leader, ordinal, successors)
+            CROSS JOIN LATERAL (
+                SELECT n.ctid AS node_row
+                FROM job_nodes n
+                WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                    = (l_slot[a.leader], l_namespace[a.leader], l_process_id[a.leader], a.ordinal)
+                OFFSET 0
+            ) n
+            WHERE l_adds[a.leader]
+            OFFSET 0
+        ) a
+        WHERE n.ctid = a.node_row;
+    END IF;
+
+    INSERT INTO job_nodes (
+        slot, namespace, process_id, ordinal, state, gated, waits_for, revision, follower_slot,
+        created_at, ready_at, name, follower_namespace, follower_id, predecessors, successors,
+        args, options, constraints
+    )
+    SELECT l_slot[g.leader], l_namespace[g.leader], l_process_id[g.leader], g.ordinal,
+        CASE WHEN w.waits_for > 0 THEN 'waiting' ELSE 'ready' END::node_state,
+        g.constraints IS NOT NULL, w.waits_for, j.revision, g.slot, p_now,
+        CASE WHEN w.waits_for = 0 THEN p_now END, g.name, g.namespace, g.process_id,
+        w.predecessors, coalesce(g.successors, '{}')::integer[], g.args, g.options, g.constraints
+    FROM (
+        SELECT unnest(g_leader) AS leader, unnest(g_ordinal) AS ordinal, unnest(g_name) AS name,
+            unnest(g_slot) AS slot, unnest(g_namespace) AS namespace,
+            unnest(g_process_id) AS process_id, unnest(g_args) AS args,
+            unnest(g_options) AS options, unnest(g_constraints) AS constraints,
+            unnest(g_predecessors) AS predecessors, unnest(g_successors) AS successors
+    ) g
+    CROSS JOIN LATERAL (
+        SELECT j.revision, j.node_count
+        FROM jobs j
+        WHERE (j.slot, j.namespace, j.process_id)
+            = (l_slot[g.leader], l_namespace[g.leader], l_process_id[g.leader])
+        OFFSET 0
+    ) j
+    CROSS JOIN LATERAL (
+        -- Those of this submission are not done; of those before it, some may be.
+        SELECT coalesce(g.predecessors, '{}')::integer[] AS predecessors,
+            cardinality(coalesce(g.predecessors, '{}')::integer[]) - CASE
+                WHEN j.node_count = 0 THEN 0
+                ELSE (
+                    SELECT count(*)
+                    FROM unnest(g.predecessors::integer[]) AS b (ordinal)
+                    CROSS JOIN LATERAL (
+                        SELECT n.state
+                        FROM job_nodes n
+                        WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                            = (l_slot[g.leader], l_namespace[g.leader], l_process_id[g.leader],
+                                b.ordinal)
+                        OFFSET 0
+                    ) n
+                    WHERE n.state = 'done'
+                )
+            END AS waits_for
+        OFFSET 0
+    ) w
+    WHERE l_adds[g.leader];
+
+    FOR v_job IN
+        UPDATE jobs j
+        SET node_count = j.node_count + c.count,
+            waiting = j.waiting + c.waiting,
+            ready = j.ready + c.ready,
+            deadline_at = coalesce(
+                l_deadline_at[c.leader], p_now + make_interval(secs => l_timeout[c.leader]),
+                j.deadline_at),
+            revision = j.revision + 1,
+            updated_at = p_now,
+            untended_at = CASE WHEN c.gated > 0 THEN coalesce(j.untended_at, p_now)
+                ELSE j.untended_at END
+        FROM (
+            SELECT j.job_row, c.*
+            FROM (
+                SELECT g.leader, count(*) AS count,
+                    count(*) FILTER (WHERE n.state = 'waiting') AS waiting,
+                    count(*) FILTER (WHERE n.state = 'ready') AS ready,
+                    count(*) FILTER (WHERE n.state = 'ready' AND n.gated) AS gated
+                FROM unnest(g_leader, g_ordinal) AS g (leader, ordinal)
+                CROSS JOIN LATERAL (
+                    SELECT n.state, n.gated
+                    FROM job_nodes n
+                    WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                        = (l_slot[g.leader], l_namespace[g.leader], l_process_id[g.leader], g.ordinal)
+                    OFFSET 0
+                ) n
+                WHERE l_adds[g.leader]
+                GROUP BY g.leader
+            ) c
+            CROSS JOIN LATERAL (
+                SELECT j.ctid AS job_row
+                FROM jobs j
+                WHERE (j.slot, j.namespace, j.process_id)
+                    = (l_slot[c.leader], l_namespace[c.leader], l_process_id[c.leader])
+                OFFSET 0
+            ) j
+            OFFSET 0
+        ) c
+        WHERE j.ctid = c.job_row
+        RETURNING c.leader, j.join_task_id, j.node_count > c.count AS is_older
+    LOOP
+        CONTINUE WHEN NOT v_job.is_older;
+        -- A join in line would tell of a job that goes on.
+        PERFORM withdraw_join(
+            p_now, l_slot[v_job.leader], l_namespace[v_job.leader], l_process_id[v_job.leader]);
+        PERFORM count_nodes(p_now, p_replica_id, skip_nodes(p_now, ARRAY(
+            SELECT ROW(n.slot, n.namespace, n.process_id,
+                coalesce(n.skipped_because_of, n.ordinal), n.state, n.begun, n.state,
+                n.successors)::moved_node
+            FROM unnest(a_leader, a_ordinal) AS a (leader, ordinal)
+            CROSS JOIN LATERAL (
+                SELECT n.*
+                FROM job_nodes n
+                WHERE (n.slot, n.namespace, n.process_id, n.ordinal)
+                        = (l_slot[a.leader], l_namespace[a.leader], l_process_id[a.leader],
+                            a.ordinal)
+                    AND n.state IN ('failed', 'skipped', 'cancelled')
+                OFFSET 0
+            ) n
+            WHERE a.leader = v_job.leader)));
+    END LOOP;
+END;
+$$;

@@ -1,0 +1,195 @@
+-- Starts the followers of ready nodes, in the order of their ordinals, as many of each job as its window
+-- has room for: of those whose first step has not been settled there are 512 at most
+-- (domain/jobs/job.py: WINDOW). Nodes with constraints are left to tend_job.
+--
+-- p_item, p_item_namespace, p_expires_after: workers that are free for the init of a follower in such a
+-- namespace, each for one. Null: none, and whatever is started is due at once.
+-- A follower whose id is taken, or whose namespace is gone, fails its node.
+-- Locks: processes (inserted in key order); the caller has locked the leaders.
+-- Returns: a row per follower started; item and token where a worker has it.
+CREATE FUNCTION start_nodes(
+    p_now            timestamptz,
+    p_replica_id     bigint,
+    p_slot           smallint[],
+    p_namespace      text[],
+    p_process_id     text[],
+    p_item           integer[] DEFAULT NULL,
+    p_item_namespace text[] DEFAULT NULL,
+    p_expires_after  double precision[] DEFAULT NULL
+)
+RETURNS TABLE (
+    slot smallint, namespace text, process_id text, task_id bigint, item integer, token bigint,
+    leader_slot smallint, leader_namespace text, leader_id text, node integer, options json,
+    args bytea, caller_context json, trace_context json
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_starts  starting_node[];
+    v_created integer;
+    v_taken   starting_node[];
+BEGIN
+    SELECT array_agg(ROW(
+        s.node_row, s.slot, s.namespace, s.process_id, s.ordinal, s.revision, s.follower_slot,
+        s.follower_namespace, s.follower_id, nextval('task_ids'), f.items[s.place],
+        CASE WHEN f.items[s.place] IS NOT NULL THEN nextval('lease_tokens') END,
+        f.untils[s.place], s.options, s.args, s.caller_context, s.trace_context
+    )::starting_node ORDER BY s.follower_slot, s.follower_namespace, s.follower_id)
+    INTO v_starts
+    FROM (
+        SELECT n.*, j.revision, j.caller_context, j.trace_context,
+            CASE WHEN p_item IS NOT NULL THEN row_number() OVER (
+                PARTITION BY n.follower_namespace ORDER BY l.ordinality, n.ordinal)
+            END AS place
+        FROM unnest(p_slot, p_namespace, p_process_id)
+            WITH ORDINALITY AS l (slot, namespace, process_id, ordinality)
+        CROSS JOIN LATERAL (
+            SELECT j.revision + 1 AS revision, j.caller_context, j.trace_context, j.beginning
+            FROM jobs j
+            WHERE (j.slot, j.namespace, j.process_id) = (l.slot, l.namespace, l.process_id)
+                AND j.state = 'running' AND j.ready > 0 AND j.beginning < 512
+            OFFSET 0
+        ) j
+        CROSS JOIN LATERAL (
+            SELECT n.ctid AS node_row, n.slot, n.namespace, n.process_id, n.ordinal,
+                n.follower_slot, n.follower_namespace, n.follower_id, n.options, n.args
+            FROM job_nodes n
+            WHERE (n.slot, n.namespace, n.process_id) = (l.slot, l.namespace, l.process_id)
+                AND n.queued AND NOT n.gated
+            ORDER BY n.slot, n.namespace, n.process_id, n.ordinal
+            LIMIT 512 - j.beginning
+        ) n
+    ) s
+    LEFT JOIN (
+        SELECT f.namespace, array_agg(f.item) AS items, array_agg(f.expires_after) AS untils
+        FROM (
+            SELECT unnest(p_item) AS item, unnest(p_item_namespace) AS namespace,
+                unnest(p_expires_after) AS expires_after
+        ) f
+        GROUP BY f.namespace
+    ) f ON f.namespace = s.follower_namespace;
+    IF v_starts IS NULL THEN
+        RETURN;
+    END IF;
+
+    INSERT INTO processes (
+        slot, namespace, process_id, status, created_at, status_changed_at, init_task_id,
+        leader_slot, leader_namespace, leader_id, node, job_options
+    )
+    SELECT s.follower_slot, s.follower_namespace, s.follower_id, 'init', p_now, p_now, s.task_id,
+        s.slot, s.namespace, s.process_id, s.ordinal, s.options
+    FROM unnest(v_starts) AS s
+    WHERE s.follower_namespace = ANY (ARRAY(
+        SELECT n.name
+        FROM namespaces n
+        WHERE n.name = ANY (ARRAY(SELECT t.follower_namespace FROM unnest(v_starts) AS t))
+    ))
+    ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS v_created = ROW_COUNT;
+
+    IF v_created < cardinality(v_starts) THEN
+        SELECT array_agg(s) FILTER (WHERE p.init_task_id IS NULL),
+            array_agg(s) FILTER (WHERE p.init_task_id IS NOT NULL)
+        INTO v_taken, v_starts
+        FROM unnest(v_starts) AS s
+        LEFT JOIN LATERAL (
+            SELECT p.init_task_id
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id)
+                    = (s.follower_slot, s.follower_namespace, s.follower_id)
+                AND p.init_task_id = s.task_id
+            OFFSET 0
+        ) p ON true;
+    END IF;
+
+    IF v_created > 0 THEN
+        INSERT INTO tasks (
+            slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,
+            scheduled_at, first_started_at, started_at, token, args, caller_context, trace_context,
+            replica_id
+        )
+        SELECT s.follower_slot, s.follower_namespace, s.follower_id, s.task_id, 'init',
+            CASE WHEN s.token IS NULL THEN 'waiting' ELSE 'running' END::task_status,
+            (s.token IS NOT NULL)::integer, p_now, p_now,
+            CASE WHEN s.token IS NOT NULL THEN p_now END,
+            CASE WHEN s.token IS NOT NULL THEN p_now END, s.token, s.args, s.caller_context,
+            s.trace_context, CASE WHEN s.token IS NOT NULL THEN p_replica_id END
+        FROM unnest(v_starts) AS s;
+
+        INSERT INTO running (
+            slot, namespace, process_id, task_id, task_type, attempt, token, replica_id,
+            leased_at, expires_at
+        )
+        SELECT s.follower_slot, s.follower_namespace, s.follower_id, s.task_id, 'init', 1, s.token,
+            p_replica_id, p_now, p_now + make_interval(secs => s.expires_after)
+        FROM unnest(v_starts) AS s
+        WHERE s.token IS NOT NULL;
+
+        INSERT INTO schedule (
+            slot, namespace, process_id, task_id, task_type, status, due_at, replica_id
+        )
+        SELECT s.follower_slot, s.follower_namespace, s.follower_id, s.task_id, 'init', 'waiting',
+            p_now, p_replica_id
+        FROM unnest(v_starts) AS s
+        WHERE s.token IS NULL;
+
+        UPDATE job_nodes n
+        SET state = 'running', started_at = p_now, updated_at = p_now, begun = false,
+            revision = s.revision
+        FROM unnest(v_starts) AS s
+        WHERE n.ctid = s.node_row;
+
+        UPDATE jobs j
+        SET ready = j.ready - c.count,
+            running = j.running + c.count,
+            beginning = j.beginning + c.count,
+            revision = j.revision + 1,
+            updated_at = p_now
+        FROM (
+            SELECT j.job_row, c.count
+            FROM (
+                SELECT s.slot, s.namespace, s.process_id, count(*) AS count
+                FROM unnest(v_starts) AS s
+                GROUP BY s.slot, s.namespace, s.process_id
+            ) c
+            CROSS JOIN LATERAL (
+                SELECT j.ctid AS job_row
+                FROM jobs j
+                WHERE (j.slot, j.namespace, j.process_id) = (c.slot, c.namespace, c.process_id)
+                OFFSET 0
+            ) j
+            OFFSET 0
+        ) c
+        WHERE j.ctid = c.job_row;
+
+        RETURN QUERY
+        SELECT s.follower_slot, s.follower_namespace, s.follower_id, s.task_id, s.item, s.token,
+            s.slot, s.namespace, s.process_id, s.ordinal, s.options,
+            CASE WHEN s.token IS NOT NULL THEN s.args END, s.caller_context, s.trace_context
+        FROM unnest(v_starts) AS s;
+    END IF;
+
+    IF v_taken IS NOT NULL THEN
+        PERFORM end_nodes(
+            p_now, p_replica_id, array_agg(s.slot), array_agg(s.namespace),
+            array_agg(s.process_id), array_agg(s.ordinal),
+            array_agg('failed'::node_state), NULL,
+            array_agg(CASE WHEN n.name IS NULL THEN 5 ELSE 6 END),
+            array_agg(CASE
+                WHEN n.name IS NULL THEN 'NAMESPACE_NOT_FOUND' ELSE 'PROCESS_ALREADY_EXISTS' END),
+            array_agg(CASE
+                WHEN n.name IS NULL THEN format('there is no namespace %s', s.follower_namespace)
+                ELSE format('there is a process %s already', s.follower_id) END))
+        FROM unnest(v_taken) AS s
+        LEFT JOIN namespaces n ON n.name = s.follower_namespace;
+    END IF;
+END;
+$$;

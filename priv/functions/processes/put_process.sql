@@ -1,0 +1,136 @@
+-- Imports a process in a given state with its history and timer. A finished init task stands for the
+-- import and owns the imported events.
+-- Locks: the process (inserted, or the existing one).
+-- Returns: a verdict of domain/processes/admission.py, the init task, the timer's task and due time, and now.
+CREATE FUNCTION put_process(
+    p_now               timestamptz,
+    p_replica_id        bigint,
+    p_slot              smallint,
+    p_namespace         text,
+    p_process_id        text,
+    p_status            text,
+    p_previous_status   text,
+    p_detail            text,
+    p_corrupted_by_type text,
+    p_aux_state         bytea,
+    p_metadata          jsonb,
+    p_created_at        timestamptz,
+    p_status_changed_at timestamptz,
+    p_result            bytea,
+    p_idempotency_key   text,
+    p_fingerprint       bytea,
+    p_timer_type        text,
+    p_timer_at          timestamptz,
+    p_timer_after       double precision,
+    p_timer_args        bytea,
+    p_timer_timeout     double precision,
+    p_timer_trace       json,
+    p_history_after     bigint,
+    p_history_limit     integer,
+    p_history_backward  boolean,
+    e_payload           bytea[],
+    e_format_version    integer[],
+    e_metadata          json[],
+    e_occurred_at       timestamptz[]
+)
+RETURNS TABLE (
+    verdict text, task_id bigint, timer_task_id bigint, timer_due_at timestamptz, told_at timestamptz
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+SET lock_timeout = '2s'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now     timestamptz := coalesce(p_now, clock_timestamp());
+    v_task_id bigint := nextval('task_ids');
+    v_broken  bigint := CASE WHEN p_corrupted_by_type IS NOT NULL THEN nextval('task_ids') END;
+    v_count   integer := cardinality(e_payload);
+    v_known   tasks%ROWTYPE;
+BEGIN
+    told_at := v_now;
+    INSERT INTO processes (
+        slot, namespace, process_id, status, previous_status, detail, aux_state, metadata,
+        corrupted_by, created_at, status_changed_at, last_event_id, init_task_id, result,
+        finished_at
+    )
+    SELECT p_slot, p_namespace, p_process_id, p_status::process_status,
+        p_previous_status::process_status, p_detail, p_aux_state, p_metadata, v_broken,
+        coalesce(p_created_at, v_now), coalesce(p_status_changed_at, v_now), v_count, v_task_id,
+        p_result,
+        CASE WHEN p_status = 'finished' THEN coalesce(p_status_changed_at, v_now) END
+    WHERE EXISTS (SELECT FROM namespaces n WHERE n.name = p_namespace)
+    ON CONFLICT DO NOTHING;
+
+    IF NOT FOUND THEN
+        IF NOT EXISTS (SELECT FROM namespaces n WHERE n.name = p_namespace) THEN
+            verdict := 'namespace_not_found';
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        SELECT *
+        INTO v_known
+        FROM tasks t
+        WHERE (t.slot, t.namespace, t.process_id, t.idempotency_key)
+            = (p_slot, p_namespace, p_process_id, p_idempotency_key);
+        verdict := CASE
+            WHEN NOT FOUND THEN 'process_already_exists'
+            WHEN v_known.fingerprint = p_fingerprint THEN 'duplicate'
+            ELSE 'key_reused'
+        END;
+        task_id := v_known.task_id;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    verdict := 'accepted';
+    task_id := v_task_id;
+    INSERT INTO tasks (
+        slot, namespace, process_id, task_id, task_type, status, created_at, finished_at,
+        idempotency_key, fingerprint, first_event_id, event_count
+    ) VALUES (
+        p_slot, p_namespace, p_process_id, v_task_id, 'init', 'finished', v_now, v_now,
+        p_idempotency_key, p_fingerprint, CASE WHEN v_count > 0 THEN 1 END, v_count
+    );
+    INSERT INTO events (
+        slot, namespace, process_id, event_id, task_id, occurred_at, format_version, payload, metadata
+    )
+    SELECT p_slot, p_namespace, p_process_id, e.event_id, v_task_id,
+        coalesce(e.occurred_at, v_now), e.format_version, e.payload, e.metadata
+    FROM unnest(e_payload, e_format_version, e_metadata, e_occurred_at)
+        WITH ORDINALITY AS e (payload, format_version, metadata, occurred_at, event_id);
+
+    IF v_broken IS NOT NULL THEN
+        INSERT INTO tasks (
+            slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,
+            scheduled_at, finished_at, error_code, error_reason, error_message, error_rejected
+        ) VALUES (
+            p_slot, p_namespace, p_process_id, v_broken, p_corrupted_by_type::task_type, 'error', 1,
+            v_now, v_now, v_now, 2, 'IMPORTED', p_detail, false
+        );
+    END IF;
+
+    IF p_timer_type IS NOT NULL THEN
+        timer_task_id := nextval('task_ids');
+        timer_due_at := coalesce(p_timer_at, v_now + make_interval(secs => p_timer_after));
+        INSERT INTO tasks (
+            slot, namespace, process_id, task_id, task_type, status, created_at, scheduled_at,
+            step_timeout, history_after, history_limit, history_backward, args, trace_context
+        ) VALUES (
+            p_slot, p_namespace, p_process_id, timer_task_id, p_timer_type::task_type, 'waiting',
+            v_now, timer_due_at, make_interval(secs => p_timer_timeout), p_history_after,
+            p_history_limit, p_history_backward, p_timer_args, p_timer_trace
+        );
+        INSERT INTO schedule (
+            slot, namespace, process_id, task_id, task_type, status, due_at, replica_id
+        ) VALUES (
+            p_slot, p_namespace, p_process_id, timer_task_id, p_timer_type::task_type, 'waiting',
+            timer_due_at, p_replica_id
+        );
+    END IF;
+    RETURN NEXT;
+END;
+$$;

@@ -1,0 +1,108 @@
+-- Brings a broken process back without asking its processor: a failed timer runs again and brings
+-- the process to running once it succeeds; anything else is left behind, running at once. The job that it
+-- leads goes on with it, and so does the node that it follows in.
+-- Locks: the process, and the leader of the job that it follows in, in key order; then of these alone:
+-- schedule, tasks, jobs, job_nodes; and where that timer has constraints, as settle_gates.
+-- Returns: a verdict of domain/processes/admission.py and, where a timer runs again, its new task, due now; or, in
+-- place of that instant, what settle_gates returns as settled_gates tells it; so is a join that is due again.
+CREATE FUNCTION simple_repair(
+    p_now        timestamptz,
+    p_replica_id bigint,
+    p_patience   double precision,
+    p_slot       smallint,
+    p_namespace  text,
+    p_process_id text
+)
+RETURNS TABLE (verdict text, task_id bigint, due_at timestamptz, told jsonb)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET lock_timeout = '2s'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now     timestamptz;
+    v_process processes%ROWTYPE;
+    v_broken  tasks%ROWTYPE;
+BEGIN
+    IF lock_family(p_slot, p_namespace, p_process_id) THEN
+        SELECT *
+        INTO v_process
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
+    END IF;
+    v_now := coalesce(p_now, clock_timestamp());
+
+    verdict := CASE v_process.status
+        WHEN 'init' THEN 'process_is_running'
+        WHEN 'running' THEN 'process_is_running'
+        WHEN 'finished' THEN 'process_finished'
+        WHEN 'error' THEN 'accepted'
+        ELSE 'process_not_found'
+    END;
+    -- A repair, or the timer run again, is under way already.
+    IF verdict = 'accepted' AND (
+        EXISTS (SELECT FROM running r WHERE (r.slot, r.namespace, r.process_id)
+            = (p_slot, p_namespace, p_process_id))
+        OR EXISTS (SELECT FROM schedule s WHERE (s.slot, s.namespace, s.process_id)
+            = (p_slot, p_namespace, p_process_id))
+        OR EXISTS (SELECT FROM gated g WHERE (g.slot, g.namespace, g.process_id)
+            = (p_slot, p_namespace, p_process_id))
+    ) THEN
+        verdict := 'process_is_running';
+    END IF;
+    IF verdict <> 'accepted' THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    SELECT *
+    INTO v_broken
+    FROM tasks t
+    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+        = (p_slot, p_namespace, p_process_id, v_process.corrupted_by)
+        AND t.task_type IN ('timeout', 'remove');
+    IF NOT FOUND THEN
+        UPDATE processes p
+        SET status = 'running', previous_status = 'error', status_changed_at = v_now,
+            detail = NULL, corrupted_by = NULL
+        WHERE (p.slot, p.namespace, p.process_id) = (p_slot, p_namespace, p_process_id);
+        IF v_process.led_by IS NOT NULL THEN
+            PERFORM resume_job(v_now, p_replica_id, p_slot, p_namespace, p_process_id);
+            SELECT jsonb_agg(jsonb_build_array(
+                j.namespace, j.process_id, j.task_id, NULL, NULL, NULL, NULL, NULL))
+            INTO told
+            FROM due_join(p_slot, p_namespace, p_process_id) j;
+        END IF;
+        IF v_process.leader_id IS NOT NULL THEN
+            PERFORM reopen_node(
+                v_now, p_replica_id, v_process.leader_slot, v_process.leader_namespace,
+                v_process.leader_id, v_process.node);
+        END IF;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    task_id := nextval('task_ids');
+    due_at := v_now;
+    PERFORM run_timer_again(v_now, p_replica_id, v_broken, task_id);
+    IF v_broken.constraints IS NOT NULL THEN
+        PERFORM constrain_tasks(
+            v_now, p_replica_id, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id],
+            ARRAY[task_id], ARRAY[v_broken.constraints]);
+        due_at := NULL;
+        SELECT jsonb_agg(jsonb_build_array(
+            g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
+            g.wait_seconds, g.due_seconds))
+        INTO told
+        FROM settle_gates(
+            v_now, p_replica_id, p_patience, 100, ARRAY[p_slot], ARRAY[p_namespace],
+            ARRAY[p_process_id], ARRAY[task_id]) g;
+    END IF;
+    RETURN NEXT;
+END;
+$$;

@@ -1,0 +1,443 @@
+-- Settles leased tasks: events, state, timer, response and the next task of each process in one
+-- transaction. An item whose lease is lost changes nothing and has no row in the answer.
+--
+-- outcome of an item (domain/processes/settlement.py):
+--   finish    the step succeeded; `timer` says keep (null), 'unset', or the type of one to set
+--   complete  the step succeeded and ends the process
+--   fail      the task ends in error and its process stays as it is
+--   retry     the task waits for another attempt, `retry_after` from now
+--   break     the task ends in error and breaks its process
+--   remove    the process goes, with all its rows; the task's own answer is kept in replies
+--
+-- Arrays have a place per item, and are null where no item has a value: an array costs more than
+-- what is in it. Those of events hold the events of all items, in order; `events_until` counts them
+-- up to the last of an item. The worker goes on with the next task of the process, leased for
+-- `expires_after`; null: it does not.
+--
+-- The first statement locks, the second looks and decides (a `settling` per item), the others write
+-- what it says, and are left out where no item needs them. Rows are changed by their place, ctid,
+-- which nobody but the holder of the lock can change: joined by key, a table that is believed to be
+-- empty would be read whole.
+--
+-- Locks: processes in key order; then, of those processes alone: running, schedule, tasks, events.
+-- Returns: one row per item settled, in any order. next_*: the task that continues in the same
+-- worker. timer_*: what the process now waits for with nothing running, a timer or its own retry.
+-- cancelled: [[task_id, task_type, [replica_id, ...]], ...] of tasks that will never run. Where gates
+-- are in it, one row more, of item 0: cancelled tells there what settle_gates returns.
+CREATE FUNCTION settle_tasks(
+    p_now                timestamptz,
+    p_replica_id         bigint,
+    p_grace              double precision,
+    p_slot               smallint[],
+    p_namespace          text[],
+    p_process_id         text[],
+    p_token              bigint[],
+    p_outcome            text[],
+    p_expires_after      double precision[],
+    p_response           bytea[],
+    p_aux_state          bytea[],
+    p_metadata           jsonb[],
+    p_result             bytea[],
+    p_retry_after        double precision[],
+    p_attempt_count      integer[],
+    p_error_code         integer[],
+    p_error_reason       text[],
+    p_error_message      text[],
+    p_error_rejected     boolean[],
+    p_error_metadata     json[],
+    p_timer              text[],
+    p_timer_at           timestamptz[],
+    p_timer_after        double precision[],
+    p_timer_args         bytea[],
+    p_timer_trace        json[],
+    p_timer_timeout      double precision[],
+    p_history_after      bigint[],
+    p_history_limit      integer[],
+    p_history_backward   boolean[],
+    p_events_until       integer[],
+    e_payload            bytea[],
+    e_format_version     integer[],
+    e_metadata           json[],
+    p_patience           double precision,
+    p_timer_constraints  json[]
+)
+RETURNS TABLE (
+    item integer, settled_at timestamptz, process_status process_status,
+    status_changed_at timestamptz, last_event_id bigint, reply_to bigint[], cancelled jsonb,
+    timer_task_id bigint, timer_due_at timestamptz,
+    next_task_id bigint, next_task_type task_type, next_attempt integer, next_token bigint,
+    next_args bytea, next_caller_context json, next_trace_context json,
+    next_history_after bigint, next_history_limit integer, next_history_backward boolean,
+    next_step_timeout double precision, next_scheduled_at timestamptz,
+    next_first_started_at timestamptz
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_memoize = off
+SET jit = off
+SET lock_timeout = '300ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now       timestamptz;
+    v_steps     settling[];
+    v_line      boolean;
+    v_continues boolean;
+    v_count     bigint := 0;
+    v_cancelled jsonb;
+    v_gated     integer[];  -- items whose processes are gated, or are by the timer that they set
+BEGIN
+    SELECT array_agg(i.item)
+        FILTER (WHERE p.is_gated OR p_timer_constraints[i.item] IS NOT NULL)
+    INTO v_gated
+    FROM (
+        SELECT i.item::integer AS item, p_slot[i.item] AS slot, p_namespace[i.item] AS namespace,
+            p_process_id[i.item] AS process_id
+        FROM unnest(p_token) WITH ORDINALITY AS i (token, item)
+        ORDER BY slot, namespace, process_id
+    ) i
+    CROSS JOIN LATERAL (
+        SELECT p.is_gated
+        FROM processes p
+        WHERE (p.slot, p.namespace, p.process_id) = (i.slot, i.namespace, i.process_id)
+        FOR NO KEY UPDATE
+    ) p;
+
+    v_now := coalesce(p_now, clock_timestamp());
+
+    IF v_gated IS NOT NULL THEN
+        -- What comes next there is a matter of gates too, which are looked at in the end.
+        FOREACH item IN ARRAY v_gated LOOP
+            p_expires_after[item] := NULL;
+        END LOOP;
+        PERFORM bring_back_gated(
+            p_slot, p_namespace, p_process_id, p_token, p_outcome, p_timer);
+    END IF;
+
+    -- The rare ones first, by a function of their own: nothing of their processes is left after.
+    IF 'remove' = ANY (p_outcome) THEN
+        RETURN QUERY
+        SELECT g.item, v_now, NULL::process_status, NULL::timestamptz, NULL::bigint,
+            g.reply_to, g.cancelled,
+            NULL::bigint, NULL::timestamptz, NULL::bigint, NULL::task_type, NULL::integer,
+            NULL::bigint, NULL::bytea, NULL::json, NULL::json, NULL::bigint, NULL::integer,
+            NULL::boolean, NULL::double precision, NULL::timestamptz, NULL::timestamptz
+        FROM settle_removals(
+            v_now, p_slot, p_namespace, p_process_id, p_token, p_outcome, p_response,
+            p_error_code, p_error_reason, p_error_message, p_error_rejected, p_error_metadata
+        ) g;
+    END IF;
+
+    -- OFFSET 0 keeps the planner from melting the parts into one: a look-up stays one by the key.
+    WITH seen AS (
+        SELECT i.item::integer, r.slot, r.namespace, r.process_id, r.task_id, r.task_type,
+            r.ctid AS running_row, p.ctid AS process_row,
+            p.status, p.status_changed_at, p.last_event_id, p.corrupted_by,
+            c.ctid AS call_row, c.task_id AS call_id,
+            k.ctid AS timer_row, k.task_id AS timer_id, k.task_type AS timer_type,
+            k.due_at AS timer_due_at,
+            p_outcome[i.item] AS outcome, p_timer[i.item] AS timer,
+            coalesce(p_events_until[i.item], 0) - coalesce(p_events_until[i.item - 1], 0)
+                AS event_count,
+            -- Of the timer that broke the process: it runs again once a repair has succeeded
+            -- without saying what comes next.
+            CASE WHEN r.task_type = 'repair' AND p_outcome[i.item] = 'finish' THEN (
+                SELECT b.task_type
+                FROM tasks b
+                WHERE (b.slot, b.namespace, b.process_id, b.task_id)
+                    = (r.slot, r.namespace, r.process_id, p.corrupted_by)
+                    AND b.task_type IN ('timeout', 'remove')
+            ) END AS broken_type
+        FROM unnest(p_token) WITH ORDINALITY AS i (token, item)
+        CROSS JOIN LATERAL (
+            SELECT r.ctid, r.slot, r.namespace, r.process_id, r.task_id, r.task_type
+            FROM running r
+            WHERE (r.slot, r.namespace, r.process_id)
+                = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
+                AND r.token = i.token
+            OFFSET 0
+        ) r
+        CROSS JOIN LATERAL (
+            SELECT p.ctid, p.status, p.status_changed_at, p.last_event_id, p.corrupted_by
+            FROM processes p
+            WHERE (p.slot, p.namespace, p.process_id) = (r.slot, r.namespace, r.process_id)
+            OFFSET 0
+        ) p
+        LEFT JOIN LATERAL (
+            SELECT s.ctid, s.task_id
+            FROM schedule s
+            WHERE (s.slot, s.namespace, s.process_id) = (r.slot, r.namespace, r.process_id)
+                AND s.task_type NOT IN ('timeout', 'remove')
+            ORDER BY s.slot, s.namespace, s.process_id, s.task_id
+            LIMIT 1
+        ) c ON true
+        LEFT JOIN LATERAL (
+            SELECT s.ctid, s.task_id, s.task_type, s.due_at
+            FROM schedule s
+            WHERE (s.slot, s.namespace, s.process_id) = (r.slot, r.namespace, r.process_id)
+                AND s.task_type IN ('timeout', 'remove')
+            OFFSET 0
+        ) k ON true
+        WHERE p_outcome[i.item] <> 'remove'
+        OFFSET 0
+    ),
+    ended AS (
+        SELECT s.*,
+            CASE s.outcome
+                WHEN 'finish' THEN 'running' WHEN 'complete' THEN 'finished'
+                WHEN 'break' THEN 'error' ELSE s.status
+            END::process_status AS new_status,
+            -- Whoever waits behind this task, when it ends like this, waits in vain. A process in
+            -- error has only repairs in line: one that comes after a success has nothing to do, one
+            -- that comes after a failure is the next to try.
+            CASE
+                WHEN s.outcome = 'complete' THEN 'PROCESS_FINISHED'
+                WHEN s.outcome = 'break' AND s.status <> 'error' THEN 'PROCESS_FAILED'
+                WHEN s.outcome = 'finish' AND s.status = 'error' THEN 'PROCESS_IS_RUNNING'
+            END AS cancels
+        FROM seen s
+    ),
+    lined_up AS (
+        SELECT e.*,
+            -- A call that is tried again keeps its place before the others; a timer yields to them.
+            CASE
+                WHEN e.outcome = 'retry' AND e.task_type NOT IN ('timeout', 'remove') THEN NULL
+                WHEN e.cancels IS NULL THEN e.call_id
+            END AS next_call_id,
+            CASE
+                WHEN e.outcome = 'retry' THEN 'retried'
+                WHEN e.timer <> 'unset' THEN 'set'
+                WHEN e.timer IS NOT NULL THEN NULL
+                WHEN e.broken_type IS NOT NULL THEN 'revived'
+                WHEN e.cancels IS NULL AND e.timer_id IS NOT NULL THEN 'kept'
+            END AS timer_origin
+        FROM ended e
+        OFFSET 0
+    )
+    SELECT
+        array_agg(ROW(
+            d.item, d.outcome, d.slot, d.namespace, d.process_id, d.task_id,
+            d.process_row, d.running_row,
+            CASE
+                WHEN d.next_call_id IS NOT NULL THEN d.call_row
+                WHEN d.timer_origin = 'kept' THEN d.timer_row
+            END,
+            d.new_status,
+            CASE WHEN d.new_status = d.status THEN d.status_changed_at ELSE v_now END,
+            d.last_event_id, d.event_count, d.corrupted_by, d.cancels, d.next_call_id,
+            d.timer_origin, d.new_timer_id, d.new_timer_type, d.new_timer_due_at, d.next_id,
+            CASE WHEN d.next_id IS NOT NULL THEN nextval('lease_tokens') END
+        )::settling),
+        bool_or(coalesce(d.call_id, d.timer_id) IS NOT NULL OR d.broken_type IS NOT NULL),
+        bool_or(d.next_id IS NOT NULL)
+    INTO v_steps, v_line, v_continues
+    FROM (
+        -- What the worker goes on with: the oldest call in line, or else a timer that is due.
+        SELECT t.*,
+            CASE
+                WHEN p_expires_after[t.item] IS NULL THEN NULL
+                WHEN t.next_call_id IS NOT NULL THEN t.next_call_id
+                WHEN t.timer_origin <> 'retried' AND t.new_timer_due_at <= v_now
+                    THEN t.new_timer_id
+            END AS next_id
+        FROM (
+            SELECT l.*,
+                CASE l.timer_origin
+                    WHEN 'set' THEN nextval('task_ids')
+                    WHEN 'revived' THEN nextval('task_ids')
+                    WHEN 'kept' THEN l.timer_id
+                    WHEN 'retried' THEN l.task_id
+                END AS new_timer_id,
+                CASE l.timer_origin
+                    WHEN 'set' THEN l.timer::task_type
+                    WHEN 'revived' THEN l.broken_type
+                    WHEN 'kept' THEN l.timer_type
+                    WHEN 'retried' THEN l.task_type
+                END AS new_timer_type,
+                CASE l.timer_origin
+                    WHEN 'set' THEN coalesce(
+                        p_timer_at[l.item], v_now + make_interval(secs => p_timer_after[l.item]))
+                    WHEN 'revived' THEN v_now
+                    WHEN 'kept' THEN l.timer_due_at
+                    WHEN 'retried' THEN v_now + make_interval(secs => p_retry_after[l.item])
+                END AS new_timer_due_at
+            FROM lined_up l
+        ) t
+    ) d;
+
+    IF v_steps IS NULL THEN
+        -- Nothing but removals, or leases that are lost.
+        IF v_gated IS NOT NULL THEN
+            RETURN QUERY
+            SELECT * FROM settled_gates(
+                v_now, p_replica_id, p_patience, v_gated, p_slot, p_namespace, p_process_id,
+                v_steps, p_timer_constraints);
+        END IF;
+        RETURN;
+    END IF;
+
+    IF v_line THEN
+        v_cancelled := settle_waits(
+            v_now, p_replica_id, v_steps, p_timer, p_error_code, p_error_reason, p_error_message);
+    END IF;
+
+    IF e_payload IS NOT NULL THEN
+        INSERT INTO events (
+            slot, namespace, process_id, event_id, task_id, occurred_at, format_version, payload,
+            metadata
+        )
+        SELECT e.slot, e.namespace, e.process_id, e.last_event_id + e.ordinal, e.task_id, v_now,
+            coalesce(e_format_version[e.before + e.ordinal], 0), e_payload[e.before + e.ordinal],
+            e_metadata[e.before + e.ordinal]
+        FROM (
+            SELECT s.*, coalesce(p_events_until[s.item - 1], 0) AS before,
+                generate_series(1, s.event_count) AS ordinal
+            FROM unnest(v_steps) AS s
+        ) e;
+    END IF;
+
+    IF p_timer IS NOT NULL OR v_line THEN
+        INSERT INTO tasks (
+            slot, namespace, process_id, task_id, task_type, status, attempt_count, created_at,
+            scheduled_at, first_started_at, started_at, token, step_timeout, history_after,
+            history_limit, history_backward, args, trace_context, replica_id
+        )
+        SELECT s.slot, s.namespace, s.process_id, s.timer_id, s.timer_type,
+            CASE WHEN n.began_at IS NULL THEN 'waiting' ELSE 'running' END::task_status,
+            CASE WHEN n.began_at IS NULL THEN 0 ELSE 1 END, v_now, s.timer_due_at,
+            n.began_at, n.began_at, CASE WHEN n.began_at IS NOT NULL THEN s.next_token END,
+            coalesce(make_interval(secs => p_timer_timeout[s.item]), b.step_timeout),
+            coalesce(p_history_after[s.item], b.history_after),
+            coalesce(p_history_limit[s.item], b.history_limit),
+            coalesce(p_history_backward[s.item], b.history_backward),
+            coalesce(p_timer_args[s.item], b.args, ''),
+            coalesce(p_timer_trace[s.item], b.trace_context),
+            CASE WHEN n.began_at IS NOT NULL THEN p_replica_id END
+        FROM unnest(v_steps) AS s
+        CROSS JOIN LATERAL (SELECT CASE WHEN s.next_id = s.timer_id THEN v_now END AS began_at) n
+        LEFT JOIN LATERAL (
+            SELECT b.step_timeout, b.history_after, b.history_limit, b.history_backward, b.args,
+                b.trace_context
+            FROM tasks b
+            WHERE (b.slot, b.namespace, b.process_id, b.task_id)
+                = (s.slot, s.namespace, s.process_id, s.corrupted_by)
+            OFFSET 0
+        ) b ON s.timer_origin = 'revived'
+        WHERE s.timer_origin IN ('set', 'revived');
+    END IF;
+
+    IF p_timer IS NOT NULL OR p_retry_after IS NOT NULL OR v_line THEN
+        -- After settle_waits: a process has one timer in the schedule.
+        INSERT INTO schedule (
+            slot, namespace, process_id, task_id, task_type, status, due_at, attempt, replica_id
+        )
+        SELECT s.slot, s.namespace, s.process_id, s.timer_id, s.timer_type,
+            CASE WHEN s.call_id IS NULL THEN 'waiting' ELSE 'blocked' END::task_status,
+            s.timer_due_at, coalesce(p_attempt_count[s.item], 0), p_replica_id
+        FROM unnest(v_steps) AS s
+        WHERE s.timer_origin IN ('set', 'revived', 'retried')
+            AND s.next_id IS DISTINCT FROM s.timer_id;
+    END IF;
+
+    IF v_continues THEN
+        UPDATE running r
+        SET task_id = n.next_id,
+            task_type = t.task_type,
+            attempt = t.attempt_count,
+            token = n.next_token,
+            previous_token = r.token,
+            replica_id = p_replica_id,
+            leased_at = v_now,
+            expires_at = v_now + coalesce(
+                t.step_timeout + make_interval(secs => p_grace),
+                make_interval(secs => p_expires_after[n.item]))
+        FROM unnest(v_steps) AS n
+        CROSS JOIN LATERAL (
+            SELECT t.task_type, t.attempt_count, t.step_timeout
+            FROM tasks t
+            WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+                = (n.slot, n.namespace, n.process_id, n.next_id)
+            OFFSET 0
+        ) t
+        WHERE r.ctid = n.running_row;
+        GET DIAGNOSTICS v_count = ROW_COUNT;
+    END IF;
+
+    IF v_count < cardinality(v_steps) THEN
+        DELETE FROM running r
+        USING unnest(v_steps) AS s
+        WHERE r.ctid = s.running_row AND s.next_id IS NULL;
+    END IF;
+
+    UPDATE processes p
+    SET status = s.new_status,
+        previous_status = CASE
+            WHEN s.new_status = p.status THEN p.previous_status ELSE p.status END,
+        status_changed_at = s.status_changed_at,
+        detail = CASE WHEN s.outcome = 'break' THEN coalesce(p_error_message[s.item], '') END,
+        corrupted_by = CASE WHEN s.outcome = 'break' THEN s.task_id END,
+        aux_state = coalesce(p_aux_state[s.item], p.aux_state),
+        metadata = coalesce(p_metadata[s.item], p.metadata),
+        last_event_id = p.last_event_id + s.event_count,
+        result = CASE WHEN s.outcome = 'complete' THEN p_result[s.item] ELSE p.result END,
+        finished_at = CASE WHEN s.outcome = 'complete' THEN v_now ELSE p.finished_at END
+    FROM unnest(v_steps) AS s
+    WHERE p.ctid = s.process_row AND s.outcome IN ('finish', 'complete', 'break');
+
+    RETURN QUERY
+    UPDATE tasks t
+    SET status = CASE s.outcome
+            WHEN 'finish' THEN 'finished' WHEN 'complete' THEN 'finished'
+            WHEN 'retry' THEN 'waiting' ELSE 'error'
+        END::task_status,
+        attempt_count = coalesce(p_attempt_count[s.item], t.attempt_count),
+        finished_at = CASE WHEN s.outcome <> 'retry' THEN v_now END,
+        response = p_response[s.item],
+        error_code = p_error_code[s.item],
+        error_reason = p_error_reason[s.item],
+        error_message = p_error_message[s.item],
+        error_rejected = p_error_rejected[s.item],
+        error_metadata = p_error_metadata[s.item],
+        first_event_id = CASE WHEN s.event_count > 0 THEN s.last_event_id + 1 END,
+        event_count = s.event_count
+    FROM unnest(v_steps) AS s
+    CROSS JOIN LATERAL (
+        SELECT e.ctid AS task_row
+        FROM tasks e
+        WHERE (e.slot, e.namespace, e.process_id, e.task_id)
+            = (s.slot, s.namespace, s.process_id, s.task_id)
+        OFFSET 0
+    ) e
+    LEFT JOIN LATERAL (
+        SELECT n.*
+        FROM tasks n
+        WHERE (n.slot, n.namespace, n.process_id, n.task_id)
+            = (s.slot, s.namespace, s.process_id, s.next_id)
+        OFFSET 0
+    ) n ON true
+    WHERE t.ctid = e.task_row
+    RETURNING s.item, v_now, s.new_status, s.status_changed_at,
+        s.last_event_id + s.event_count,
+        CASE WHEN s.outcome <> 'retry' THEN t.reply_to END,
+        v_cancelled -> s.item::text,
+        CASE WHEN coalesce(s.next_id, s.call_id) IS NULL THEN s.timer_id END,
+        CASE WHEN coalesce(s.next_id, s.call_id) IS NULL THEN s.timer_due_at END,
+        s.next_id, n.task_type, n.attempt_count, s.next_token,
+        n.args, n.caller_context, n.trace_context, n.history_after, n.history_limit,
+        n.history_backward, extract(epoch FROM n.step_timeout)::double precision,
+        n.scheduled_at, n.first_started_at;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    ASSERT v_count = cardinality(v_steps), 'a lease without its task';
+
+    IF v_gated IS NOT NULL THEN
+        RETURN QUERY
+        SELECT * FROM settled_gates(
+            v_now, p_replica_id, p_patience, v_gated, p_slot, p_namespace, p_process_id, v_steps,
+            p_timer_constraints);
+    END IF;
+END;
+$$;

@@ -1,0 +1,10 @@
+-- A source of waiting tasks, a gate or a new line, and its best head.
+CREATE TYPE promoting AS (
+    namespace text,
+    gate      text,         -- null: a new line
+    line      text,         -- of the best head; null: nobody is to be tried
+    aged_at   timestamptz,  -- of one who has waited for longer than the patience: from when on
+    aged_id   bigint,       -- and who
+    priority  smallint,
+    task_id   bigint
+);

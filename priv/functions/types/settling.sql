@@ -1,0 +1,25 @@
+-- A task of a batch while settle_tasks decides what becomes of it and its process.
+CREATE TYPE settling AS (
+    item              integer,
+    outcome           text,
+    slot              smallint,
+    namespace         text,
+    process_id        text,
+    task_id           bigint,
+    process_row       tid,
+    running_row       tid,
+    waiting_row       tid,         -- of the call, or else of the timer kept
+    new_status        process_status,
+    status_changed_at timestamptz, -- as it is then
+    last_event_id     bigint,      -- as it was
+    event_count       integer,
+    corrupted_by      bigint,      -- as it was
+    cancels           text,        -- why all that waits on the process waits in vain
+    call_id           bigint,      -- the first in line, if the line moves
+    timer_origin      text,        -- 'set', 'revived', 'kept', or 'retried': the task itself
+    timer_id          bigint,
+    timer_type        task_type,
+    timer_due_at      timestamptz,
+    next_id           bigint,      -- of the call or the timer, if the worker goes on with it
+    next_token        bigint
+);

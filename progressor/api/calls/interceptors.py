@@ -1,0 +1,425 @@
+"""What stands around every method: the gate of the drain, and the end of every error.
+
+A call of a session passes through the same as a unary one: `served` returns how either ends, and
+only who tells it differs.
+
+What a call has taken is free once it has ended, however it ended, without a garbage collection: an
+error loses its traceback where it becomes a status, and no frame that `abort` passes keeps the
+context, which keeps what `abort` raises.
+
+It wraps the methods themselves. A grpc.aio interceptor would do the same at each call through an
+extra coroutine and a new handler object; this costs 0.4 µs of about 280 µs that grpc.aio spends
+on an empty call (2026-11-20, 2-core reference machine, uvloop).
+"""
+
+import asyncio
+import contextlib
+import datetime as dt
+import logging
+import re
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, NoReturn, Protocol
+
+import grpc
+from google.protobuf import empty_pb2, message_factory
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+
+from progressor import errors
+from progressor.api.calls import status
+from progressor.api.calls.malformed import Malformed, deserializer
+from progressor.api.calls.ports import CallContext
+from progressor.api.calls.request_count import RequestCount
+from progressor.api.calls.trace_context import trace_context_of
+from progressor.api.calls.traced import traced
+from progressor.clock import Clock
+from progressor.telemetry.logs import fields as log_fields
+from progressor.telemetry.metrics.registry import Metrics
+from progressor.telemetry.traces.tracing import SILENT, Tracing
+
+READS = frozenset(
+    {
+        "Get", "Trace", "List", "GetNamespace", "ListNamespaces", "ListReplicas", "GetActivity",
+        "SetLogLevel", "ListGates", "GetGate", "GetJob", "ListJobs",
+        "GetSchedule", "ListSchedules",
+    }
+)  # fmt: skip
+"""Methods that are served while draining: they store nothing and wait for nobody."""
+
+RETRY_AFTER = dt.timedelta(milliseconds=200)
+"""When a refused caller may try again: about what a balancer needs to find another replica."""
+
+REQUEST_BYTES_MAX = 512 * 1024 * 1024
+"""Bytes of large requests in flight, decompressed, over which requests are OVERLOADED."""
+
+LARGE_REQUEST_BYTES = 16 * 1024
+"""Smaller ones are bounded by how many there may be."""
+
+_STORAGE_LOG_SECONDS = 1.0
+_SUBJECT_FIELDS = ("namespace", "process_id", "job_id", "schedule_id")
+_NO_ANSWER = empty_pb2.Empty()
+_SUBJECT = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
+
+# Each method has a message type of its own; no union of them fits a callable.
+Method = Callable[..., Awaitable[Message]]
+Watch = Callable[..., AsyncGenerator[Message, None]]
+"""A method that answers with a stream of messages."""
+
+Served = Callable[[Message | Malformed, CallContext], Awaitable[Message | status.RichStatus]]
+
+_log = logging.getLogger(__name__)
+
+
+class AbortableContext(CallContext, Protocol):
+    """What the interceptor asks of gRPC beyond what servicers do."""
+
+    async def abort(
+        self,
+        code: grpc.StatusCode,
+        details: str = "",
+        trailing_metadata: Any = (),  # noqa: ANN401 - as grpc types it
+    ) -> NoReturn:
+        """End the call with an error; raises what only grpc.aio may catch."""
+
+
+class StreamContext(AbortableContext, Protocol):
+    """What a stream asks of gRPC."""
+
+    async def read(self) -> Any:  # noqa: ANN401 - a frame, `Malformed`, or grpc.aio.EOF
+        """Return the next frame of the client."""
+
+    async def write(self, message: Message) -> None:
+        """Return once a frame may be followed by the next."""
+
+
+class WatchContext(AbortableContext, Protocol):
+    """What a stream of answers asks of gRPC."""
+
+    async def write(self, message: Message) -> None:
+        """Return once a message may be followed by the next."""
+
+
+class Stream(Protocol):
+    """A method with frames both ways."""
+
+    @property
+    def frame(self) -> type[Message]:
+        """The type of the client's frames."""
+
+    async def serve(self, context: StreamContext) -> None:
+        """Serve one stream to its end."""
+
+
+class Interceptor:
+    """Wraps the methods of all services; counts those in flight; refuses work while draining."""
+
+    def __init__(
+        self, *, clock: Clock, metrics: Metrics | None = None, tracing: Tracing = SILENT
+    ) -> None:
+        """Refuse nothing yet."""
+        self._tracing = tracing
+        self._clock = clock
+        self._count = RequestCount(metrics or Metrics())
+        self._refuses_work = False
+        self._refuses_all = False
+        # Each call by its task, and whether it is a read.
+        self._in_flight: dict[asyncio.Task[object], bool] = {}
+        # Those that would go on for as long as there is something to see.
+        self._watches: set[asyncio.Task[object]] = set()
+        # Those that we have cancelled ourselves, and what they are to end with.
+        self._cut_off: dict[asyncio.Task[object], errors.ProgressorError] = {}
+        self._left = asyncio.Event()
+        # Of large requests: those that have not begun, and the sum of those in flight.
+        self._sizes: dict[asyncio.Task[Any] | None, int] = {}
+        self._request_bytes = 0
+        self._storage_logged_at = float("-inf")
+
+    def handler(
+        self,
+        service: ServiceDescriptor,
+        methods: Mapping[str, Method],
+        streams: Mapping[str, Stream] | None = None,
+        watches: Mapping[str, Watch] | None = None,
+    ) -> grpc.GenericRpcHandler:
+        """Return what grpc.aio is to be given for a service with all its methods."""
+        streams, watches = streams or {}, watches or {}
+        kinds = {
+            name: (it.client_streaming, it.server_streaming)
+            for name, it in service.methods_by_name.items()
+        }
+        given = {
+            **dict.fromkeys(methods, (False, False)),
+            **dict.fromkeys(watches, (False, True)),
+            **dict.fromkeys(streams, (True, True)),
+        }
+        assert given == kinds, "methods differ from the contract"
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                self.wrapped(service.methods_by_name[name], method),
+                request_deserializer=self._weighing(
+                    deserializer(request_type(service.methods_by_name[name]))
+                ),
+                response_serializer=_serialize,
+            )
+            for name, method in methods.items()
+        }
+        for name, stream in streams.items():
+            handlers[name] = grpc.stream_stream_rpc_method_handler(
+                self.wrapped_stream(service.methods_by_name[name], stream),
+                request_deserializer=deserializer(stream.frame),
+                response_serializer=_serialize,
+            )
+        for name, watch in watches.items():
+            handlers[name] = grpc.unary_stream_rpc_method_handler(
+                self.wrapped_watch(service.methods_by_name[name], watch),
+                request_deserializer=deserializer(request_type(service.methods_by_name[name])),
+                response_serializer=_serialize,
+            )
+        return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+    def wrapped(self, descriptor: MethodDescriptor, method: Method) -> Method:
+        """Return a method as grpc.aio calls it; cancellation passes through."""
+        serve = self.served(descriptor, method)
+
+        async def answer(request: Message | Malformed, context: AbortableContext) -> Message:
+            end = await serve(request, context)
+            if isinstance(end, status.RichStatus):
+                try:
+                    await context.abort(end.code, end.message, end.trailing_metadata)
+                finally:
+                    del request, context
+            return end
+
+        return answer
+
+    def wrapped_watch(
+        self, descriptor: MethodDescriptor, watch: Watch
+    ) -> Callable[[Any, Any], Awaitable[None]]:
+        """Return a stream of answers as grpc.aio calls it; while draining, it ends at once."""
+
+        async def answer(request: Message | Malformed, context: WatchContext) -> None:
+            async def write_all(request: Message, told: CallContext) -> Message:
+                async with contextlib.aclosing(watch(request, told)) as responses:
+                    async for message in responses:
+                        try:
+                            await context.write(message)
+                        except grpc.aio.InternalError as error:
+                            # The client has left, and gRPC has not yet cancelled the call.
+                            raise asyncio.CancelledError from error
+                return _NO_ANSWER
+
+            task = asyncio.current_task()
+            assert task is not None, "each call runs in a task"
+            self._watches.add(task)
+            try:
+                end = await self.served(descriptor, write_all)(request, context)
+            finally:
+                self._watches.discard(task)
+            if isinstance(end, status.RichStatus):
+                try:
+                    await context.abort(end.code, end.message, end.trailing_metadata)
+                finally:
+                    del request, context
+
+        return answer
+
+    def wrapped_stream(
+        self, descriptor: MethodDescriptor, stream: Stream
+    ) -> Callable[[object, Any], Awaitable[None]]:
+        """Return a stream as grpc.aio calls it; what it raises is told as of a method.
+
+        It is not counted as in flight: that are the calls in it.
+        """
+        name = descriptor.name
+
+        async def serve(_requests: object, context: StreamContext) -> None:
+            try:
+                await stream.serve(context)
+            except asyncio.CancelledError as error:
+                errors.forget_frames(error)
+                raise
+            except errors.ProgressorError as error:
+                end = self.told_end(name, None, error)
+            except Exception as error:  # noqa: BLE001 - a bug ends its own stream only (STYLE, 8)
+                end = self._internal_end(name, None, error)
+            else:
+                return
+            try:
+                await context.abort(end.code, end.message, end.trailing_metadata)
+            finally:
+                del context, _requests
+
+        return serve
+
+    def served(self, descriptor: MethodDescriptor, method: Method) -> Served:
+        """Return a method that returns how a call ends, every error as `status` says.
+
+        It is to be awaited in a task of its own. Cancellation passes through, unless it is ours.
+        """
+        name = descriptor.name
+        is_read = name in READS
+
+        async def serve(
+            request: Message | Malformed, context: CallContext
+        ) -> Message | status.RichStatus:
+            task = asyncio.current_task()
+            assert task is not None, "each call runs in a task"
+            self._in_flight[task] = is_read
+            size = self._sizes.pop(task, 0)
+            self._request_bytes += size
+            try:
+                self._refuse_too_large(size)
+                if self._refuses_all or (self._refuses_work and not is_read):
+                    _refuse()
+                if isinstance(request, Malformed):
+                    request.refuse()
+                answer = await method(request, context)
+            except asyncio.CancelledError as error:
+                errors.forget_frames(error)
+                # Uncancelled only where we cut the call off ourselves, as asyncio.timeout does
+                # (which costs 2 µs a call): the caller is owed a clear end.
+                reason = self._cut_off.get(task)
+                if reason is None or task.uncancel() > 0:
+                    self._count.left(name, request)
+                    raise
+                return self.told_end(name, request, reason, context)
+            except errors.ProgressorError as error:
+                return self.told_end(name, request, error, context)
+            except Exception as error:  # noqa: BLE001 - a bug ends its own call only (STYLE, 8)
+                return self._internal_end(name, request, error, context)
+            finally:
+                self._request_bytes -= size
+                self._leave(task)
+            self._count.answered(name, request)
+            return answer
+
+        return traced(serve, descriptor, self._tracing)
+
+    def weigh(self, size: int) -> None:
+        """Say how large the request is that the current task is about to have served."""
+        if size >= LARGE_REQUEST_BYTES:
+            self._sizes[asyncio.current_task()] = size
+
+    def told_end(
+        self,
+        name: str,
+        request: Message | Malformed | None,
+        error: errors.ProgressorError,
+        context: CallContext | None = None,
+    ) -> status.RichStatus:
+        """Return the status for `error`, record it, and drop its traceback."""
+        if status.is_internal(error):
+            return self._internal_end(name, request, error, context)
+        errors.forget_frames(error)
+        if isinstance(error, errors.StorageUnavailableError):
+            self._log_storage(name, error, context)
+        self._count.refused(name, request, error)
+        # The ids of an invalid request may be what is wrong with it: they are not repeated.
+        is_invalid = isinstance(error, errors.InvalidRequestError)
+        return status.status_of(error, subject={} if is_invalid else _subject_of(request))
+
+    def refuse_work(self) -> None:
+        """Refuse new calls from now on, except reads; end those that would last."""
+        self._refuses_work = True
+        for task in self._watches:
+            self.cut_short(task, errors.ShuttingDownError(RETRY_AFTER))
+
+    def refuse_all(self) -> None:
+        """Refuse new calls from now on, reads too."""
+        self._refuses_all = True
+
+    async def work_done(self) -> None:
+        """Return when nothing but reads is in flight."""
+        while not all(self._in_flight.values()):
+            self._left.clear()
+            await self._left.wait()
+
+    async def all_done(self) -> None:
+        """Return when nothing is in flight."""
+        while self._in_flight:
+            self._left.clear()
+            await self._left.wait()
+
+    def cut_off(self) -> None:
+        """End the calls in flight with REPLICA_STOPPED; the tasks they wait for go on elsewhere."""
+        for task in self._in_flight:
+            self.cut_short(task, errors.ReplicaStoppedError(RETRY_AFTER))
+
+    def cut_short(self, task: asyncio.Task[Any], error: errors.ProgressorError) -> None:
+        """End a call with `error` if it is in flight; the task that it waits for goes on."""
+        if task in self._in_flight and task not in self._cut_off:
+            self._cut_off[task] = error
+            task.cancel()
+
+    def _weighing(
+        self, parse: Callable[[bytes], Message | Malformed]
+    ) -> Callable[[bytes], Message | Malformed]:
+        """Return what parses a request, in the task that serves it, and weighs it."""
+
+        def weigh_and_parse(data: bytes) -> Message | Malformed:
+            self.weigh(len(data))
+            return parse(data)
+
+        return weigh_and_parse
+
+    def _refuse_too_large(self, size: int) -> None:
+        """Refuse a large request where too much is in flight with it; one alone never is."""
+        if size and self._request_bytes > max(size, REQUEST_BYTES_MAX):
+            what = f"requests of {self._request_bytes} bytes are in flight"
+            raise errors.OverloadedError(what, RETRY_AFTER)
+
+    def _leave(self, task: asyncio.Task[object]) -> None:
+        self._in_flight.pop(task)
+        self._cut_off.pop(task, None)
+        self._left.set()
+
+    def _internal_end(
+        self,
+        name: str,
+        request: Message | Malformed | None,
+        error: Exception,
+        context: CallContext | None = None,
+    ) -> status.RichStatus:
+        error_id = secrets.token_hex(8)
+        facts = {"method": name, "error_id": error_id, **_trace_of(context)}
+        _log.error("request broke", exc_info=error, extra=facts)
+        errors.forget_frames(error)
+        self._count.broke(name, request)
+        return status.internal_status(error_id)
+
+    def _log_storage(
+        self, name: str, error: errors.StorageUnavailableError, context: CallContext | None
+    ) -> None:
+        # Once a second is enough: when PostgreSQL is away, every request says the same.
+        now = self._clock.monotonic()
+        if now - self._storage_logged_at >= _STORAGE_LOG_SECONDS:
+            self._storage_logged_at = now
+            facts = {"method": name, "why": error.why, **_trace_of(context)}
+            _log.warning("storage is unavailable", extra=facts)
+
+
+def _refuse() -> NoReturn:
+    raise errors.ShuttingDownError(RETRY_AFTER)
+
+
+def request_type(method: MethodDescriptor) -> type[Message]:
+    """Return what a method takes."""
+    return message_factory.GetMessageClass(method.input_type)
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def _trace_of(context: CallContext | None) -> dict[str, str]:
+    return {} if context is None else log_fields.of_trace(trace_context_of(context))
+
+
+def _subject_of(request: Message | Malformed | None) -> dict[str, str]:
+    subject: dict[str, str] = {}
+    for field in _SUBJECT_FIELDS:
+        value = getattr(request, field, None)
+        if isinstance(value, str) and _SUBJECT.fullmatch(value):
+            subject[field] = value
+    return subject

@@ -1,0 +1,307 @@
+"""What this room needs from others, as protocols; ``engine`` provides it."""
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from progressor.domain.gates.gate import Gate, GateView
+from progressor.domain.jobs.job import Job, Node
+from progressor.domain.jobs.view import JobFilter, JobPage
+from progressor.domain.processes.admission import Import, Request
+from progressor.domain.processes.answer import Answer, Receipt
+from progressor.domain.processes.event import HistoryRange
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.schedules.schedule import (
+    Firing,
+    OverlapPolicy,
+    Schedule,
+    ScheduleKey,
+    ScheduleSpec,
+    Upcoming,
+)
+from progressor.domain.views.activity import Activity
+from progressor.domain.views.process import (
+    HistoryPage,
+    ProcessPage,
+    ProcessQuery,
+    ProcessView,
+    TaskTrace,
+)
+from progressor.domain.views.replica import ReplicaView
+from progressor.telemetry.logs.level import Level
+
+
+class Intake(Protocol):
+    """Takes requests in, and hands out their answers.
+
+    All raise `errors.RequestError` and `errors.StorageUnavailableError`. Cancelling a caller never
+    cancels a task. A timeout is an argument here, since what it ends in is an answer of its own:
+    DeadlineExceededError with the task that goes on.
+    """
+
+    async def ask(
+        self,
+        request: Request,
+        *,
+        timeout: float | None,
+    ) -> Answer:
+        """Return the answer; `timeout` in seconds, after which the task goes on without us."""
+
+    async def accept(self, request: Request) -> Receipt:
+        """Return once the task is durable."""
+
+    async def await_task(
+        self,
+        key: ProcessKey,
+        task: int | str,
+        *,
+        timeout: float | None,
+    ) -> Answer:
+        """Return the answer of a task known by its id or its idempotency key."""
+
+    async def simple_repair(self, key: ProcessKey) -> int | None:
+        """Bring a broken process back; the timer that runs again, None where there is none."""
+
+    async def put(self, process: Import) -> Receipt:
+        """Import a process."""
+
+    async def remove(self, key: ProcessKey) -> None:
+        """Delete a process with all its rows."""
+
+    async def cancel(self, key: ProcessKey, task: int | str) -> int:
+        """Cancel a task that waits, and return its id."""
+
+
+class Processes(Protocol):
+    """Reads processes; all raise `errors.StorageUnavailableError`."""
+
+    async def read(
+        self, key: ProcessKey, wanted: HistoryRange, *, bytes_max: int
+    ) -> tuple[ProcessView, HistoryPage]:
+        """Return a process as it is now, and a range of its history, as much as fits `bytes_max`.
+
+        A first event that is larger comes alone; behind the last event there is nothing.
+
+        Raises:
+            ProcessNotFoundError: There is none.
+        """
+
+    async def trace(self, key: ProcessKey, *, after: int, limit: int) -> tuple[TaskTrace, ...]:
+        """Return at most `limit` tasks with ids above `after`, in the order of their ids.
+
+        Raises:
+            ProcessNotFoundError: There is none.
+        """
+
+    async def page(self, query: ProcessQuery) -> ProcessPage:
+        """Return at most `query.page_size` processes with what each waits for, newest first."""
+
+
+class Namespaces(Protocol):
+    """Keeps the namespaces; all raise `errors.StorageUnavailableError`."""
+
+    async def lookup(self, name: str) -> Namespace:
+        """Return a namespace as this replica remembers it; costs nothing once known.
+
+        Raises:
+            NamespaceNotFoundError: There is none.
+        """
+
+    async def create(self, namespace: Namespace) -> Namespace:
+        """Store a new namespace and return it with what the engine set.
+
+        Raises:
+            NamespaceAlreadyExistsError: The name is taken.
+        """
+
+    async def update(
+        self, name: str, change: Callable[[Namespace], Namespace], *, expected_revision: int
+    ) -> Namespace:
+        """Apply a pure `change` to what is stored, if at `expected_revision` (0: at any).
+
+        Raises:
+            NamespaceNotFoundError: There is none.
+            NamespaceChangedError: It is at another revision.
+        """
+
+    async def get(self, name: str) -> Namespace:
+        """Return a namespace as it is stored.
+
+        Raises:
+            NamespaceNotFoundError: There is none.
+        """
+
+    async def list(self, *, after: str, limit: int) -> tuple[Namespace, ...]:
+        """Return at most `limit` namespaces with names above `after`, in their order."""
+
+    async def delete(self, name: str) -> None:
+        """Delete a namespace without processes.
+
+        Raises:
+            NamespaceNotFoundError: There is none.
+            NamespaceNotEmptyError: It has processes.
+        """
+
+
+class Gates(Protocol):
+    """Keeps the gates; all raise `errors.StorageUnavailableError`."""
+
+    async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Gate, ...]:
+        """Return at most `limit` gates with keys above `after`, in their order."""
+
+    async def get(self, namespace: str, gate: str) -> GateView:
+        """Return a gate with who holds it and who waits for it.
+
+        Raises:
+            GateNotFoundError: There is none.
+        """
+
+    async def set(
+        self, namespace: str, gate: str, *, capacity: int, expected_revision: int
+    ) -> Gate:
+        """Set the capacity of a gate, if at `expected_revision` (0: at any, or not there).
+
+        Raises:
+            GateNotFoundError: There is none, and a revision was expected.
+            GateChangedError: It is at another revision.
+        """
+
+    async def delete(self, namespace: str, gate: str) -> None:
+        """Delete a gate that nobody holds and no task names.
+
+        Raises:
+            GateNotFoundError: There is none.
+            GateInUseError: It is held, or named.
+        """
+
+
+class Jobs(Protocol):
+    """Keeps the jobs; all raise `errors.StorageUnavailableError`, all but one JobNotFoundError."""
+
+    async def read(self, key: ProcessKey, *, payloads: bool) -> JobPage:
+        """Return a job with its nodes; where not `payloads`, without args and results."""
+
+    async def list(
+        self,
+        namespace: str,
+        wanted: JobFilter,
+        *,
+        after: tuple[dt.datetime, str] | None,
+        limit: int,
+    ) -> tuple[Job, ...]:
+        """Return at most `limit` jobs, the youngest first, behind the creation and id `after`."""
+
+    async def changes(self, key: ProcessKey, after_revision: int) -> tuple[Job, tuple[Node, ...]]:
+        """Return a job, and its nodes that have changed after a revision, without payloads."""
+
+    async def cancel(self, key: ProcessKey, reason: str) -> Job:
+        """End a job.
+
+        Raises:
+            JobEndedError: It has ended.
+        """
+
+    async def retry(
+        self, key: ProcessKey, *, deadline: dt.datetime | None, timeout: dt.timedelta | None
+    ) -> tuple[Job, tuple[str, ...]]:
+        """Go on with a failed job; return it and the names of the nodes that begin again.
+
+        Raises:
+            JobNotFailedError: It has not failed.
+        """
+
+
+class Roster(Protocol):
+    """Knows the replicas; raises `errors.StorageUnavailableError`."""
+
+    async def list(self, *, after: int, limit: int) -> tuple[ReplicaView, ...]:
+        """Return at most `limit` replicas with ids above `after`, in the order of their ids."""
+
+
+class Activities(Protocol):
+    """Knows what goes on; raises `errors.StorageUnavailableError`."""
+
+    async def read(self) -> Activity:
+        """Return what the replicas do and what waits, as of a moment ago."""
+
+
+class LogLevels(Protocol):
+    """Decides how much the log of this replica says."""
+
+    def set(self, level: Level, lasting: dt.timedelta) -> Level:
+        """Say nothing below `level`, for a while or (zero) until changed; returns what it was."""
+
+
+class CallContext(Protocol):
+    """What a servicer asks of gRPC about the call that it serves."""
+
+    def time_remaining(self) -> float | None:
+        """Return seconds to the caller's deadline, 0 when past; None: it has none."""
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
+        """Return the caller's metadata, keys in lower case."""
+
+
+class Schedules(Protocol):
+    """Keeps the schedules; all raise `errors.StorageUnavailableError`.
+
+    Those that name a schedule raise ScheduleNotFoundError, and those that expect a revision, 0 for
+    any, ScheduleChangedError.
+    """
+
+    async def create(
+        self, key: ScheduleKey, spec: ScheduleSpec, *, paused: bool, note: str
+    ) -> Schedule:
+        """Make a schedule.
+
+        Raises:
+            NamespaceNotFoundError: There is none.
+            ScheduleAlreadyExistsError: The id is taken.
+        """
+
+    async def get(self, key: ScheduleKey) -> Schedule:
+        """Return a schedule."""
+
+    async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Schedule, ...]:
+        """Return at most `limit` schedules with ids above `after`, in order, without args."""
+
+    async def update(
+        self, key: ScheduleKey, spec: ScheduleSpec, *, expected_revision: int
+    ) -> Schedule:
+        """Replace the spec of a schedule."""
+
+    async def pause(self, key: ScheduleKey, *, note: str, expected_revision: int) -> Schedule:
+        """Have a schedule fire no more."""
+
+    async def resume(self, key: ScheduleKey, *, note: str, expected_revision: int) -> Schedule:
+        """Have a schedule fire again."""
+
+    async def delete(self, key: ScheduleKey, *, expected_revision: int) -> None:
+        """Delete a schedule with the record of its firings."""
+
+    async def backfill(
+        self, schedule: Schedule, instants: Sequence[Upcoming], policy: OverlapPolicy
+    ) -> int:
+        """Queue instants of the past, and return how many had started nothing before.
+
+        Raises:
+            InvalidRequestError: Some are where the record of firings is gone.
+        """
+
+
+class Launches(Protocol):
+    """Fires schedules, and tells what they have fired."""
+
+    async def trigger(
+        self,
+        key: ScheduleKey,
+        *,
+        policy: OverlapPolicy | None,
+        idempotency_key: str | None,
+        trace_context: Mapping[str, str],
+    ) -> Firing:
+        """Fire a schedule now; a key that came before finds its firing."""
+
+    async def last(self, key: ScheduleKey, *, limit: int) -> tuple[Firing, ...]:
+        """Return at most `limit` firings, the latest first."""

@@ -1,0 +1,1 @@
+"""GateService: set, get, list and delete gates. Start with ``servicer``."""

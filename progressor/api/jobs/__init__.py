@@ -1,0 +1,1 @@
+"""JobService: submit, get, list, watch, retry and cancel jobs. Start with ``servicer``."""

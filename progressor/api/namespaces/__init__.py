@@ -1,0 +1,4 @@
+"""NamespaceService: create, update, get, list and delete namespaces.
+
+Start with ``servicer``; ``fields`` checks each field of a namespace.
+"""

@@ -1,0 +1,263 @@
+"""The gRPC server: bind, health, reflection, drain."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+import logging
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from progressor import errors
+from progressor.api.calls.interceptors import Interceptor
+from progressor.api.calls.ports import (
+    Activities,
+    Gates,
+    Intake,
+    Jobs,
+    Launches,
+    LogLevels,
+    Namespaces,
+    Processes,
+    Roster,
+    Schedules,
+)
+from progressor.api.calls.turns import Turns
+from progressor.api.gates.servicer import GateServicer
+from progressor.api.jobs.servicer import JobServicer
+from progressor.api.namespaces.servicer import NamespaceServicer
+from progressor.api.processes.servicer import ProcessServicer
+from progressor.api.replicas.servicer import ReplicaServicer
+from progressor.api.schedules.servicer import ScheduleServicer
+from progressor.api.server.binding import BIND_KEY, Tls, bind, check_free, credentials_of
+from progressor.api.server.health import Health
+from progressor.api.session.sessions import Sessions
+from progressor.clock import Clock
+from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING
+from progressor.telemetry.instruments import Labels
+from progressor.telemetry.metrics.registry import Metrics
+from progressor.telemetry.traces.tracing import SILENT, Tracing
+from progressor.v1 import (
+    gate_service_pb2,
+    job_service_pb2,
+    namespace_service_pb2,
+    process_service_pb2,
+    replica_service_pb2,
+    schedule_service_pb2,
+)
+
+PROCESS_SERVICE = process_service_pb2.DESCRIPTOR.services_by_name["ProcessService"]
+NAMESPACE_SERVICE = namespace_service_pb2.DESCRIPTOR.services_by_name["NamespaceService"]
+GATE_SERVICE = gate_service_pb2.DESCRIPTOR.services_by_name["GateService"]
+JOB_SERVICE = job_service_pb2.DESCRIPTOR.services_by_name["JobService"]
+SCHEDULE_SERVICE = schedule_service_pb2.DESCRIPTOR.services_by_name["ScheduleService"]
+REPLICA_SERVICE = replica_service_pb2.DESCRIPTOR.services_by_name["ReplicaService"]
+
+_HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+_WATCHED = (
+    "",
+    PROCESS_SERVICE.full_name,
+    NAMESPACE_SERVICE.full_name,
+    GATE_SERVICE.full_name,
+    JOB_SERVICE.full_name,
+    SCHEDULE_SERVICE.full_name,
+    REPLICA_SERVICE.full_name,
+)
+_GRPC_LOG = logging.getLogger("grpc._cython.cygrpc")
+_NO_ADDRESS = "must name at least one address, not ''"
+_OF_CLIENTS: Labels = ("client",)
+_MESSAGE_KEY = "server.message_bytes_max"
+
+# What it takes to tell thousands of callers that their time is over: gRPC gives those that have not
+# been told when it stops a bare CANCELLED, which says nothing of where to go.
+_TELLING_SECONDS = 2.0
+
+# What the last answers take to leave the machine once their methods have returned.
+_FLUSH_SECONDS = 0.25
+
+# Clients may ping often, also without a call, to notice a dead replica; we ping them, so that a
+# caller whose machine vanished does not hold its place for gRPC's default of two hours.
+_KEEPALIVE_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where the server listens and what it bounds.
+
+    ``bind``: ``host:port`` (port 0: any free one) or ``unix:/path``. ``message_bytes_max`` is of a
+    request; a larger one is RESOURCE_EXHAUSTED by gRPC's own words, so the largest payload and what
+    goes with it must fit. ``streams_max``: requests at once over one connection, of which a session
+    is one. ``session_calls_max``: calls in flight on one session. ``port_shared``: other engines
+    may listen on the same port of this machine; without, the second one fails.
+    """
+
+    bind: tuple[str, ...]
+    message_bytes_max: int = 64 * 1024 * 1024
+    streams_max: int = 10_000
+    session_calls_max: int = 10_000
+    port_shared: bool = False
+    tls: Tls | None = None
+
+    def __post_init__(self) -> None:
+        """Hold the addresses and the bound on messages to what the server can do."""
+        if not self.bind:
+            raise errors.ConfigError(BIND_KEY, _NO_ADDRESS)
+        if self.message_bytes_max <= PAYLOAD_BYTES_CEILING:
+            description = f"{self.message_bytes_max} must exceed a payload, {PAYLOAD_BYTES_CEILING}"
+            raise errors.ConfigError(_MESSAGE_KEY, description)
+
+
+class ApiServer:
+    """The services of progressor on a gRPC server; start it once, drain it once."""
+
+    def __init__(  # noqa: PLR0913  the services' collaborators, keyword-only
+        self,
+        *,
+        intake: Intake,
+        processes: Processes,
+        namespaces: Namespaces,
+        gates: Gates,
+        jobs: Jobs,
+        schedules: Schedules,
+        launches: Launches,
+        roster: Roster,
+        activities: Activities,
+        log_levels: LogLevels,
+        replica_name: str,
+        clock: Clock,
+        listening: Listening,
+        metrics: Metrics | None = None,
+        tracing: Tracing = SILENT,
+    ) -> None:
+        """Take the collaborators; nothing is opened before `start`."""
+        self._turns = Turns()
+        self._processes = ProcessServicer(
+            intake=intake, processes=processes, namespaces=namespaces, turns=self._turns
+        )
+        self._namespaces = NamespaceServicer(namespaces=namespaces)
+        self._gates = GateServicer(gates=gates, namespaces=namespaces)
+        self._schedules = ScheduleServicer(
+            schedules=schedules, launches=launches, namespaces=namespaces, clock=clock
+        )
+        self._jobs = JobServicer(intake=intake, jobs=jobs, namespaces=namespaces, clock=clock)
+        self._replicas = ReplicaServicer(
+            roster=roster, activities=activities, log_levels=log_levels, name=replica_name
+        )
+        self._clock = clock
+        self._listening = listening
+        metrics = metrics or Metrics()
+        self._interceptor = Interceptor(clock=clock, metrics=metrics, tracing=tracing)
+        self._sessions = Sessions(
+            PROCESS_SERVICE,
+            self._processes.methods(),
+            interceptor=self._interceptor,
+            clock=clock,
+            calls_max=listening.session_calls_max,
+        )
+        metrics.stream_sessions.read_from(lambda: [(_OF_CLIENTS, self._sessions.open_count)])
+        self._health = Health(_WATCHED)
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> list[str]:
+        """Listen, NOT_SERVING until `set_serving`, and return the addresses bound, ports told.
+
+        Requests are served at once; health is what keeps balancers away. May be tried again where
+        it failed.
+
+        Raises:
+            ConfigError: An address cannot be bound, or a TLS file cannot be used.
+        """
+        assert self._server is None, "a server starts once"
+        _GRPC_LOG.addFilter(_is_no_departure)
+        server = grpc.aio.server(options=self._options())
+        server.add_generic_rpc_handlers(
+            (
+                self._interceptor.handler(
+                    PROCESS_SERVICE, self._processes.methods(), {"Session": self._sessions}
+                ),
+                self._interceptor.handler(NAMESPACE_SERVICE, self._namespaces.methods()),
+                self._interceptor.handler(GATE_SERVICE, self._gates.methods()),
+                self._interceptor.handler(
+                    JOB_SERVICE, self._jobs.methods(), watches=self._jobs.watches()
+                ),
+                self._interceptor.handler(SCHEDULE_SERVICE, self._schedules.methods()),
+                self._interceptor.handler(REPLICA_SERVICE, self._replicas.methods()),
+            )
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = (*_WATCHED[1:], _HEALTH_SERVICE, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(server.stop, None)
+            addresses = [await self._bind(server, address) for address in self._listening.bind]
+            await server.start()
+            undo.pop_all()
+        self._server = server
+        return addresses
+
+    def set_serving(self, *, serving: bool) -> None:
+        """Tell health checks of all services; without effect once draining."""
+        self._health.set_serving(serving=serving)
+
+    async def drain(self, grace: dt.timedelta) -> None:
+        """Turn new work away, wait up to `grace` for what is in flight, then stop.
+
+        Health goes to NOT_SERVING first, and sessions are told. Reads are served until the work is
+        done. Those still waiting after `grace` get REPLICA_STOPPED; what they asked for is durable,
+        or about to be, and goes on elsewhere.
+        Cancelled, it leaves the server listening and refusing work; drain again.
+        """
+        assert self._server is not None, "a server that has started"
+        self._health.leave()
+        self._interceptor.refuse_work()
+        self._sessions.tell_draining()
+        try:
+            async with asyncio.timeout(grace.total_seconds()):
+                await self._interceptor.work_done()
+                self._interceptor.refuse_all()
+                self._turns.close()
+                await self._interceptor.all_done()
+        except TimeoutError:
+            self._interceptor.refuse_all()
+            self._turns.close()
+            self._interceptor.cut_off()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TELLING_SECONDS):
+                    await self._interceptor.all_done()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * _FLUSH_SECONDS):
+                await self._sessions.end(_FLUSH_SECONDS)
+        # Watchers of health never end by themselves: no sense in waiting for them.
+        await self._server.stop(_FLUSH_SECONDS)
+
+    async def _bind(self, server: grpc.aio.Server, address: str) -> str:
+        listening = self._listening
+        if not listening.port_shared:
+            await check_free(address)
+        credentials = None if listening.tls is None else credentials_of(listening.tls)
+        return bind(server, address, credentials)
+
+    def _options(self) -> list[tuple[str, int]]:
+        return [
+            ("grpc.so_reuseport", int(self._listening.port_shared)),
+            ("grpc.max_receive_message_length", self._listening.message_bytes_max),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_concurrent_streams", self._listening.streams_max),
+            # gRPC's own bound on requests that Python has not taken up yet is 1,000, over which it
+            # cancels them without a word, those after a burst too.
+            ("grpc.server.max_pending_requests", self._listening.streams_max),
+            ("grpc.server.max_pending_requests_hard_limit", self._listening.streams_max),
+            *_KEEPALIVE_OPTIONS,
+        ]
+
+
+def _is_no_departure(record: logging.LogRecord) -> bool:
+    """Leave out what gRPC logs as an error with a traceback: that a client left in mid-answer."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], grpc.aio.InternalError)

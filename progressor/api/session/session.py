@@ -1,0 +1,361 @@
+"""One session: many requests to a frame, answered in any order.
+
+What holds:
+
+- Each call is served by the method that serves its RPC, in a task of its own, between the same
+  gates; it ends with the same response or, field for field, with the same status.
+- Each call is answered once, as soon as its answer is there, unless its caller has cancelled it or
+  the session broke. Neither ever ends the task in the engine that it waits for.
+- A call that cannot be read, that breaks, or that is one too many ends alone. Only a frame that is
+  none ends the session, and what waits in it is let go as if its callers had hung up.
+- No client makes us keep more than `calls_max` calls and as many answers: what exceeds them is
+  refused, and where answers are not taken away, nothing more is read.
+- Nor more bytes than it takes: with READ_AHEAD_BYTES of answers waiting nothing more is read, and a
+  client that has taken none for STALL_SECONDS, with STALLED_BYTES waiting, is cut off.
+- While draining, the session says so once and refuses what is new, except Get.
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeAlias
+
+import grpc
+from google.protobuf.message import Message
+
+from progressor import errors
+from progressor.api.calls.interceptors import RETRY_AFTER, Interceptor, Served, StreamContext
+from progressor.api.calls.malformed import Malformed
+from progressor.api.calls.status import RichStatus
+from progressor.clock import Clock
+from progressor.internal.v1 import frames_pb2
+from progressor.wire.frames import Outbox
+
+TIMEOUT_SECONDS_MAX = 10 * 366 * 24 * 3600
+"""Of one call. Who waits longer gives no timeout."""
+
+READ_AHEAD_BYTES = 16 * 1024 * 1024
+STALLED_BYTES = 4 * 1024 * 1024
+STALL_SECONDS = 10.0
+
+_RPC = "Session"
+_ITEM_BYTES = 32  # What an item takes besides its payload, at most.
+_NANOS = 1e-9
+
+# The call, the field of its answer, and what is in it; None says that we are draining.
+Answer: TypeAlias = "tuple[Call, str, bytes] | None"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """How calls of one kind are read and served."""
+
+    rpc: str
+    parse: Callable[[bytes], Message | Malformed]
+    serve: Served
+
+
+class Call:
+    """One call in flight; what its method sees of it is a `CallContext`."""
+
+    __slots__ = ("_clock", "_ends_at", "_sent", "_trace", "call_id", "caller", "task", "timer")
+
+    def __init__(
+        self,
+        call_id: int,
+        clock: Clock,
+        ends_at: float | None,
+        trace: Sequence[tuple[str, str | bytes]],
+        caller: Hashable = None,
+    ) -> None:
+        """Take what came with it; `ends_at` on the clock, None: it has no deadline."""
+        self.call_id, self._clock, self._ends_at, self._trace = call_id, clock, ends_at, trace
+        self.caller = caller
+        self._sent: list[Callable[[], None]] = []
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def time_remaining(self) -> float | None:
+        """Return seconds to the caller's deadline, 0 when past; None: it has none."""
+        if self._ends_at is None:
+            return None
+        return max(0.0, self._ends_at - self._clock.monotonic())
+
+    def invocation_metadata(self) -> Sequence[tuple[str, str | bytes]]:
+        """Return the caller's trace context."""
+        return self._trace
+
+    def when_sent(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once the client has read the answer, or never will."""
+        self._sent.append(callback)
+
+    def sent(self) -> None:
+        """Note that the client has read the answer, or never will."""
+        while self._sent:
+            self._sent.pop()()
+
+    def forget(self) -> None:
+        """Drop the references to the task, which has ended or is about to end."""
+        self.task = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
+class Session:
+    """One session, from its first frame to its last."""
+
+    def __init__(  # noqa: PLR0913  what it serves by, and whom it tells
+        self,
+        context: StreamContext,
+        kinds: Mapping[str, Kind],
+        *,
+        interceptor: Interceptor,
+        clock: Clock,
+        calls_max: int,
+        caller: Hashable = None,
+        on_unsent: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Read nothing yet; `run` does.
+
+        Reads count for `caller`; `on_unsent` hears by how many bytes what waits changes.
+        """
+        self._context = context
+        self._on_unsent = on_unsent
+        self._caller = caller
+        self.unsent_bytes = 0
+        """What waits for the client, and is being written."""
+        self._running: asyncio.Task[object] | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._taken_at = 0.0
+        self._kinds = kinds
+        self._interceptor = interceptor
+        self._clock = clock
+        self._calls_max = calls_max
+        self._loop = asyncio.get_running_loop()
+        self._calls: dict[int, Call] = {}
+        self._group: asyncio.TaskGroup = asyncio.TaskGroup()
+        self._outbox: Outbox[Answer] = Outbox(size=_size)
+        self._written = asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
+        self._fault: errors.RequestError | None = None
+        self._is_closed = self._is_cut_off = False
+        self._writing: list[Call] = []
+
+    async def run(self) -> None:
+        """Serve until the client closes its side, or `end`, and until all is answered."""
+        self._running = asyncio.current_task()
+        try:
+            await self._serve_all()
+        except asyncio.CancelledError:
+            # Ours, as asyncio.timeout has it.
+            if not self._is_cut_off or self._running is None or self._running.uncancel() > 0:
+                raise
+            assert self._fault is not None, "a session is cut off with a reason"
+            raise self._fault from None
+        except BaseExceptionGroup as group:
+            if group.subgroup(_is_not_departure) is not None:
+                raise
+            # Nobody is there to be written to; the group has let the calls go.
+            errors.forget_frames(group)
+        else:
+            if self._fault is not None:
+                raise self._fault
+        finally:
+            self._forget_calls()
+
+    def cut_off(self, why: str) -> None:
+        """End at once with OverloadedError; answers that were not taken are dropped."""
+        if self._running is None or self._is_cut_off:
+            return
+        self._fault = errors.OverloadedError(why, RETRY_AFTER)
+        self._is_closed = self._is_cut_off = True
+        for item in self._outbox.clear():
+            self._note_taken(item)
+        self._running.cancel()
+
+    def tell_draining(self) -> None:
+        """Say so with the next frame."""
+        if not self._is_closed:
+            self._outbox.put(None)
+
+    def end(self) -> None:
+        """Read no more."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _serve_all(self) -> None:
+        async with asyncio.TaskGroup() as writers:
+            writers.create_task(self._outbox.run(self._write), name="session answers")
+            async with self._group:
+                self._reading = self._group.create_task(self._read(), name="session calls")
+            self._is_closed = True
+            self._outbox.close()
+
+    def _forget_calls(self) -> None:
+        """Drop the references to the calls: their tasks refer back to the session."""
+        self._reading = self._running = None
+        for call in self._calls.values():
+            call.forget()
+            call.sent()
+        self._calls.clear()
+        for item in self._outbox.clear():
+            self._note_taken(item)
+        # What was being written when it ended.
+        self._on_unsent(-self.unsent_bytes)
+        self.unsent_bytes = 0
+        while self._writing:
+            self._writing.pop().sent()
+        if self._stall is not None:
+            self._stall.cancel()
+
+    async def _read(self) -> None:
+        while (frame := await self._context.read()) is not grpc.aio.EOF:
+            if isinstance(frame, Malformed):
+                self._fault = errors.InvalidRequestError(frame.violation)
+                for call_id in tuple(self._calls):
+                    self._let_go(call_id)
+                return
+            now = self._clock.monotonic()
+            for raw in frame.calls:
+                if self._is_full():
+                    await self._taken_away()
+                self._begin(raw, now)
+            for call_id in frame.cancelled:
+                self._let_go(call_id)
+
+    async def _taken_away(self) -> None:
+        """Return once the client has taken some of its answers."""
+        while self._is_full():
+            self._written.clear()
+            await self._written.wait()
+
+    def _is_full(self) -> bool:
+        return len(self._outbox) >= self._calls_max or self.unsent_bytes >= READ_AHEAD_BYTES
+
+    def _begin(self, raw: frames_pb2.RawCall, now: float) -> None:
+        call_id, field = raw.call_id, raw.WhichOneof("request")
+        if field is None:
+            self._refuse(raw, _invalid("request", "is none of those that a session can carry"))
+            return
+        kind = self._kinds[field]
+        try:
+            timeout = self._checked(raw)
+        except errors.RequestError as error:
+            self._refuse(raw, error, kind.rpc)
+            return
+        trace = tuple(raw.trace_context.items()) if raw.trace_context else ()
+        ends_at = None if timeout is None else now + timeout
+        call = Call(call_id, self._clock, ends_at, trace, self._caller)
+        self._calls[call_id] = call
+        call.task = self._group.create_task(
+            self._serve(call, kind, field, getattr(raw, field)), name="session call"
+        )
+        if timeout is not None:
+            call.timer = self._loop.call_later(timeout, self._expire, call.task)
+
+    def _checked(self, raw: frames_pb2.RawCall) -> float | None:
+        """Return the seconds that a call has, None for no end, if it may begin at all."""
+        if raw.call_id in self._calls:
+            raise _invalid("call_id", f"{raw.call_id} is in flight already")
+        if len(self._calls) + len(self._outbox) >= self._calls_max:
+            what = f"{self._calls_max} calls are in flight on this session"
+            raise errors.OverloadedError(what, RETRY_AFTER)
+        return _timeout_of(raw) if raw.HasField("timeout") else None
+
+    def _refuse(self, raw: frames_pb2.RawCall, error: errors.RequestError, rpc: str = _RPC) -> None:
+        end = self._interceptor.told_end(rpc, None, error)
+        self._answer(Call(raw.call_id, self._clock, None, ()), "error", end.details)
+
+    async def _serve(self, call: Call, kind: Kind, field: str, data: bytes) -> None:
+        try:
+            self._interceptor.weigh(len(data))
+            end = await kind.serve(kind.parse(data), call)
+        finally:
+            call.forget()
+        # One that was let go may have been too far gone to be stopped.
+        if self._calls.get(call.call_id) is not call:
+            call.sent()
+            return
+        del self._calls[call.call_id]
+        if isinstance(end, RichStatus):
+            self._answer(call, "error", end.details)
+        else:
+            self._answer(call, field, end.SerializeToString())
+
+    def _answer(self, call: Call, field: str, data: bytes) -> None:
+        if self._is_cut_off:
+            call.sent()
+            return
+        self._outbox.put((call, field, data))
+        self.unsent_bytes += len(data)
+        self._on_unsent(len(data))
+        if self.unsent_bytes >= STALLED_BYTES and self._stall is None:
+            self._stall = self._loop.call_later(STALL_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """Cut the client off if it has stopped reading answers; otherwise check again later."""
+        self._stall = None
+        if self.unsent_bytes < STALLED_BYTES:
+            return
+        left = self._taken_at + STALL_SECONDS - self._loop.time()
+        if left > 0:
+            self._stall = self._loop.call_later(left, self._look)
+            return
+        self.cut_off(
+            f"the client has read no answers for {STALL_SECONDS:g} s; {self.unsent_bytes} bytes of "
+            "answers are waiting for it"
+        )
+
+    def _note_taken(self, item: Answer) -> None:
+        if item is not None:
+            call, _, data = item
+            self.unsent_bytes -= len(data)
+            self._on_unsent(-len(data))
+            call.sent()
+
+    def _expire(self, task: asyncio.Task[None]) -> None:
+        # A task that has not begun yet finds by itself that it is too late.
+        self._interceptor.cut_short(task, errors.DeadlineExceededError(None))
+
+    def _let_go(self, call_id: int) -> None:
+        call = self._calls.pop(call_id, None)
+        if call is not None and call.task is not None:
+            call.task.cancel()
+            # One that has not begun yet will not even end.
+            call.forget()
+
+    async def _write(self, items: Sequence[Answer]) -> None:
+        frame = frames_pb2.CallAnswersFrame()
+        for item in items:
+            if item is None:
+                frame.draining = True
+            else:
+                call, field, data = item
+                frame.answers.add(call_id=call.call_id, **{field: data})
+                self._writing.append(call)
+        await self._context.write(frame)
+        self._writing.clear()
+        for item in items:
+            self._note_taken(item)
+        self._taken_at = self._loop.time()
+        self._written.set()
+
+
+def _is_not_departure(error: BaseException) -> bool:
+    return not isinstance(error, grpc.aio.InternalError | BaseExceptionGroup)
+
+
+def _timeout_of(raw: frames_pb2.RawCall) -> float:
+    seconds = raw.timeout.seconds + raw.timeout.nanos * _NANOS
+    if not 0 < seconds <= TIMEOUT_SECONDS_MAX:
+        raise _invalid("timeout", f"{seconds:g} s is not above 0 and up to {TIMEOUT_SECONDS_MAX} s")
+    return seconds
+
+
+def _invalid(field: str, description: str) -> errors.InvalidRequestError:
+    return errors.InvalidRequestError(errors.FieldViolation(field, description))
+
+
+def _size(item: Answer) -> int:
+    return _ITEM_BYTES if item is None else _ITEM_BYTES + len(item[2])

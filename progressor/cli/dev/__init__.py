@@ -1,0 +1,1 @@
+"""The commands ``dev`` and ``example-processor``: an engine with an example to look at."""

@@ -1,0 +1,1 @@
+"""The command ``doctor``: checks a database, and says what to do."""

@@ -1,0 +1,119 @@
+"""The command doctor: examines the database of an engine, and says what to do."""
+
+import collections
+import datetime as dt
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+import progressor
+from progressor.cli.input.inputs import bad_input, option
+from progressor.cli.input.options import DEFAULT_SETTINGS, Json, Settings
+from progressor.cli.output.exit_codes import ExitCode
+from progressor.cli.output.output import Output
+from progressor.settings.config import Config
+from progressor.storage.doctor import environment as surroundings
+from progressor.storage.doctor import invariants as laws
+from progressor.storage.doctor.examination import examining, run
+from progressor.storage.doctor.findings import Finding, State
+from progressor.storage.embedded.address import running_conninfo
+
+_TIMEOUT_MAX = 86_400.0
+_SIGNS = {
+    State.OK: ("✓", "green"),
+    State.NOT_DONE: ("?", "cyan"),
+    State.WARNING: ("!", "yellow"),
+    State.FAILED: ("✗", "bold red"),
+}
+
+
+def doctor(
+    *,
+    deep: Annotated[
+        bool, option("Check the laws that read whole tables too; takes minutes on large ones.")
+    ] = False,
+    timeout: Annotated[float, option("Seconds for one question to PostgreSQL.")] = 30.0,
+    json: Json = False,
+    settings: Annotated[Settings, Parameter(name="*")] = DEFAULT_SETTINGS,
+) -> ExitCode:
+    """Examine the database of an engine, and say what to do about what is found.
+
+    Checks the laws that its rows must keep, and the surroundings: the server, the schema, the
+    replicas, what waits and for what, other sessions. Changes nothing; works with replicas running
+    or none, and with a role that may only read. The exit code is 1 when a check failed, 5 when
+    PostgreSQL is away.
+    """
+    if not 0 < timeout <= _TIMEOUT_MAX:
+        raise bad_input("--timeout", f"{timeout} is not in 0 .. {_TIMEOUT_MAX:,.0f}")
+    config = settings.load()
+    found = examine(config, deep=deep, timeout=dt.timedelta(seconds=timeout))
+    counts = collections.Counter(finding.state for finding in found)
+    document = {
+        "database": config.database.description,
+        "version": progressor.__version__,
+        "deep": deep,
+        "counts": {state.value: counts[state] for state in State},
+        "findings": found,
+    }
+    Output(as_json=json).show(document, *_people(config, found, deep=deep))
+    return ExitCode.FAILED if counts[State.FAILED] else ExitCode.DONE
+
+
+def examine(config: Config, *, deep: bool, timeout: dt.timedelta) -> tuple[Finding, ...]:
+    """Carry out all checks on the database of a configuration. Blocks.
+
+    Raises:
+        StorageUnavailableError: PostgreSQL cannot be reached, or was lost on the way.
+    """
+    database = config.database
+    dsn = database.dsn or running_conninfo(database.data_directory)
+    with examining(
+        dsn,
+        database=database,
+        replica=config.replica,
+        timeout=timeout,
+        namespaces=config.namespaces,
+    ) as examination:
+        return tuple(run(examination, (*surroundings.CHECKS, *laws.checks(deep=deep))))
+
+
+def _people(config: Config, found: Sequence[Finding], *, deep: bool) -> Iterable[RenderableType]:
+    yield Text(config.database.description, style="dim")
+    for group, findings in itertools.groupby(found, key=lambda finding: finding.group):
+        yield ""
+        yield Text(group, style="bold")
+        for finding in findings:
+            yield from _lines(finding)
+    yield Text()
+    yield _summary(found, deep=deep)
+
+
+def _lines(finding: Finding) -> Iterable[RenderableType]:
+    sign, style = _SIGNS[finding.state]
+    name = finding.check.replace("_", " ")
+    yield Text.assemble((f"{sign} ", style), (f"{name}: ", style), finding.words)
+    for offender in finding.offenders:
+        yield Padding(Text(f"· {offender}"), (0, 0, 0, 4), expand=False)
+    if finding.advice:
+        yield Padding(Text.assemble(("→ ", style), finding.advice), (0, 0, 0, 2), expand=False)
+
+
+def _summary(found: Sequence[Finding], *, deep: bool) -> Text:
+    counts = collections.Counter(finding.state for finding in found)
+    told = [
+        (f"{counts[state]} {words}", _SIGNS[state][1])
+        for state, words in (
+            (State.OK, "ok"),
+            (State.WARNING, "to look at"),
+            (State.FAILED, "failed"),
+            (State.NOT_DONE, "not done"),
+        )
+        if counts[state]
+    ]
+    text = Text(", ").join(Text(words, style=style) for words, style in told)
+    return text if deep else text.append("; --deep checks the laws of whole tables too", "dim")

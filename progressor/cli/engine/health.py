@@ -1,0 +1,49 @@
+"""The command health, which tells whether an engine is serving."""
+
+from typing import Annotated
+
+import grpc
+from grpc_health.v1 import health_pb2
+from rich.text import Text
+
+from progressor.cli.input.engines import credentials_of
+from progressor.cli.input.inputs import option
+from progressor.cli.input.options import DEFAULT_ENGINE, Engine
+from progressor.cli.output.exit_codes import ExitCode
+from progressor.cli.output.output import Output
+from progressor.sdk.sending.failures import error_for, read_status
+
+
+async def health(
+    *,
+    service: Annotated[
+        str, option("One service, as in progressor.v1.ProcessService; none: the whole engine.")
+    ] = "",
+    engine: Engine = DEFAULT_ENGINE,
+) -> ExitCode:
+    """Ask an engine for its health; the exit code is 0 when it is serving, 5 when it is not."""
+    credentials = credentials_of(engine)
+    channel = (
+        grpc.aio.insecure_channel(engine.address)
+        if credentials is None
+        else grpc.aio.secure_channel(engine.address, credentials)
+    )
+    check = channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+        response_deserializer=health_pb2.HealthCheckResponse.FromString,
+    )
+    async with channel:
+        try:
+            answer = await check(
+                health_pb2.HealthCheckRequest(service=service), timeout=engine.timeout
+            )
+        except grpc.aio.AioRpcError as error:
+            raise error_for(read_status(error, engine.address)) from error
+    status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    serving = answer.status == health_pb2.HealthCheckResponse.SERVING
+    Output(as_json=engine.json).show(
+        {"address": engine.address, "service": service, "status": status},
+        Text(f"{service or 'engine'} at {engine.address}: {status}"),
+    )
+    return ExitCode.DONE if serving else ExitCode.UNAVAILABLE

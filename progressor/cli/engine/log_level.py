@@ -1,0 +1,47 @@
+"""The command log-level, which changes how much a running replica's log says."""
+
+import datetime as dt
+from typing import Annotated, Literal
+
+from rich.text import Text
+
+from progressor.cli.input.engines import client_of
+from progressor.cli.input.inputs import bad_input, duration
+from progressor.cli.input.options import DEFAULT_ENGINE, Engine
+from progressor.cli.output.output import Output
+from progressor.sdk.values.replicas import LogLevel
+
+_UNTIL_CHANGED = dt.timedelta()
+
+
+async def log_level(
+    level: Literal["debug", "info", "warning", "error"],
+    /,
+    *,
+    for_: Annotated[
+        dt.timedelta,
+        duration(
+            "How long, as in 30s, 10m or 2h, after which it is as before; otherwise until it is "
+            "changed.",
+            name="--for",
+        ),
+    ] = _UNTIL_CHANGED,
+    engine: Engine = DEFAULT_ENGINE,
+) -> None:
+    """Change how much the log of the replica at the address says; of no other.
+
+    Where several replicas share an address, the one that answers is changed, and named.
+    """
+    if for_ < _UNTIL_CHANGED:
+        raise bad_input("--for", f"{for_.total_seconds():,.0f} s are no time to wait")
+    async with client_of(engine) as client:
+        change = await client.set_log_level(LogLevel(level), lasting=for_)
+    document = {
+        "replica_name": change.replica_name,
+        "level": level,
+        "previous_level": change.previous_level,
+        "lasting_seconds": for_.total_seconds(),
+    }
+    lasting = f", for {for_}" if for_ else ""
+    words = f"{change.replica_name}: {level}{lasting} (it was {change.previous_level})"
+    Output(as_json=engine.json).show(document, Text(words))

@@ -1,0 +1,32 @@
+"""The command migrate: brings a database to this release's schema."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.text import Text
+
+from progressor import errors
+from progressor.cli.input.options import DEFAULT_SETTINGS, Json, Settings
+from progressor.cli.output.output import Output
+from progressor.settings.addresses import redact_dsn
+from progressor.storage.postgres import migrations
+
+
+def migrate(
+    *,
+    json: Json = False,
+    settings: Annotated[Settings, Parameter(name="*")] = DEFAULT_SETTINGS,
+) -> None:
+    """Bring a PostgreSQL to the schema of this release; repeating it changes nothing.
+
+    An embedded one is migrated by its engine.
+    """
+    database = settings.load().database
+    dsn = database.dsn
+    if not dsn:
+        raise errors.ConfigError(
+            "database.dsn", "must be given: an embedded PostgreSQL is migrated by its engine"
+        )
+    applied = migrations.migrate_configured(database, dsn)
+    words = [Text(f"applied {name}") for name in applied] or [Text("nothing to apply")]
+    Output(as_json=json).show({"database": redact_dsn(dsn), "applied": applied}, *words)

@@ -1,0 +1,36 @@
+"""The command serve: one replica of the engine, or several behind one port."""
+
+import logging
+
+from progressor.cli.engine.hosting import Engine, forever, host, run_loop
+from progressor.cli.engine.supervisor import count_of, run_crew
+from progressor.cli.input.options import DEFAULT_SETTINGS, Settings
+from progressor.cli.output.exit_codes import ExitCode
+from progressor.engine import engine as app
+
+_log = logging.getLogger(__name__)
+
+
+def serve(*, settings: Settings = DEFAULT_SETTINGS) -> ExitCode:
+    """Run an engine until SIGTERM or SIGINT, which drain it; a second one ends it at once.
+
+    Without a DSN it runs a PostgreSQL of its own. While PostgreSQL is away the engine waits for
+    it and its health is NOT_SERVING. With --workers it is several processes, which share the port:
+    one core runs one of them, and one connection of a client stays with one of them.
+    """
+    config = settings.load()
+    count = count_of(config.server.workers)
+    if count > 1:
+        return run_crew(config, count)
+    run_loop(host(config, open_engine=app.engine, work=_announce))
+    return ExitCode.DONE
+
+
+async def _announce(engine: Engine) -> None:
+    where: dict[str, object] = {"addresses": engine.addresses, "database": engine.database}
+    if engine.metrics_url:
+        where["metrics"] = engine.metrics_url
+    _log.info("engine listens", extra=where)
+    await engine.serving.wait()
+    _log.info("engine serves", extra=where)
+    await forever()

@@ -1,0 +1,264 @@
+"""What the user typed, checked and turned into what a request needs."""
+
+import dataclasses
+import datetime as dt
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from cyclopts import Group, Parameter, Token, convert
+from cyclopts.types import Int32, Int64
+
+from progressor import errors
+from progressor.sdk.codec.wire import object_to_wire
+from progressor.sdk.values.constraints import PRIORITY_DEFAULT, Constraints
+from progressor.sdk.values.processes import Direction, HistoryRange
+
+_REQUEST = Group("Request", sort_key=5)
+_DIGITS_MAX = 9  # What the wire holds; the engine's own bound is far below.
+_TOO_DEEP = "is nested too deeply"
+
+
+def option(meaning: str) -> Parameter:
+    """Return what cyclopts is told of an option: its help; a flag or list has no negative form."""
+    return Parameter(help=meaning, negative="")
+
+
+def duration(meaning: str, *, name: str | None = None, shown: str = "") -> Parameter:
+    """Return what cyclopts is told of a duration, as in 30s, 10m or 2h; the default as `shown`."""
+    return Parameter(name, help=meaning, converter=_duration, show_default=lambda _: shown)
+
+
+def _duration(kind: type[dt.timedelta], tokens: Sequence[Token]) -> dt.timedelta:
+    try:
+        found = convert(kind, tokens)
+    except OverflowError as error:
+        description = f"{tokens[0].value!r} is longer than anything lasts"
+        raise ValueError(description) from error
+    assert isinstance(found, dt.timedelta), "what it was asked to convert to"
+    return found
+
+
+def bad_input(option: str, description: str) -> errors.InvalidRequestError:
+    """Return the error for a wrong value of an option."""
+    return errors.InvalidRequestError(errors.FieldViolation(option, description))
+
+
+@Parameter(name="*", group=_REQUEST)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadInput:
+    """The args of a request, in one of three forms."""
+
+    args: Annotated[str | None, Parameter(name="--args", allow_leading_hyphen=True)] = None
+    """A JSON text for the processor, sent as it is."""
+    args_file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
+    """A file whose bytes are sent as they are; - is standard input."""
+    text: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
+    """A plain text, sent as UTF-8."""
+
+    def payload(self) -> bytes:
+        """Return the bytes to send; none of the three: no bytes.
+
+        Raises:
+            InvalidRequestError: More than one is given, it is not JSON, or cannot be read.
+        """
+        if sum(form is not None for form in (self.args, self.args_file, self.text)) > 1:
+            raise bad_input("--args", "only one of --args, --args-file and --text can be given")
+        if self.args is not None:
+            return json_bytes("--args", self.args)
+        if self.args_file is not None:
+            return file_bytes("--args-file", self.args_file)
+        return (self.text or "").encode()
+
+
+@Parameter(name="*", group=_REQUEST)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RequestInput(PayloadInput):
+    """What goes with every request to a processor."""
+
+    idempotency_key: str = ""
+    """Makes the request safe to repeat: same key and request, one execution and one answer."""
+    context: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """A pair KEY=VALUE handed through to the processor; may be repeated."""
+    history_last: Int32 | None = None
+    """How many of the last events go to the processor; otherwise the namespace's choice."""
+
+    def caller_context(self) -> dict[str, str]:
+        """Return the pairs of --context."""
+        return pairs("--context", self.context)
+
+    def history(self) -> HistoryRange | None:
+        """Return the range of history that the request asks for."""
+        return None if self.history_last is None else HistoryRange.last(self.history_last)
+
+
+@Parameter(name="*", group=Group("Constraints", sort_key=6))
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ConstraintsInput:
+    """What a task must pass before it may run."""
+
+    gate: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """A gate that the task must hold, KEY, or KEY=CAPACITY if it may be new; may be repeated."""
+    order: str | None = None
+    """KEY=VERSION: wait while a task of this key with a smaller version has not ended."""
+    run_at: str | None = None
+    """Not before this instant, as in 2026-01-31T12:00:00Z."""
+    priority: Int32 | None = None
+    """Who goes first through a gate: 1, the highest, to 5; otherwise 3."""
+    hold: Literal["task", "process"] | None = None
+    """Until when the gates are held: until the task, or the process, has ended; otherwise task."""
+
+    def constraints(self) -> Constraints | None:
+        """Return what was asked for; None: nothing was.
+
+        Raises:
+            InvalidRequestError: One of them cannot be read.
+        """
+        if self == ConstraintsInput():
+            return None
+        return Constraints(
+            run_at=instant("--run-at", self.run_at),
+            order=None if self.order is None else _key_and_version(self.order),
+            gates=_gates(self.gate),
+            priority=PRIORITY_DEFAULT if self.priority is None else self.priority,
+            hold=self.hold or "task",
+        )
+
+
+@Parameter(name="*", group=Group("History", sort_key=5))
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryInput:
+    """Which part of a history to read."""
+
+    after: Int64 = 0
+    """Leave out everything up to and including this event id."""
+    limit: Int32 | None = None
+    """At most so many events."""
+    backward: Annotated[bool, Parameter(negative="")] = False
+    """Newest first."""
+
+    def range(self) -> HistoryRange:
+        """Return the range."""
+        direction = Direction.BACKWARD if self.backward else Direction.FORWARD
+        return HistoryRange(after=self.after, limit=self.limit, direction=direction)
+
+
+def json_bytes(option: str, text: str) -> bytes:
+    """Return a JSON text as the bytes that it is.
+
+    Raises:
+        InvalidRequestError: It is not JSON; the message shows where.
+    """
+    encoded = text.encode()
+    try:
+        msgspec.json.decode(encoded, type=msgspec.Raw)
+    except msgspec.DecodeError as error:
+        raise bad_input(option, f"is not JSON: {error}") from error
+    except RecursionError as error:
+        raise bad_input(option, _TOO_DEEP) from error
+    return encoded
+
+
+def json_object(option: str, text: str | None) -> dict[str, object] | None:
+    """Return a JSON object; None where none is given.
+
+    Raises:
+        InvalidRequestError: It is not JSON, not an object, or no metadata.
+    """
+    if text is None:
+        return None
+    try:
+        return checked_metadata(msgspec.json.decode(text, type=dict[str, object]))
+    except msgspec.DecodeError as error:
+        raise bad_input(option, f"is not a JSON object: {error}") from error
+    except ValueError as error:
+        raise bad_input(option, str(error)) from error
+    except RecursionError as error:
+        raise bad_input(option, _TOO_DEEP) from error
+
+
+def checked_metadata(metadata: dict[str, object]) -> dict[str, object]:
+    """Return metadata that the SDK can send as they are.
+
+    Raises:
+        ValueError: It cannot; the place is named.
+    """
+    object_to_wire(metadata)
+    return metadata
+
+
+def instant(option: str, text: str | None) -> dt.datetime | None:
+    """Return an ISO 8601 instant, UTC where it names no zone; None where none is given.
+
+    Raises:
+        InvalidRequestError: It is not an instant.
+    """
+    if text is None:
+        return None
+    try:
+        return instant_of(text)
+    except ValueError as error:
+        raise bad_input(option, f"{text!r} is not an instant as 2026-01-31T12:00:00Z") from error
+
+
+def instant_of(text: str) -> dt.datetime:
+    """Return an ISO 8601 instant in UTC, which it is where it names no zone.
+
+    Raises:
+        ValueError: It is not an instant, or before or after all years.
+    """
+    found = dt.datetime.fromisoformat(text)
+    try:
+        return found.astimezone(dt.UTC) if found.tzinfo else found.replace(tzinfo=dt.UTC)
+    except OverflowError as error:
+        raise ValueError(str(error)) from error
+
+
+def file_bytes(option: str, path: str) -> bytes:
+    """Return the bytes of a file, or of standard input for ``-``.
+
+    Raises:
+        InvalidRequestError: It cannot be read.
+    """
+    try:
+        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise bad_input(option, f"cannot read {path}: {error.strerror}") from error
+
+
+def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
+    """Return ``KEY=VALUE`` texts as a mapping; the last one of a key wins.
+
+    Raises:
+        InvalidRequestError: A text has no ``=`` or no key.
+    """
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key.strip() and equals):
+            raise bad_input(option, f"{text!r} is not KEY=VALUE")
+        found[key.strip()] = value
+    return found
+
+
+def _key_and_version(text: str) -> tuple[str, str]:
+    key, _, version = text.rpartition("=")
+    if not (key and version):
+        raise bad_input("--order", f"{text!r} is not KEY=VERSION")
+    return key, version
+
+
+def _gates(texts: Iterable[str]) -> dict[str, int | None]:
+    """Return gates with their capacities; a key with an = of its own ends with another one."""
+    found: dict[str, int | None] = {}
+    for text in texts:
+        key, equals, number = text.rpartition("=") if "=" in text else (text, "", "")
+        is_number = number.isascii() and number.isdecimal() and len(number) <= _DIGITS_MAX
+        if not key or (number and not is_number):
+            raise bad_input("--gate", f"{text!r} is neither KEY nor KEY=CAPACITY")
+        if key in found:
+            raise bad_input("--gate", f"{key!r} is given twice")
+        found[key] = int(number) if equals and number else None
+    return found

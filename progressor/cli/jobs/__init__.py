@@ -1,0 +1,1 @@
+"""Commands about jobs, and the drawing of their graphs. Start with ``jobs``."""

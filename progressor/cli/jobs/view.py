@@ -1,0 +1,155 @@
+"""How jobs look: facts, the drawing of the graph, and tables, for get, list and watch."""
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from progressor.cli.jobs.drawing import LOOKS, Vertex, drawing, look_of, shown_name
+from progressor.cli.output.durations import duration_text
+from progressor.cli.output.output import facts, instant_text, one_line, table
+from progressor.sdk.values.jobs import Job, JobState, Node, NodeCounts, NodeState
+
+NODES_SHOWN = 100
+"""Rows of a table of nodes; beyond that, those that say most stand first."""
+
+STATE_STYLES = {
+    JobState.RUNNING: "green",
+    JobState.DONE: "blue",
+    JobState.FAILED: "bold red",
+    JobState.CANCELLED: "magenta",
+}
+
+
+def job_facts(job: Job) -> RenderableType:
+    """Return what is known of a job without its nodes."""
+    return facts(
+        {
+            "job": f"{one_line(job.job_id)} in {job.namespace}",
+            "state": state_text(job.state),
+            "detail": one_line(job.detail),
+            "nodes": counts_text(job.counts),
+            "led by": "" if job.led_by_engine else "its processor",
+            "schedule": one_line(job.schedule_id),
+            "created": instant_text(job.created_at),
+            "ended": _ended(job),
+            "deadline": instant_text(job.deadline),
+            "retries": str(job.retry_count) if job.retry_count else "",
+        }
+    )
+
+
+def vertices_of(nodes: Iterable[Node]) -> list[Vertex]:
+    """Return nodes as they are drawn."""
+    return [Vertex(it.name, it.state, it.after) for it in nodes]
+
+
+def graph_lines(nodes: Sequence[Node], *, width: int) -> list[Text]:
+    """Return the drawing of a job's graph."""
+    return drawing(vertices_of(nodes), width=width)
+
+
+def nodes_table(nodes: Sequence[Node]) -> list[RenderableType]:
+    """Return a table of nodes, and a note where not all of them are in it."""
+    shown = nodes
+    if len(nodes) > NODES_SHOWN:
+        rank = {state: place for place, state in enumerate(LOOKS)}
+        shown = sorted(nodes, key=lambda it: rank.get(it.state, -1))[:NODES_SHOWN]
+    rows: list[list[str | Text]] = [
+        [
+            shown_name(it.name),
+            node_state_text(it),
+            instant_text(_since(it)),
+            "" if took_of(it) is None else took_text(it),
+            one_line(it.process_id),
+            "" if it.attempt <= 1 else str(it.attempt),
+            why_text(it),
+        ]
+        for it in shown
+    ]
+    columns = ("node", "status", "at", "took", "process", "attempt", "why")
+    left_out = len(nodes) - len(shown)
+    note = [Text(f"… {left_out:,} more; --json has all", style="dim")] if left_out else []
+    return [table(columns, rows), *note]
+
+
+def jobs_table(jobs: Sequence[Job]) -> RenderableType:
+    """Return jobs as a table."""
+    rows: list[list[str | Text]] = [
+        [
+            one_line(it.job_id),
+            state_text(it.state),
+            counts_text(it.counts),
+            instant_text(it.created_at),
+            "" if it.ended_at is None else duration_text(it.ended_at - it.created_at),
+            one_line(it.schedule_id),
+            one_line(it.detail),
+        ]
+        for it in jobs
+    ]
+    return table(("job", "status", "nodes", "created", "took", "schedule", "detail"), rows)
+
+
+def state_text(state: JobState) -> Text:
+    """Return the state of a job in its colour."""
+    return Text(state, style=STATE_STYLES.get(state, ""))
+
+
+def node_state_text(node: Node) -> Text:
+    """Return the state of a node with its symbol, in its colour."""
+    look = look_of(node.state)
+    return Text(f"{look.symbol} {node.state}", style=look.style)
+
+
+def counts_text(counts: NodeCounts) -> Text:
+    """Return how many nodes are in which state, with the symbols of the drawing."""
+    found = []
+    for state in NodeState:
+        count = getattr(counts, state, 0)
+        if count:
+            look = look_of(state)
+            found.append(Text(f"{look.symbol} {count:,} {state}", style=look.style))
+    return Text("  ").join(found)
+
+
+def why_text(node: Node) -> str:
+    """Return why a node has not done what it was to do, in one line."""
+    if node.skipped_because_of:
+        return f"because of {shown_name(node.skipped_because_of)}"
+    if node.error is None:
+        return ""
+    words = (one_line(it) for it in (node.error.reason, node.error.message))
+    return ": ".join(it for it in words if it)
+
+
+def took_of(node: Node) -> dt.timedelta | None:
+    """Return how long the process of a node was at work; None: it has not ended, or never began."""
+    if node.started_at is None or node.ended_at is None:
+        return None
+    return node.ended_at - node.started_at
+
+
+def took_text(node: Node) -> str:
+    """Return how long the process of a node was at work, "" where that is not known."""
+    took = took_of(node)
+    return "" if took is None else duration_text(took)
+
+
+def _since(node: Node) -> dt.datetime | None:
+    """Return since when a node is in its state."""
+    match node.state:
+        case NodeState.WAITING:
+            return node.created_at
+        case NodeState.READY:
+            return node.ready_at
+        case NodeState.RUNNING:
+            return node.started_at
+        case _:
+            return node.ended_at
+
+
+def _ended(job: Job) -> str:
+    if job.ended_at is None:
+        return ""
+    return f"{instant_text(job.ended_at)}, after {duration_text(job.ended_at - job.created_at)}"

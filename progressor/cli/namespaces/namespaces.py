@@ -1,0 +1,101 @@
+"""Commands about namespaces: create, update, get, list, delete."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import RenderableType
+from rich.text import Text
+
+from progressor.cli.input.engines import client_of
+from progressor.cli.input.inputs import bad_input, option
+from progressor.cli.input.options import DEFAULT_ENGINE, Engine
+from progressor.cli.namespaces.settings import changed_fields, config_from
+from progressor.cli.output.documents import plain
+from progressor.cli.output.output import Output, facts, instant_text, table
+from progressor.sdk.values.namespaces import NamespaceConfig
+
+Targets = Annotated[
+    tuple[str, ...], option("Where the processor listens: host:port or unix:/path; repeatable.")
+]
+Set = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--set",
+        negative="",
+        help="KEY=VALUE, as in retry_policy.attempts_max=3; see `progressor config --explain`.",
+    ),
+]
+
+
+async def create(
+    name: str, /, *, target: Targets, settings: Set = (), engine: Engine = DEFAULT_ENGINE
+) -> None:
+    """Create a namespace: processes that share a processor, policies and limits."""
+    config = config_from(name, targets=target, texts=settings)
+    async with client_of(engine) as client:
+        created = await client.create_namespace(config)
+    Output(as_json=engine.json).show(created, _people(created))
+
+
+async def update(
+    name: str, /, *, target: Targets = (), settings: Set = (), engine: Engine = DEFAULT_ENGINE
+) -> None:
+    """Change what is given of a namespace and leave the rest; replicas follow in a second or two.
+
+    An update that somebody else's crossed is refused, and changes nothing.
+    """
+    if not (target or settings):
+        raise bad_input("--set", "nothing to change: give --set or --target")
+    async with client_of(engine) as client:
+        before = await client.get_namespace(name)
+        after = config_from(name, targets=target, texts=settings, base=before)
+        fields = changed_fields(before, after)
+        if fields:
+            before = await client.update_namespace(
+                after, fields=fields, expected_revision=before.revision
+            )
+    Output(as_json=engine.json).show(before, _people(before))
+
+
+async def get(name: str, /, *, engine: Engine = DEFAULT_ENGINE) -> None:
+    """Print a namespace."""
+    async with client_of(engine) as client:
+        found = await client.get_namespace(name)
+    Output(as_json=engine.json).show(found, _people(found))
+
+
+async def list_namespaces(*, engine: Engine = DEFAULT_ENGINE) -> None:
+    """Print all namespaces in the order of their names."""
+    async with client_of(engine) as client:
+        found = [it async for it in client.list_namespaces(page_size=1000)]
+    rows = [
+        [it.name, ", ".join(it.processor_targets), str(it.revision), instant_text(it.updated_at)]
+        for it in found
+    ]
+    people = table(("namespace", "processor", "revision", "updated"), rows)
+    Output(as_json=engine.json).show({"namespaces": found}, people)
+
+
+async def delete(name: str, /, *, engine: Engine = DEFAULT_ENGINE) -> None:
+    """Delete a namespace that has no processes."""
+    async with client_of(engine) as client:
+        await client.delete_namespace(name)
+    Output(as_json=engine.json).show({"deleted": name}, Text(f"namespace {name} is deleted"))
+
+
+def _people(config: NamespaceConfig) -> RenderableType:
+    document = plain(config)
+    assert isinstance(document, dict), "a dataclass is a table"
+    return facts({key: _text(value) for key, value in document.items()})
+
+
+def _text(value: object) -> str:
+    match value:
+        case dict():
+            return ", ".join(f"{key} {_text(inner)}" for key, inner in value.items() if inner)
+        case list():
+            return ", ".join(map(str, value))
+        case None:
+            return ""
+        case _:
+            return str(value)

@@ -1,0 +1,104 @@
+"""A namespace from ``--set`` options: the keys that a configuration file has for one."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from progressor.cli.input.inputs import pairs
+from progressor.domain.processes import namespace as domain
+from progressor.domain.processes import policy as policies
+from progressor.sdk.values.namespaces import NamespaceConfig, RetryPolicy, ZombiePolicy
+from progressor.settings.decoding import Given
+from progressor.settings.namespaces import decode_namespace
+
+
+def config_from(
+    name: str, *, targets: Sequence[str], texts: Sequence[str], base: NamespaceConfig | None = None
+) -> NamespaceConfig:
+    """Return `base`, or the defaults, with what the options say.
+
+    Args:
+        name: Of the namespace.
+        targets: Replace the processor targets; none given: they stay.
+        texts: ``KEY=VALUE`` each, as in ``retry_policy.attempts_max=3``; an empty value puts a
+            key back to its default.
+        base: What an update starts from.
+
+    Raises:
+        ConfigError: A key is unknown, or its value cannot be.
+        InvalidRequestError: A text is not ``KEY=VALUE``.
+    """
+    table = {} if base is None else _table_of(base)
+    for key, value in pairs("--set", texts).items():
+        _put(table, key.split("."), value)
+    if targets:
+        table["processor_targets"] = list(targets)
+    given = {key: Given(value=value, is_text=True) for key, value in table.items()}
+    return _config_of(decode_namespace(name, given), revision=base.revision if base else 0)
+
+
+def changed_fields(before: NamespaceConfig, after: NamespaceConfig) -> list[str]:
+    """Return the fields that differ and that an update can change."""
+    names = [field.name for field in dataclasses.fields(before)]
+    fixed = {"name", "created_at", "updated_at", "revision"}
+    return [it for it in names if it not in fixed and getattr(before, it) != getattr(after, it)]
+
+
+def _put(table: dict[str, object], path: Sequence[str], value: str) -> None:
+    for part in path[:-1]:
+        inner = table.setdefault(part, {})
+        if not isinstance(inner, dict):
+            break  # the decoder names the whole key
+        table = inner
+    table[path[-1]] = value
+
+
+def _table_of(config: NamespaceConfig) -> dict[str, object]:
+    table = _plain(config)
+    for left_out in ("name", "created_at", "updated_at", "revision", "history_last"):
+        table.pop(left_out, None)
+    table["history"] = {None: "all", 0: "none"}.get(config.history_last, config.history_last)
+    table["retry_policy"] = _plain(config.retry_policy)
+    table["retry_policies"] = {
+        task_type: _plain(policy) for task_type, policy in config.retry_policies.items()
+    }
+    return table
+
+
+def _plain(value: NamespaceConfig | RetryPolicy) -> dict[str, object]:
+    table: dict[str, object] = {}
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        if hasattr(inner, "total_seconds"):
+            table[f"{field.name}_seconds"] = inner.total_seconds()
+        elif inner is not None:
+            table[field.name] = list(inner) if isinstance(inner, tuple) else inner
+    return table
+
+
+def _config_of(found: domain.Namespace, *, revision: int) -> NamespaceConfig:
+    history = {domain.HistoryMode.ALL: None, domain.HistoryMode.NONE: 0}
+    return NamespaceConfig(
+        name=found.name,
+        processor_targets=found.processor_targets,
+        step_timeout=found.step_timeout,
+        retry_policy=_policy_of(found.retry_policy),
+        retry_policies={
+            str(task_type): _policy_of(policy) for task_type, policy in found.retry_policies.items()
+        },
+        exhausted_call_fails_alone=found.exhausted_call_fails_alone,
+        zombie_policy=ZombiePolicy(found.zombie_policy.value),
+        worker_count_max=found.worker_count_max,
+        history_last=history.get(found.history_mode, found.history_last),
+        finished_process_retention=found.finished_process_retention,
+        task_retention=found.task_retention,
+        payload_bytes_max=found.payload_bytes_max,
+        waiting_callers_max=found.waiting_callers_max,
+        target_patience=found.target_patience,
+        revision=revision,
+    )
+
+
+def _policy_of(policy: policies.RetryPolicy) -> RetryPolicy:
+    return RetryPolicy(
+        **{field.name: getattr(policy, field.name) for field in dataclasses.fields(policy)}
+    )

@@ -1,0 +1,110 @@
+"""A trace as people read it: tasks in order, times since the first, events beneath.
+
+::
+
+      +0 ms  init #1  finished  in 12 ms
+                      → {"price":42}
+                      · 1 {"placed":"tea"}
+                      ← {"to_pay":42}
+    +412 ms  call #3  error  in 354 ms, 3 attempts, the last in 9 ms
+                      → {"type":"ship"}
+                      ✗ UNAVAILABLE WAREHOUSE_DOWN: warehouse north is down
+
+Of a task with constraints also where its life went: ``⧗ 2.10 s for its gates, 9 ms running``.
+"""
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+
+import grpc
+from rich.table import Table
+from rich.text import Text
+
+from progressor.cli.output.output import one_line, payload_text, status_text
+from progressor.sdk.values.constraints import TimeSpent
+from progressor.sdk.values.processes import TaskStatus, TaskTrace
+
+_EVENTS_SHOWN = 20
+_SHOWN_MIN = dt.timedelta(milliseconds=1)
+_SECONDS_MAX = 600
+_CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
+
+
+def timeline(tasks: Sequence[TaskTrace]) -> Table:
+    """Return the tasks of one process as a timeline, by when each came to run, or to its end."""
+    shown = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    shown.add_column(justify="right", no_wrap=True, style="dim")
+    shown.add_column(no_wrap=True)
+    shown.add_column(overflow="fold")
+    for task in sorted(tasks, key=_place):
+        headline = Text.assemble(status_text(task.status), "  ", (_spent(task), "dim"))
+        since = f"+{_span(_place(task) - tasks[0].created_at)}"
+        shown.add_row(since, Text.assemble((task.type, "bold"), f" #{task.task_id}"), headline)
+        for line in _beneath(task):
+            shown.add_row("", "", line)
+    return shown
+
+
+def _place(task: TaskTrace) -> dt.datetime:
+    """Return when a task began; where it never did, when it was cancelled or is due."""
+    if task.started_at is None:
+        return task.finished_at or _due(task)
+    # Of several attempts only the latest has its time; the first came when the task was due.
+    return task.started_at if task.attempt_count <= 1 else _due(task)
+
+
+def _due(task: TaskTrace) -> dt.datetime:
+    return task.scheduled_at or task.created_at
+
+
+def _spent(task: TaskTrace) -> str:
+    if task.started_at is None:
+        if task.status is TaskStatus.WAITING and task.scheduled_at is not None:
+            return f"due {_span(task.scheduled_at - task.created_at)} after it was set"
+        return "never started" if task.finished_at else ""
+    if task.finished_at is None:
+        return f"attempt {task.attempt_count}" if task.attempt_count > 1 else ""
+    last = _span(task.finished_at - task.started_at)
+    if task.attempt_count > 1:
+        whole = _span(task.finished_at - _due(task))
+        return f"in {whole}, {task.attempt_count} attempts, the last in {last}"
+    waited = task.started_at - _due(task)
+    late = f", {_span(waited)} after it was due" if waited > dt.timedelta(milliseconds=1) else ""
+    return f"in {last}{late}"
+
+
+def _beneath(task: TaskTrace) -> Iterator[Text]:
+    if task.spent is not None:
+        yield Text(f"⧗ {_parts(task.spent) or 'waited for nothing'}", style="dim")
+    if task.args:
+        yield Text(f"→ {payload_text(task.args)}")
+    for event in task.events[:_EVENTS_SHOWN]:
+        yield Text.assemble((f"· {event.event_id} ", "cyan"), payload_text(event.payload))
+    if len(task.events) > _EVENTS_SHOWN:
+        yield Text(f"· … {len(task.events) - _EVENTS_SHOWN:,} more events", style="dim")
+    if task.response:
+        yield Text(f"← {payload_text(task.response)}")
+    if task.error is not None:
+        code = _CODE_NAMES.get(task.error.code, str(task.error.code))
+        words = " ".join(part for part in (code, task.error.reason) if part)
+        yield Text(f"✗ {words}: {one_line(task.error.message)}", style="red")
+
+
+def _parts(spent: TimeSpent) -> str:
+    """Return where the life of a task with constraints went, as far as it can be seen."""
+    parts = {
+        "for its instant": spent.time,
+        "for its order": spent.order,
+        "for its process": spent.process,
+        "for its gates": spent.gates,
+        "for a worker": spent.available,
+        "running": spent.running,
+    }
+    return ", ".join(f"{_span(it)} {words}" for words, it in parts.items() if it >= _SHOWN_MIN)
+
+
+def _span(span: dt.timedelta) -> str:
+    seconds = span.total_seconds()
+    if abs(seconds) < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.2f} s" if abs(seconds) < _SECONDS_MAX else str(span).partition(".")[0]

@@ -1,0 +1,75 @@
+"""Commands that write processes without their processor: put, remove."""
+
+from typing import Annotated, Literal
+
+from rich.text import Text
+
+from progressor.cli.input.engines import client_of
+from progressor.cli.input.inputs import bad_input, instant, json_bytes, json_object, option
+from progressor.cli.input.options import DEFAULT_TARGET, Target
+from progressor.cli.output.output import Output
+from progressor.sdk.values.processes import NewEvent, NewTimer, ProcessStatus, TaskType
+
+_TIMER_AFTER_MAX = 100 * 365 * 86_400
+
+_TYPES = Literal["init", "call", "notify", "repair", "timeout", "remove"]
+
+
+async def put(  # noqa: PLR0913  # a process has so many parts; all but its id are named
+    process_id: str,
+    /,
+    *,
+    status: Literal["running", "error", "finished"] = "running",
+    state: Annotated[str | None, option("Its state, a JSON text.")] = None,
+    metadata: Annotated[str | None, option("Its metadata, a JSON object.")] = None,
+    event: Annotated[tuple[str, ...], option("An event, a JSON text; repeated in order.")] = (),
+    timer_after: Annotated[float | None, option("Set a timer, due in so many seconds.")] = None,
+    timer_at: Annotated[
+        str | None, option("Set a timer, due at this instant, as in 2026-01-31T12:00:00Z.")
+    ] = None,
+    detail: Annotated[str, option("Why it is in error.")] = "",
+    corrupted_by: Annotated[
+        _TYPES | None,
+        option("The type of the task that broke it: simple-repair runs a timer again."),
+    ] = None,
+    result: Annotated[str | None, option("What it finished with, a JSON text.")] = None,
+    idempotency_key: Annotated[str, option("Makes the request safe to repeat.")] = "",
+    target: Target = DEFAULT_TARGET,
+) -> None:
+    """Import a process in a given state, without asking its processor."""
+    async with client_of(target) as client:
+        accepted = await client.put(
+            process_id,
+            status=ProcessStatus(status),
+            state=_optional_json("--state", state),
+            metadata=json_object("--metadata", metadata),
+            history=[NewEvent(payload=json_bytes("--event", text)) for text in event],
+            timer=_timer(timer_after, timer_at),
+            detail=detail,
+            result=_optional_json("--result", result),
+            corrupted_by_type=TaskType(corrupted_by or "unspecified"),
+            idempotency_key=idempotency_key,
+        )
+    words = f"{process_id} is imported, {status}; task {accepted.task_id} stands for it"
+    Output(as_json=target.json).show(accepted, Text(words))
+
+
+async def remove(process_id: str, /, *, target: Target = DEFAULT_TARGET) -> None:
+    """Delete a process in any status with all that belongs to it."""
+    async with client_of(target) as client:
+        await client.remove(process_id)
+    Output(as_json=target.json).show({"removed": process_id}, Text(f"{process_id} is removed"))
+
+
+def _optional_json(option: str, text: str | None) -> bytes | None:
+    return None if text is None else json_bytes(option, text)
+
+
+def _timer(after: float | None, at: str | None) -> NewTimer | None:
+    if after is None and at is None:
+        return None
+    if after is not None and at is not None:
+        raise bad_input("--timer-at", "only one of --timer-after and --timer-at can be given")
+    if after is not None and not 0 <= after <= _TIMER_AFTER_MAX:
+        raise bad_input("--timer-after", f"{after} is not in 0 .. {_TIMER_AFTER_MAX:,} seconds")
+    return NewTimer(after=after, at=instant("--timer-at", at))

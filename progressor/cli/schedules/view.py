@@ -1,0 +1,244 @@
+"""How schedules look: facts, tables of firings, and documents."""
+
+import dataclasses
+import datetime as dt
+import zoneinfo
+from collections.abc import Mapping, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from progressor.cli.output.durations import duration_text
+from progressor.cli.output.output import facts, instant_text, one_line, payload_text, table
+from progressor.sdk.codec.wire import timedelta_of
+from progressor.sdk.values.graph import Graph
+from progressor.sdk.values.schedules import (
+    Cron,
+    Every,
+    Firing,
+    FiringState,
+    NextFiring,
+    Schedule,
+    ScheduledCall,
+    ScheduledJob,
+    ScheduledNotify,
+    ScheduledStart,
+    ScheduleSpec,
+    Target,
+    Times,
+)
+
+_STYLES: Mapping[FiringState, str] = {
+    FiringState.QUEUED: "cyan",
+    FiringState.RUNNING: "green",
+    FiringState.DONE: "blue",
+    FiringState.FAILED: "bold red",
+    FiringState.CANCELLED: "magenta",
+    FiringState.GONE: "dim",
+    FiringState.SKIPPED: "yellow",
+    FiringState.MISSED: "yellow",
+    FiringState.REFUSED: "bold red",
+}
+_KINDS = {
+    ScheduledStart: "start",
+    ScheduledCall: "call",
+    ScheduledNotify: "notify",
+    ScheduledJob: "job",
+}
+
+
+def schedule_facts(schedule: Schedule) -> RenderableType:
+    """Return what is known of a schedule."""
+    spec = schedule.spec
+    return facts(
+        {
+            "schedule": f"{one_line(schedule.schedule_id)} in {schedule.namespace}",
+            "fires": times_text(spec.times),
+            "jitter": _optional_duration(timedelta_of(spec.jitter)),
+            "not before": instant_text(spec.start_at),
+            "not after": instant_text(spec.end_at),
+            "does": target_text(spec.target),
+            **_target_facts(spec.target),
+            "overlap": spec.overlap_policy,
+            "catch-up window": duration_text(timedelta_of(spec.catch_up_window)),
+            "paused": Text("yes", style="yellow") if schedule.paused else "",
+            "note": one_line(schedule.note),
+            "next": next_text(schedule),
+            "firings": _counts(schedule),
+            "revision": str(schedule.revision),
+            "created": instant_text(schedule.created_at),
+            "updated": instant_text(schedule.updated_at),
+        }
+    )
+
+
+def schedules_table(schedules: Sequence[Schedule]) -> RenderableType:
+    """Return schedules as a table."""
+    rows: list[list[str | Text]] = [
+        [
+            one_line(it.schedule_id),
+            times_text(it.spec.times),
+            target_text(it.spec.target),
+            Text("paused", style="yellow") if it.paused else instant_text(it.next_instant),
+            _counts(it),
+            one_line(it.note),
+        ]
+        for it in schedules
+    ]
+    return table(("schedule", "fires", "does", "at", "firings", "note"), rows)
+
+
+def next_table(firings: Sequence[NextFiring], times: Times) -> RenderableType:
+    """Return firings to come, with their instants on the wall's clock, and when they are due."""
+    zone = times.time_zone if isinstance(times, Cron) else ""
+    rows = [
+        [
+            instant_text(it.instant),
+            wall_text(it.instant, zone),
+            _optional_duration(it.due_at - it.instant),
+        ]
+        for it in firings
+    ]
+    return table(("at", f"in {zone}" if zone else "", "later by"), rows)
+
+
+def firings_table(firings: Sequence[Firing]) -> RenderableType:
+    """Return firings of the past as a table."""
+    rows: list[list[str | Text]] = [
+        [
+            instant_text(it.instant),
+            Text(it.state, style=_STYLES.get(it.state, "")),
+            it.cause,
+            one_line(it.process_id),
+            "" if it.task_id is None else str(it.task_id),
+            _took(it),
+            firing_note(it),
+        ]
+        for it in firings
+    ]
+    return table(("at", "status", "cause", "process", "task", "took at most", "why"), rows)
+
+
+def times_text(times: Times) -> str:
+    """Return when a schedule fires, in a few words."""
+    match times:
+        case Cron(expression, time_zone):
+            return f"{one_line(expression)} {time_zone or 'UTC'}"
+        case Every(interval, anchor):
+            since = "" if anchor is None else f" from {instant_text(anchor)} on"
+            return f"every {duration_text(timedelta_of(interval))}{since}"
+
+
+def target_text(target: Target) -> str:
+    """Return what a firing does, in a few words."""
+    match target:
+        case ScheduledStart():
+            return "starts a process"
+        case ScheduledCall():
+            return f"calls {one_line(target.process_id)}"
+        case ScheduledNotify():
+            return f"notifies {one_line(target.process_id)}"
+        case ScheduledJob():
+            count = len(target.graph)
+            nodes = "node" if count == 1 else "nodes"
+            return f"submits a job of {count:,} {nodes}" if count else "submits a job"
+
+
+def next_text(schedule: Schedule) -> str:
+    """Return the instant of the next firing, also on the wall's clock; "": there is none."""
+    if schedule.next_instant is None:
+        return ""
+    times = schedule.spec.times
+    zone = times.time_zone if isinstance(times, Cron) else ""
+    wall = wall_text(schedule.next_instant, zone)
+    return f"{instant_text(schedule.next_instant)}{f', {wall}' if wall else ''}"
+
+
+def wall_text(instant: dt.datetime, zone: str) -> str:
+    """Return an instant as a clock in a zone shows it; "" for UTC and what is not known here."""
+    try:
+        shown = instant.astimezone(zoneinfo.ZoneInfo(zone)) if zone else None
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError):
+        return ""
+    return "" if shown is None else f"{shown:%a %Y-%m-%d %H:%M:%S %Z}"
+
+
+def firing_note(firing: Firing) -> str:
+    """Return what is to be said of a firing besides its state, in one line."""
+    if firing.missed_count:
+        last = f", the last at {instant_text(firing.missed_until)}" if firing.missed_until else ""
+        return f"{firing.missed_count:,} missed{last}"
+    if firing.error is None:
+        return ""
+    return f"{one_line(firing.error.reason)}: {one_line(firing.error.message)}"
+
+
+def schedule_document(schedule: Schedule) -> dict[str, object]:
+    """Return a schedule for programs; its target by its kind, as in ``{"start": {...}}``."""
+    return _fields(schedule) | {"spec": _spec_document(schedule.spec)}
+
+
+def _spec_document(spec: ScheduleSpec) -> dict[str, object]:
+    kind = "cron" if isinstance(spec.times, Cron) else "interval"
+    times: object = spec.times
+    if isinstance(spec.times, Every):
+        times = {"every": timedelta_of(spec.times.interval), "anchor": spec.times.anchor}
+    spans = {
+        "jitter": timedelta_of(spec.jitter),
+        "catch_up_window": timedelta_of(spec.catch_up_window),
+    }
+    target = _fields(spec.target)
+    if isinstance(spec.target, ScheduledJob):
+        timeout = spec.target.timeout
+        target |= {
+            "graph": _graph_document(spec.target.graph),
+            "timeout": None if timeout is None else timedelta_of(timeout),
+        }
+    left = _fields(spec) | spans | {kind: times, "target": {_KINDS[type(spec.target)]: target}}
+    del left["times"]
+    return left
+
+
+def _graph_document(graph: Graph) -> dict[str, object]:
+    return {it.name: {"after": it.after, "args": it.args, **it.options} for it in graph}
+
+
+def _fields(value: Schedule | ScheduleSpec | Target) -> dict[str, object]:
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def _target_facts(target: Target) -> dict[str, str]:
+    if isinstance(target, ScheduledJob):
+        timeout = "" if target.timeout is None else duration_text(timedelta_of(target.timeout))
+        return {"id": one_line(target.job_id_template), "job's timeout": timeout}
+    found = {"args": payload_text(target.args)}
+    if isinstance(target, ScheduledStart):
+        found["id"] = one_line(target.process_id_template)
+    return found
+
+
+def _counts(schedule: Schedule) -> Text:
+    counts = {
+        "started": schedule.started_count,
+        "skipped": schedule.skipped_count,
+        "missed": schedule.missed_count,
+        "refused": schedule.refused_count,
+    }
+    styles = {"skipped": "yellow", "missed": "yellow", "refused": "bold red"}
+    shown = [
+        Text(f"{count:,} {name}", style=styles.get(name, ""))
+        for name, count in counts.items()
+        if count
+    ]
+    return Text(", ").join(shown)
+
+
+def _took(firing: Firing) -> str:
+    """Return how long it was until its run was seen to have ended: at the next firing, or later."""
+    if firing.started_at is None or firing.ended_at is None:
+        return ""
+    return duration_text(firing.ended_at - firing.started_at)
+
+
+def _optional_duration(duration: dt.timedelta) -> str:
+    return duration_text(duration) if duration else ""

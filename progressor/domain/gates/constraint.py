@@ -1,0 +1,131 @@
+"""Constraints: what a task must pass before it may run. Source: DESIGN, section 8.
+
+==========  =========================================  ===========================================
+state       the task waits for                         goes on when
+==========  =========================================  ===========================================
+time        its instant: ``run_at``, a timer's, or     it has come (the replica that knows of it;
+            that of a retry                            the scan is the safety net)
+order       a smaller version of its order, which      the last of the smaller ones has ended
+            waits, is available or runs
+process     another task of its process                that one is settled
+gates       a place in each of its gates, all or none  whoever holds the last one leaves it
+available   nothing but a worker                       a replica claims it
+==========  =========================================  ===========================================
+
+Who comes next through a gate: the one of the highest priority, the older of two. A younger task may
+pass an older one that waits for something else. But nothing starves: who has waited for longer than
+the patience goes before all others, keeps what it can have of its gates (reserved, in the order of
+their keys, so that two never wait for each other), and takes the next place in the line of its
+process even while that has a step in hand.
+
+``priv/functions/gates/settle_gates.sql`` and those that it calls do it, under the locks of process,
+order and gates.
+"""
+
+import dataclasses
+import datetime as dt
+import enum
+import re
+from collections.abc import Mapping
+
+PRIORITY_DEFAULT = 3
+PRIORITY_MAX = 5
+GATES_MAX = 8
+"""Gates of one task."""
+
+CAPACITY_MAX = 1_000_000
+VERSION_PARTS_MAX = 16
+VERSION_PART_MAX = 2**31 - 1
+
+_VERSION = re.compile(r"[0-9]+(\.[0-9]+)*", re.ASCII)
+
+
+class GatedState(enum.StrEnum):
+    """Where a task with constraints is. Members and order equal the SQL enum ``gated_state``."""
+
+    TIME = "time"
+    ORDER = "order"
+    PROCESS = "process"
+    GATES = "gates"
+    AVAILABLE = "available"
+
+
+class GateHold(enum.StrEnum):
+    """Until when gates are held. Members and order equal the SQL enum ``gate_hold``.
+
+    TASK: until the task is settled, cancelled, or waits for a retry. PROCESS: until the process is
+    finished, removed or in error.
+    """
+
+    TASK = "task"
+    PROCESS = "process"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """Dotted numbers, compared as numbers: 1.9 is smaller than 1.10, and 1 equals 1.0."""
+
+    parts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Drop the zeros at the end, which mean nothing."""
+        parts = self.parts
+        while len(parts) > 1 and not parts[-1]:
+            parts = parts[:-1]
+        object.__setattr__(self, "parts", parts)
+
+    @classmethod
+    def parse(cls, text: str) -> "Version":
+        """Return the version that a text stands for.
+
+        Raises:
+            ValueError: It is none; the message says what is wrong.
+        """
+        if not _VERSION.fullmatch(text):
+            message = f"{text!r} is no version: dotted numbers, as 1.10.2"
+            raise ValueError(message)
+        parts = tuple(map(int, text.split(".")))
+        if len(parts) > VERSION_PARTS_MAX:
+            message = f"{text!r} has more than {VERSION_PARTS_MAX} numbers"
+            raise ValueError(message)
+        if max(parts) > VERSION_PART_MAX:
+            message = f"{text!r} has a number above {VERSION_PART_MAX}"
+            raise ValueError(message)
+        return cls(parts)
+
+    def __str__(self) -> str:
+        """Return it as it is written."""
+        return ".".join(map(str, self.parts))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Order:
+    """A task waits while one of the same key with a smaller version has not ended."""
+
+    key: str
+    version: Version
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """What a task must pass. The default passes at once.
+
+    ``gates``: by key, the capacity for a gate that is not there yet; None: it must be. ``hold``:
+    until when they are held. ``priority``: 1, the highest, to 5.
+    """
+
+    run_at: dt.datetime | None = None
+    order: Order | None = None
+    gates: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
+    priority: int = PRIORITY_DEFAULT
+    hold: GateHold = GateHold.TASK
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a task with them is as one without."""
+        return self.run_at is None and self.order is None and not self.gates
+
+    def __str__(self) -> str:
+        """Return a text that is equal for equal constraints, whatever the order of the gates."""
+        gates = sorted(self.gates.items())
+        return f"{self.run_at}\0{self.order}\0{gates}\0{self.priority}\0{self.hold}"

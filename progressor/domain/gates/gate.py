@@ -1,0 +1,62 @@
+"""Gates as operators see them; what tasks must pass stands in ``constraint``."""
+
+import dataclasses
+import datetime as dt
+
+from progressor.domain.gates.constraint import GateHold
+
+COUNTED_MAX = 1000
+"""Tasks that wait for a gate, as far as they are counted."""
+
+HOLDERS_MAX = 100
+LINE_MAX = 100
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """So many processes of a namespace may hold it; ``waiting_count`` up to COUNTED_MAX."""
+
+    namespace: str
+    gate: str
+    capacity: int
+    held: int
+    waiting_count: int
+    revision: int
+    created_at: dt.datetime
+    updated_at: dt.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateHolder:
+    """A process that holds a gate, by the task that took it.
+
+    ``is_reserved``: kept for a task that has waited for longer than the patience and cannot have
+    its other gates yet.
+    """
+
+    process_id: str
+    task_id: int
+    held_at: dt.datetime
+    hold: GateHold
+    is_reserved: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateWaiter:
+    """A task in the line of a gate; ``since`` it could have run without its gates."""
+
+    process_id: str
+    task_id: int
+    priority: int
+    since: dt.datetime
+    gates: tuple[str, ...]
+    is_aged: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateView:
+    """A gate, the first HOLDERS_MAX who hold it and the first LINE_MAX who come next."""
+
+    gate: Gate
+    holders: tuple[GateHolder, ...]
+    line: tuple[GateWaiter, ...]

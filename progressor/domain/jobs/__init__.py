@@ -1,0 +1,1 @@
+"""Jobs: a leader, and the graph of nodes that it owns. Start with ``job``, then ``graph``."""

@@ -1,0 +1,97 @@
+"""Answers: how the end of a task is told to the caller who waits for it."""
+
+import dataclasses
+
+from progressor import errors, job_errors
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import BROKEN_BY, TaskError, TaskResult, TaskStatus, TaskType
+
+FAILURE_CODE = "failure_code"
+FAILURE_REASON = "failure_reason"
+"""In the metadata of what is cancelled since its process broke, beside `BROKEN_BY`."""
+
+PROCESS_FAILED = errors.ProcessFailedError.reason
+PROCESS_FINISHED = errors.ProcessFinishedError.reason
+PROCESS_IS_RUNNING = errors.ProcessIsRunningError.reason
+
+_LED_BY_ENGINE = (job_errors.LedByEngineError.reason, job_errors.LED_BY_ENGINE)
+"""How the engine rejects requests to a leader that it runs itself."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The processor's response to a request; ``deduplicated``: an earlier equal request did it."""
+
+    task_id: int
+    task_type: TaskType
+    response: bytes
+    deduplicated: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """A request that is durable: its task goes on whatever becomes of the caller."""
+
+    task_id: int
+    deduplicated: bool = False
+
+
+def response_of(key: ProcessKey, result: TaskResult) -> bytes:
+    """Return the response of an ended task.
+
+    Raises:
+        RequestError: The task did not finish; the class says how it ended.
+    """
+    if result.removed:
+        raise errors.ProcessRemovedError(key.process_id)
+    if result.status is TaskStatus.FINISHED:
+        return result.response
+    error = result.error
+    if error is None:
+        raise errors.TaskCancelledError(key.process_id, result.task_id)
+    if error.rejected and (error.reason, error.message) == _LED_BY_ENGINE:
+        raise job_errors.LedByEngineError(key.namespace, key.process_id)
+    if error.rejected:
+        raise errors.RejectedError(
+            error.message, code=error.code, processor_reason=error.reason, metadata=error.metadata
+        )
+    if result.status is TaskStatus.CANCELLED:
+        raise _cancelled(key, result.task_id, error)
+    raise _failed(key, result, error)
+
+
+def _cancelled(key: ProcessKey, task_id: int, error: TaskError) -> errors.RequestError:
+    if error.reason == PROCESS_FAILED:
+        failure = errors.StepFailure(
+            broken_by=_number(error, BROKEN_BY),
+            code=_number(error, FAILURE_CODE),
+            reason=error.metadata.get(FAILURE_REASON),
+        )
+        return errors.ProcessFailedError(
+            key.process_id, error.message, task_id=task_id, failure=failure
+        )
+    if error.reason == PROCESS_FINISHED:
+        return errors.ProcessFinishedError(key.process_id)
+    if error.reason == PROCESS_IS_RUNNING:
+        return errors.ProcessIsRunningError(key.process_id)
+    return errors.TaskCancelledError(key.process_id, task_id)
+
+
+def _failed(key: ProcessKey, result: TaskResult, error: TaskError) -> errors.RequestError:
+    task_id = result.task_id
+    failure = errors.StepFailure(
+        broken_by=_number(error, BROKEN_BY), code=error.code, reason=error.reason
+    )
+    if result.task_type is TaskType.REPAIR:
+        return errors.RepairFailedError(key.process_id, error.message, task_id, failure)
+    if error.metadata.get("alone"):
+        return errors.TaskFailedError(key.process_id, error.message, task_id, failure)
+    failure = dataclasses.replace(failure, broken_by=task_id)
+    return errors.ProcessFailedError(
+        key.process_id, error.message, own=True, task_id=task_id, failure=failure
+    )
+
+
+def _number(error: TaskError, key: str) -> int | None:
+    text = error.metadata.get(key)
+    return None if text is None else int(text)

@@ -1,0 +1,132 @@
+"""What asking the processor gave: an intent, a reject or a failure."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping
+
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.job import StartNodes
+from progressor.domain.processes.event import HistoryRange, NewEvent
+
+STEP_TIMEOUT = "STEP_TIMEOUT"
+"""The reason of a step that ran past its timeout."""
+
+STILL_RUNNING = "STILL_RUNNING"
+"""The reason of a step that a processor did not begin: it still runs an earlier attempt."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeepTimer:
+    """Leave the timer as it is: one that a call pushed aside goes on."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SetTimer:
+    """Replace any timer.
+
+    Exactly one of ``at`` and ``after`` (0 or more) is given. ``remove``: when it is due the process
+    is removed without asking the processor; then without ``constraints``. These have no ``run_at``:
+    the timer's own instant is.
+    """
+
+    at: dt.datetime | None = None
+    after: dt.timedelta | None = None
+    remove: bool = False
+    args: bytes = b""
+    history_range: HistoryRange | None = None
+    step_timeout: dt.timedelta | None = None
+    # Not in the text of which fingerprints are made: an import has none.
+    constraints: Constraints | None = dataclasses.field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Hold the two ways of saying when apart."""
+        if (self.at is None) == (self.after is None):
+            message = f"exactly one of at and after: at={self.at!r}, after={self.after!r}"
+            raise ValueError(message)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnsetTimer:
+    """Cancel the timer; waiting calls still run."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RemoveProcess:
+    """Delete the process and its rows."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Complete:
+    """Finish the process with a result."""
+
+    result: bytes = b""
+
+
+TimerChange = KeepTimer | SetTimer | UnsetTimer
+
+Action = RemoveProcess | Complete | StartNodes
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """What a step decided. ``aux_state`` and ``metadata`` None leave the stored ones.
+
+    ``timer`` stands beside every action. A process that is finished or removed has no timer,
+    whatever ``timer`` says. ``action`` None: the process waits for its next task.
+    """
+
+    events: tuple[NewEvent, ...] = ()
+    aux_state: bytes | None = None
+    metadata: Mapping[str, object] | None = None
+    response: bytes = b""
+    timer: TimerChange = dataclasses.field(default_factory=KeepTimer)
+    action: Action | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The processor carried out the step."""
+
+    intent: Intent
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """The processor refused the request: ``code`` (gRPC, 1 .. 16) and words are its own."""
+
+    code: int
+    message: str
+    reason: str = ""
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The step failed: the processor said so, or could not be asked.
+
+    ``retryable`` says that another attempt may help; whether there is one, the policy decides.
+    ``retry_after`` is the earliest that the processor wants to be asked again. ``patient``: retried
+    without counting attempts, since somebody else knows when it has been enough. ``misconfigured``:
+    the target was reached, but does not serve this namespace, or not this engine.
+    """
+
+    code: int
+    reason: str
+    message: str
+    retryable: bool
+    retry_after: dt.timedelta | None = None
+    patient: bool = False
+    misconfigured: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lost:
+    """The lease was lost: the replica is presumed dead, or the step overran. A zombie."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Released:
+    """The replica gave the lease back before the processor was done; the attempt does not count."""
+
+
+Outcome = Succeeded | Rejected | Failed | Lost | Released

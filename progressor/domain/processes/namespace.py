@@ -1,0 +1,86 @@
+"""A namespace: processes that share a processor, policies and limits."""
+
+import dataclasses
+import datetime as dt
+import enum
+import re
+from collections.abc import Mapping
+from typing import assert_never
+
+from progressor.domain.processes.event import NO_HISTORY, WHOLE_HISTORY, HistoryRange
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.task import TaskType
+
+PAYLOAD_BYTES_CEILING = 16 * 1024 * 1024
+"""No namespace may allow larger payloads: a message carries several, and must fit gRPC's."""
+
+
+_NAME = re.compile(r"[a-z0-9._-]{1,64}")
+
+
+class HistoryMode(enum.StrEnum):
+    """How much of its history goes to the processor with a task."""
+
+    ALL = "all"
+    LAST = "last"
+    NONE = "none"
+
+
+def is_namespace_name(name: str) -> bool:
+    """Tell whether a namespace could have this name."""
+    return _NAME.fullmatch(name) is not None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Namespace:
+    """The configuration of a namespace; see namespace_service.proto for each field's meaning."""
+
+    name: str
+    processor_targets: tuple[str, ...]
+    step_timeout: dt.timedelta = dt.timedelta(seconds=30)
+    retry_policy: RetryPolicy = dataclasses.field(default_factory=RetryPolicy)
+    retry_policies: Mapping[TaskType, RetryPolicy] = dataclasses.field(default_factory=dict)
+    exhausted_call_fails_alone: bool = False
+    zombie_policy: ZombiePolicy = ZombiePolicy.RETRY
+    worker_count_max: int = 1000
+    history_mode: HistoryMode = HistoryMode.ALL
+    history_last: int = 0
+    finished_process_retention: dt.timedelta | None = None
+    task_retention: dt.timedelta | None = None
+    payload_bytes_max: int = 2 * 1024 * 1024
+    waiting_callers_max: int = 20_000
+    target_patience: dt.timedelta = dt.timedelta(minutes=5)
+    created_at: dt.datetime | None = None
+    updated_at: dt.datetime | None = None
+    revision: int = 0
+
+    def policy_for(self, task_type: TaskType) -> RetryPolicy:
+        """Return the retry policy of a task type."""
+        return self.retry_policies.get(task_type, self.retry_policy)
+
+    @property
+    def history_kept(self) -> int | None:
+        """How many of the last events of a process its next step will ask for; None: all."""
+        match self.history_mode:
+            case HistoryMode.ALL:
+                return None
+            case HistoryMode.LAST:
+                return self.history_last
+            case HistoryMode.NONE:
+                return 0
+            case _:
+                assert_never(self.history_mode)
+
+    def history_for(self, asked: HistoryRange | None, *, last_event_id: int) -> HistoryRange:
+        """Return the range of history that goes with a task which asked for `asked`."""
+        if asked is not None:
+            return asked
+        match self.history_mode:
+            case HistoryMode.ALL:
+                return WHOLE_HISTORY
+            case HistoryMode.LAST:
+                return HistoryRange(after=max(0, last_event_id - self.history_last))
+            case HistoryMode.NONE:
+                return NO_HISTORY
+            case _:
+                assert_never(self.history_mode)

@@ -1,0 +1,99 @@
+"""A process: one long-lived instance with a status, a state and a history."""
+
+import dataclasses
+import datetime as dt
+import enum
+import zlib
+from collections.abc import Mapping
+
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+
+SLOT_COUNT = 1024
+"""Slots over which processes are spread: partition key, and lane of the group commit."""
+
+
+class ProcessStatus(enum.StrEnum):
+    """Where a process is in its life. Members and order equal the SQL enum ``process_status``."""
+
+    INIT = "init"
+    RUNNING = "running"
+    ERROR = "error"
+    FINISHED = "finished"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProcessKey:
+    """Which process. ``slot`` follows from the names; it leads every key in storage."""
+
+    slot: int
+    namespace: str
+    process_id: str
+
+
+def process_key(namespace: str, process_id: str) -> ProcessKey:
+    """Return the key of a process, with its slot, 0 .. SLOT_COUNT - 1.
+
+    The slot is a CRC-32 so that any language can compute it, and never changes.
+    """
+    digest = zlib.crc32(process_id.encode(), zlib.crc32(namespace.encode()))
+    return ProcessKey(digest % SLOT_COUNT, namespace, process_id)
+
+
+class Leadership(enum.StrEnum):
+    """Who carries the tasks of a leader."""
+
+    ENGINE = "engine"
+    PROCESSOR = "processor"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What a process of a job has in place of what its namespace says.
+
+    ``target`` is one of the namespace's processor targets, spelt as there; ``scheduled``: its job
+    was started by a schedule, so that it is failed, not tried again, when its replica is lost.
+    """
+
+    takes_results: bool = False
+    retry_policy: RetryPolicy | None = None
+    zombie_policy: ZombiePolicy | None = None
+    target: str | None = None
+    scheduled: bool = False
+
+
+NO_OPTIONS = JobOptions()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A process's part in jobs: it leads one, follows in one, or both.
+
+    ``leader`` and ``node``, its ordinal there from 1, are None for one that follows nobody.
+    """
+
+    led_by: Leadership | None = None
+    leader: ProcessKey | None = None
+    node: int | None = None
+    options: JobOptions = dataclasses.field(default_factory=JobOptions)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process without its history, as the last settlement left it.
+
+    ``init_task_id`` tells a process from another one that had its id before a removal.
+    """
+
+    key: ProcessKey
+    status: ProcessStatus
+    previous_status: ProcessStatus | None
+    detail: str | None
+    aux_state: bytes
+    metadata: Mapping[str, object] | None
+    corrupted_by: int | None
+    created_at: dt.datetime
+    status_changed_at: dt.datetime
+    last_event_id: int
+    init_task_id: int
+    result: bytes | None
+    part: Part | None = None

@@ -1,0 +1,222 @@
+"""Settlement: an outcome meets a task. What is written for it, and what happens next.
+
+===========  =========================================  ==========================================
+outcome      of                                         settlement
+===========  =========================================  ==========================================
+succeeded    any task; action remove                    Remove, with the response
+             any task; any other action, or none        Finish
+rejected     init                                       Remove, with the refusal
+             call, notify, repair                       Fail: the process is as it was
+failed       any task, retryable, attempts left         Retry
+             repair                                     Fail: the process stays in error
+             call, notify, attempts spent, where the    Fail
+             namespace lets calls fail alone
+             anything else                              Break
+lost         policy retry, attempts left                Retry at once
+             a job that a schedule has started          as failed for good, and its job as a whole
+             policy fail, or attempts spent             as failed for good
+released     any task                                   Retry at once, the attempt not counted
+===========  =========================================  ==========================================
+
+What the database then does with the line of waiting tasks and with the timer stands in
+``priv/functions/settlement/settle_tasks.sql``, which carries these out under the process's lock.
+"""
+
+import dataclasses
+import datetime as dt
+from typing import Protocol, assert_never
+
+from progressor.domain.processes.intent import (
+    STEP_TIMEOUT,
+    STILL_RUNNING,
+    Failed,
+    Intent,
+    Lost,
+    Outcome,
+    Rejected,
+    Released,
+    RemoveProcess,
+    Succeeded,
+)
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.process import NO_OPTIONS, JobOptions
+from progressor.domain.processes.retry import next_delay
+from progressor.domain.processes.task import BROKEN_BY, TaskError, TaskType
+
+ZOMBIE = "ZOMBIE"
+ZOMBIE_DETECTED = "zombie detected"
+_ABORTED = 10
+_NOW = dt.timedelta()
+_ANY = 2**31
+_LONE_TYPES = frozenset({TaskType.CALL, TaskType.NOTIFY})
+
+
+class Attempted(Protocol):
+    """What settling needs to know of a task whose attempt is over."""
+
+    @property
+    def task_type(self) -> TaskType:
+        """Why it exists."""
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that is over, from 1."""
+
+    @property
+    def broken_by(self) -> int | None:
+        """The task that broke its process before; None: none did."""
+
+    @property
+    def first_started_at(self) -> dt.datetime:
+        """When the first attempt began."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finish:
+    """The task is finished, and all that the intent says is saved."""
+
+    intent: Intent
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fail:
+    """The task ends in error; its process stays exactly as it is."""
+
+    error: TaskError
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """The task waits `delay` for its next attempt, of which `attempt_count` are behind it."""
+
+    delay: dt.timedelta
+    attempt_count: int
+    error: TaskError | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Break:
+    """The task ends in error and breaks its process.
+
+    ``fails_job``: and fails the job which that leads, or in which it follows, as a whole.
+    """
+
+    error: TaskError
+    fails_job: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Remove:
+    """The process goes; the caller gets the response, or the refusal."""
+
+    response: bytes = b""
+    error: TaskError | None = None
+
+
+Settlement = Finish | Fail | Retry | Break | Remove
+
+
+def settle(
+    task: Attempted,
+    outcome: Outcome,
+    *,
+    namespace: Namespace,
+    now: dt.datetime,
+    spread: float,
+    options: JobOptions = NO_OPTIONS,
+) -> Settlement:
+    """Return what is to be written for an outcome.
+
+    Args:
+        task: The task whose attempt is over.
+        outcome: How it went.
+        namespace: Whose policies apply.
+        now: The instant, on the clock that `task.first_started_at` is of.
+        spread: A random number, -1 .. 1, for the retry policy's jitter.
+        options: What a process of a job has in place of the namespace's policies.
+    """
+    match outcome:
+        case Succeeded(intent):
+            if isinstance(intent.action, RemoveProcess):
+                return Remove(response=intent.response)
+            return Finish(intent)
+        case Rejected():
+            return _settle_rejection(task, outcome)
+        case Failed():
+            elapsed = now - task.first_started_at
+            policy = options.retry_policy or namespace.policy_for(task.task_type)
+            delay = _delay(task, outcome, policy, elapsed=elapsed, spread=spread)
+            return _settle_failure(task, outcome, delay, namespace)
+        case Lost():
+            return _settle_loss(task, namespace, options)
+        case Released():
+            return Retry(delay=_NOW, attempt_count=task.attempt - 1, error=None)
+        case _:
+            assert_never(outcome)
+
+
+def _settle_rejection(task: Attempted, rejected: Rejected) -> Settlement:
+    error = TaskError(
+        code=rejected.code,
+        reason=rejected.reason,
+        message=rejected.message,
+        rejected=True,
+        metadata=rejected.metadata,
+    )
+    # A process that was refused its first step never came to be.
+    return Remove(error=error) if task.task_type is TaskType.INIT else Fail(error)
+
+
+def _delay(
+    task: Attempted, failed: Failed, policy: RetryPolicy, *, elapsed: dt.timedelta, spread: float
+) -> dt.timedelta | None:
+    """Return how long a failed task waits for its next attempt; None: there is none."""
+    if not failed.retryable:
+        return None
+    if failed.patient:
+        policy = dataclasses.replace(
+            policy, attempts_max=_ANY, elapsed_max=None, non_retryable_reasons=()
+        )
+    return next_delay(
+        policy,
+        attempt=task.attempt,
+        reason=failed.reason,
+        elapsed=elapsed,
+        spread=spread,
+        retry_after=failed.retry_after,
+    )
+
+
+def _settle_failure(
+    task: Attempted, failed: Failed, delay: dt.timedelta | None, namespace: Namespace
+) -> Settlement:
+    error = TaskError(code=failed.code, reason=failed.reason, message=failed.message)
+    if delay is not None:
+        return Retry(delay=delay, attempt_count=task.attempt, error=error)
+    if failed.reason in {STEP_TIMEOUT, STILL_RUNNING}:
+        attempts = "1 attempt" if task.attempt == 1 else f"{task.attempt} attempts"
+        error = dataclasses.replace(error, message=f"{error.message}, {attempts}")
+    return _give_up(task, error, alone=failed.retryable and namespace.exhausted_call_fails_alone)
+
+
+def _settle_loss(task: Attempted, namespace: Namespace, options: JobOptions) -> Settlement:
+    error = TaskError(code=_ABORTED, reason=ZOMBIE, message=ZOMBIE_DETECTED)
+    policy = options.retry_policy or namespace.policy_for(task.task_type)
+    zombie_policy = options.zombie_policy or namespace.zombie_policy
+    if options.scheduled:
+        # Its schedule comes again; what is lost is not to pile up behind it.
+        given_up = _give_up(task, error, alone=False)
+        return Break(error, fails_job=True) if isinstance(given_up, Break) else given_up
+    if zombie_policy is ZombiePolicy.RETRY and task.attempt < policy.attempts_max:
+        return Retry(delay=_NOW, attempt_count=task.attempt, error=error)
+    return _give_up(task, error, alone=False)
+
+
+def _give_up(task: Attempted, error: TaskError, *, alone: bool) -> Settlement:
+    if task.task_type is TaskType.REPAIR:
+        known = {} if task.broken_by is None else {BROKEN_BY: str(task.broken_by)}
+        return Fail(dataclasses.replace(error, metadata=known))
+    if alone and task.task_type in _LONE_TYPES:
+        return Fail(dataclasses.replace(error, metadata={"alone": "true"}))
+    return Break(error)

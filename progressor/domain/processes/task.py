@@ -1,0 +1,152 @@
+"""A task: one unit of work on one process."""
+
+import dataclasses
+import datetime as dt
+import enum
+from collections.abc import Mapping
+
+from progressor.domain.processes.event import HistoryRange
+from progressor.domain.processes.process import Process, ProcessKey
+
+
+class TaskType(enum.StrEnum):
+    """Why a task exists. Members and order equal the SQL enum ``task_type``."""
+
+    INIT = "init"
+    CALL = "call"
+    NOTIFY = "notify"
+    REPAIR = "repair"
+    TIMEOUT = "timeout"
+    REMOVE = "remove"
+    JOIN = "join"
+
+
+TIMER_TYPES = frozenset({TaskType.TIMEOUT, TaskType.REMOVE})
+"""Tasks that are due by the clock and yield to every other."""
+
+
+class TaskStatus(enum.StrEnum):
+    """Where a task is. Members and order equal the SQL enum ``task_status``.
+
+    AVAILABLE is told of a task with constraints that waits for nothing but a worker; its row says
+    WAITING.
+    """
+
+    WAITING = "waiting"
+    AVAILABLE = "available"
+    RUNNING = "running"
+    BLOCKED = "blocked"
+    FINISHED = "finished"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+
+
+BROKEN_BY = "broken_by"
+"""In the metadata of an engine's error: the id of the task that broke the process."""
+
+FINAL_STATUSES = frozenset({TaskStatus.FINISHED, TaskStatus.ERROR, TaskStatus.CANCELLED})
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskError:
+    """How a task ended that did not finish.
+
+    ``code`` is a gRPC status code; ``rejected`` tells a processor's refusal, whose ``reason`` and
+    ``metadata`` are its own, from a failure, whose ``metadata`` are the engine's.
+    """
+
+    code: int
+    reason: str
+    message: str
+    rejected: bool = False
+    metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class NodeState(enum.StrEnum):
+    """Where a node is. Members and order equal the SQL enum ``node_state``."""
+
+    WAITING = "waiting"
+    READY = "ready"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    CANCELLED = "cancelled"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOutcome:
+    """How a node has ended: for its leader's join, or for a successor that wants results."""
+
+    name: str
+    state: NodeState
+    result: bytes = b""
+    error: TaskError | None = None
+    skipped_because_of: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claim:
+    """How a task that had waited was leased.
+
+    ``due_at`` is by PostgreSQL's clock; when the claim was sent and answered, by the replica's.
+    """
+
+    due_at: dt.datetime
+    sent_at: dt.datetime
+    answered_at: dt.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunningTask:
+    """A leased task with all that a step needs: what a claim returns.
+
+    ``attempt`` is this run's number, from 1. ``token`` is the fencing number of the lease.
+    ``history_range`` and ``step_timeout`` are None where the namespace decides; ``claim`` where its
+    admission, or the step before it, leased it at once. ``spent`` tells of a task with constraints
+    how long it has been in each of its states until this attempt began, in microseconds: those of
+    `GatedState` in their order, and running. Together that is all of its life. ``nodes`` are those
+    of the job for a join, and the predecessors for the init of a node that wants their results.
+    """
+
+    process: Process
+    task_id: int
+    task_type: TaskType
+    attempt: int
+    token: int
+    args: bytes
+    caller_context: Mapping[str, str]
+    trace_context: Mapping[str, str]
+    history_range: HistoryRange | None
+    step_timeout: dt.timedelta | None
+    scheduled_at: dt.datetime
+    started_at: dt.datetime
+    first_started_at: dt.datetime
+    claim: Claim | None = dataclasses.field(default=None, compare=False)
+    spent: tuple[int, ...] | None = None
+    nodes: tuple[NodeOutcome, ...] = ()
+
+    @property
+    def key(self) -> ProcessKey:
+        """The process it works on."""
+        return self.process.key
+
+    @property
+    def broken_by(self) -> int | None:
+        """The task that broke the process before, as a repair finds it."""
+        return self.process.corrupted_by
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """How a task ended: a response, or an error, or neither for a cancelled one without cause.
+
+    ``removed`` stands for a task that is gone together with its process.
+    """
+
+    task_id: int
+    task_type: TaskType
+    status: TaskStatus
+    response: bytes = b""
+    error: TaskError | None = None
+    removed: bool = False

@@ -1,0 +1,140 @@
+"""What people see of a process: its timer, what its tasks wait for, and the trace of its tasks."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping
+
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.processes.event import Event
+from progressor.domain.processes.process import Process, ProcessStatus
+from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
+from progressor.domain.views.wait import Cause, TimeSpent, Wait
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Timer:
+    """The timer of a process: waiting, or blocked while calls are served."""
+
+    task_id: int
+    task_type: TaskType
+    status: TaskStatus
+    due_at: dt.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LedJob:
+    """The job that a process leads: how many nodes it has, and how many have not ended."""
+
+    unfinished_count: int
+    node_count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FollowedJob:
+    """The job in which a process follows, by its leader, and the name of its node."""
+
+    namespace: str
+    job_id: str
+    node: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobRole:
+    """A process's part in jobs: it leads one, follows in one, or both."""
+
+    led: LedJob | None
+    followed: FollowedJob | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessView:
+    """A process as Get shows it, without its history. ``role`` None: it has no part in jobs."""
+
+    process: Process
+    timer: Timer | None
+    waits: tuple[Wait, ...]
+    role: JobRole | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPage:
+    """Events of a range; ``next_after`` where there are more than a message can hold."""
+
+    events: tuple[Event, ...]
+    next_after: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTrace:
+    """The life of one task, with the events that its step recorded (at most 1,000).
+
+    ``spent`` is told of a task with constraints that has ended: where its life went.
+    ``replica_id`` is the replica that had its latest lease; None: it never had one, or an earlier
+    release carried it.
+    """
+
+    task_id: int
+    task_type: TaskType
+    status: TaskStatus
+    created_at: dt.datetime
+    scheduled_at: dt.datetime | None
+    started_at: dt.datetime | None
+    finished_at: dt.datetime | None
+    attempt_count: int
+    args: bytes
+    caller_context: Mapping[str, str]
+    idempotency_key: str | None
+    response: bytes
+    error: TaskError | None
+    events: tuple[Event, ...]
+    constraints: Constraints | None = None
+    spent: TimeSpent | None = None
+    replica_id: int | None = None
+
+
+Place = tuple[dt.datetime, str, str]
+"""Where a process stands in a list: when it was created, its namespace, its id; all descending."""
+
+
+def place_of(process: Process) -> Place:
+    """Return where a process stands in a list."""
+    return process.created_at, process.key.namespace, process.key.process_id
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessQuery:
+    """Which processes List is asked for; newest first.
+
+    ``namespace`` "" is all of them. ``page_size`` 1 .. 1,001: a page, and one more to see whether
+    it is the last. ``before`` is the place of the last one seen. ``causes``: only those whose first
+    unfinished task has any of these; none: all.
+    """
+
+    namespace: str
+    statuses: tuple[ProcessStatus, ...] = ()
+    created_from: dt.datetime | None = None
+    created_to: dt.datetime | None = None
+    metadata: Mapping[str, object] | None = None
+    page_size: int = 100
+    before: Place | None = None
+    causes: tuple[type[Cause], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A process of a list, and what its first task waits for that has not ended; None: all have."""
+
+    process: Process
+    first_wait: Wait | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessPage:
+    """A page of a list, newest first.
+
+    ``next_before`` is the last process looked at, where others may follow, though it need not be
+    on the page; None: there are no more.
+    """
+
+    listed: tuple[Listed, ...]
+    next_before: Process | None

@@ -1,0 +1,266 @@
+"""Waits: the tasks of a process that have not ended, and each one's cause; ``why`` finds them."""
+
+import dataclasses
+import datetime as dt
+
+from progressor.domain.gates.constraint import GatedState, Order, Version
+from progressor.domain.gates.gate import GateHolder
+from progressor.domain.processes.task import TIMER_TYPES, TaskError, TaskStatus, TaskType
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Who carries a task, since when, and when its step will have overrun."""
+
+    replica_id: int
+    leased_at: dt.datetime
+    expires_at: dt.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OrderWait:
+    """The task of a smaller version that another one waits for.
+
+    ``order`` is that of the one that waits. Of several the smallest is told, of these the oldest.
+    """
+
+    order: Order
+    process_id: str
+    task_id: int
+    version: Version
+    status: TaskStatus
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateWait:
+    """A gate that is full, and the first of those who hold it, the longest first.
+
+    ``position`` is the place among the ``waiting_count`` who wait for this one, counted up to
+    1,000; 0: it does not stand in line yet, since it waits for something else before.
+    """
+
+    gate: str
+    capacity: int
+    held: int
+    holders: tuple[GateHolder, ...]
+    position: int
+    waiting_count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpent:
+    """How long a task with constraints has been in which state; together they are its life."""
+
+    time: dt.timedelta
+    order: dt.timedelta
+    process: dt.timedelta
+    gates: dt.timedelta
+    available: dt.timedelta
+    running: dt.timedelta
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Gated:
+    """What the promotion knows of a task with constraints, ``since`` when it is in this state.
+
+    ``order`` and ``gates`` are told whatever the state is, but for that of an available one.
+    ``behind_task_id`` is the older call of its process that stands in line for the same gates.
+    """
+
+    state: GatedState
+    since: dt.datetime
+    spent: TimeSpent
+    order: OrderWait | None = None
+    gates: tuple[GateWait, ...] = ()
+    behind_task_id: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UnfinishedTask:
+    """A task that has not ended, as its rows tell.
+
+    ``attempt_count`` are the attempts begun. ``due_at`` is None where another task is before it,
+    or, of one that waits for its constraints, where these name no instant; ``lease`` where nobody
+    carries it, and ``gated`` where it has no constraints.
+    """
+
+    task_id: int
+    task_type: TaskType
+    status: TaskStatus
+    attempt_count: int
+    created_at: dt.datetime
+    due_at: dt.datetime | None
+    is_due: bool
+    lease: Lease | None
+    last_error: TaskError | None
+    gated: Gated | None = None
+
+    @property
+    def is_timer(self) -> bool:
+        """Whether it yields to every other task."""
+        return self.task_type in TIMER_TYPES
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether it waits for its constraints: until then it is in no line of its process."""
+        return self.gated is not None and self.gated.state is not GatedState.AVAILABLE
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that runs now, or comes next."""
+        return self.attempt_count + (self.lease is None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """It does not wait: a replica carries it.
+
+    ``silent_since`` is told where a heartbeat of that replica is missing. If no other follows, the
+    task is collected at ``collected_at``, at the latest.
+    """
+
+    replica_id: int
+    since: dt.datetime
+    silent_since: dt.datetime | None = None
+    collected_at: dt.datetime | None = None
+    processor_unreachable_since: dt.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PresumedDead:
+    """The replica that carried it has been silent for its lease timeout.
+
+    ``silent_since`` is None where it is not even on the list any more, ``collected_at`` where no
+    replica lives that would collect.
+    """
+
+    replica_id: int
+    since: dt.datetime
+    silent_since: dt.datetime | None
+    collected_at: dt.datetime | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Overrun:
+    """The replica that carries it lives, but has not ended the step in time.
+
+    ``collected_at`` is None where no replica lives that would collect.
+    """
+
+    replica_id: int
+    since: dt.datetime
+    expired_at: dt.datetime
+    collected_at: dt.datetime | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TimerNotDue:
+    """It is a timer, until then."""
+
+    until: dt.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunAtNotDue:
+    """Its constraints name this instant."""
+
+    until: dt.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RetryNotDue:
+    """Its last attempt failed; the next one is then. ``attempts_max`` counts all attempts."""
+
+    until: dt.datetime
+    attempts_max: int
+    processor_unreachable_since: dt.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BehindTask:
+    """It is in line behind another task of its process, which runs or waits ``since`` then.
+
+    ``until`` is the instant for which a timer was set.
+    """
+
+    task_id: int
+    task_type: TaskType
+    is_running: bool
+    since: dt.datetime
+    until: dt.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BehindVersion:
+    """A smaller version of its order has not ended."""
+
+    order: OrderWait
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GatesFull:
+    """Gates that it must hold are full; one at least."""
+
+    gates: tuple[GateWait, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NoFreeWorker:
+    """It has been due ``since`` then, and no worker has taken it.
+
+    So many workers of its namespace are busy, of all, in the replicas that serve, as their last
+    heartbeats told.
+    """
+
+    since: dt.datetime
+    busy_count: int
+    worker_count: int
+    processor_unreachable_since: dt.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NoReplica:
+    """It has been due ``since`` then, and all replicas drain or are silent."""
+
+    since: dt.datetime
+    draining_count: int
+    silent_count: int
+
+
+Cause = (
+    Running
+    | PresumedDead
+    | Overrun
+    | TimerNotDue
+    | RunAtNotDue
+    | RetryNotDue
+    | BehindVersion
+    | BehindTask
+    | GatesFull
+    | NoFreeWorker
+    | NoReplica
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """One task that has not ended and why. ``attempt`` is the one that comes next or runs now.
+
+    ``besides`` are the causes that would be left if the first were removed, and ``spent`` is where
+    its time went until now: of tasks with constraints alone.
+    """
+
+    task_id: int
+    task_type: TaskType
+    status: TaskStatus
+    attempt: int
+    created_at: dt.datetime
+    cause: Cause
+    besides: tuple[Cause, ...] = ()
+    spent: TimeSpent | None = None
+    last_error: TaskError | None = None
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """All that it waits for."""
+        return (self.cause, *self.besides)

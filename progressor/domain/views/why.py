@@ -1,0 +1,445 @@
+"""Why: from what the tables and the replicas tell to causes, and from causes to sentences.
+
+The causes are found from the facts by which the engine itself goes:
+
+================  ===========================================  ====================================
+cause             what is so                                   who goes by it
+================  ===========================================  ====================================
+BehindTask        another task of the process is before it     admission and settlement, which
+                                                               bring on one task after the other
+TimerNotDue       ``schedule.due_at`` lies ahead               claims of what is due
+RunAtNotDue       ``gated.run_at`` lies ahead                  promotion
+RetryNotDue       either, and an attempt has been made         as these
+BehindVersion     a smaller version of its order has a row     promotion
+                  in ``gated``
+GatesFull         ``gates.held`` has reached the capacity      promotion
+NoFreeWorker      it is due, and nobody has leased it          claims, which ask for a free place
+NoReplica         the same, and no replica serves              the same
+Running           a row in ``running``                         the key of that table
+PresumedDead      that, and its replica's heartbeat is older   the scan for zombies
+                  than its lease timeout, or gone
+Overrun           that, and ``running.expires_at`` is past     the scan for zombies
+================  ===========================================  ====================================
+
+A task with constraints waits for its instant, an order, its process and its gates one after
+the other, but is told with all of them: its first cause is that of its state, and what it would
+wait for without that are the causes besides. Once it is available it waits as any other task does.
+
+What the replicas know is told by their heartbeats and read by each replica at most once a second
+(storage/replicas/status.py), so it may be two seconds old; what the tables tell is of the moment.
+"""
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from typing import assert_never
+
+from progressor.domain.gates.constraint import GatedState
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import Process, ProcessStatus
+from progressor.domain.processes.task import TaskType
+from progressor.domain.views.process import JobRole
+from progressor.domain.views.replica import Crew, Facts, ReplicaFacts
+from progressor.domain.views.wait import (
+    BehindTask,
+    BehindVersion,
+    Cause,
+    Gated,
+    GatesFull,
+    GateWait,
+    Lease,
+    NoFreeWorker,
+    NoReplica,
+    OrderWait,
+    Overrun,
+    PresumedDead,
+    RetryNotDue,
+    RunAtNotDue,
+    Running,
+    TimerNotDue,
+    UnfinishedTask,
+    Wait,
+)
+
+WORDS_MAX = 200
+"""Characters of somebody else's words, an error's or a detail's, in a sentence."""
+
+
+def waits(
+    tasks: Sequence[UnfinishedTask], *, facts: Facts, namespace: Namespace
+) -> tuple[Wait, ...]:
+    """Return what each task of a process waits for.
+
+    Args:
+        tasks: Those that have not ended, in the order in which they run.
+        facts: Of the replicas.
+        namespace: The process's.
+    """
+    return tuple(
+        _wait(task, _causes(task, before, facts, namespace)) for task, before in _with_before(tasks)
+    )
+
+
+def explain(wait: Wait) -> str:
+    """Return why a task waits, in one or two sentences, and one more for each cause besides."""
+    besides = "".join(f" Besides, it {_predicate(cause, wait)}" for cause in wait.besides)
+    return f"Task {wait.task_id} ({wait.task_type}) {_predicate(wait.cause, wait)}{besides}"
+
+
+def explain_process(process: Process, found: Sequence[Wait], role: JobRole | None = None) -> str:
+    """Return what a process waits for that is no wait of a task; "" where the tasks tell all."""
+    match process.status:
+        case ProcessStatus.INIT | ProcessStatus.RUNNING:
+            led = None if role is None else role.led
+            if led is not None and led.unfinished_count:
+                count = f"{led.unfinished_count} of the {led.node_count} nodes"
+                return f"The process leads a job, and waits for {count} of it."
+            return "" if found else "The process waits for nothing: it has no task and no timer."
+        case ProcessStatus.ERROR:
+            since, detail = _at(process.status_changed_at), _quoted(process.detail or "no detail")
+            by = "" if process.corrupted_by is None else f" by task {process.corrupted_by}"
+            ending = "a repair is under way" if found else "it waits for a repair"
+            return f"The process has been in error since {since}, broken{by}: {detail}; {ending}."
+        case ProcessStatus.FINISHED:
+            since = _at(process.status_changed_at)
+            return f"The process has been finished since {since}; it waits for nothing."
+        case _:
+            assert_never(process.status)
+
+
+def _with_before(
+    tasks: Sequence[UnfinishedTask],
+) -> Iterator[tuple[UnfinishedTask, UnfinishedTask | None]]:
+    """Return each task with the one that it has to wait for, of those of its process."""
+    line: list[UnfinishedTask] = []
+    known = {task.task_id: task for task in tasks}
+    for task in tasks:
+        before = _before(task, line)
+        if before is None and task.gated is not None and task.gated.behind_task_id is not None:
+            before = known.get(task.gated.behind_task_id)
+        yield task, before
+        # What waits for its constraints is passed by all; only an init task by none.
+        if not task.is_constrained or task.task_type is TaskType.INIT:
+            line.append(task)
+
+
+def _before(task: UnfinishedTask, line: Sequence[UnfinishedTask]) -> UnfinishedTask | None:
+    if not task.is_constrained or task.is_timer:
+        # Calls run in order, and before the timer: whatever stands before it, it is behind.
+        return line[-1] if line else None
+    # It will come into the line by its id; what was asked for later waits behind it, unless begun.
+    first = (
+        it
+        for it in reversed(line)
+        if it.lease is not None
+        or it.task_id < task.task_id
+        or (it.attempt_count > 0 and it.due_at is not None)
+    )
+    return next(first, None)
+
+
+def _wait(task: UnfinishedTask, causes: Sequence[Cause]) -> Wait:
+    return Wait(
+        task_id=task.task_id,
+        task_type=task.task_type,
+        status=task.status,
+        attempt=task.attempt,
+        created_at=task.created_at,
+        cause=causes[0],
+        besides=tuple(causes[1:]),
+        spent=None if task.gated is None else task.gated.spent,
+        last_error=task.last_error,
+    )
+
+
+def _causes(
+    task: UnfinishedTask, before: UnfinishedTask | None, facts: Facts, namespace: Namespace
+) -> Sequence[Cause]:
+    if task.lease is not None:
+        return (_leased(task.lease, facts, namespace.name),)
+    if task.gated is not None and task.is_constrained:
+        return _of_constraints(task, task.gated, before, facts, namespace)
+    if before is not None:
+        return (_behind(task, before),)
+    if task.is_due or task.due_at is None:
+        since = task.due_at or task.created_at
+        if task.gated is not None:
+            # A timer may have been due for long when it passed its gates.
+            since = max(since, task.gated.since)
+        return (_due(since, facts, namespace),)
+    return (_not_due(task, task.due_at, facts, namespace),)
+
+
+def _of_constraints(
+    task: UnfinishedTask,
+    gated: Gated,
+    before: UnfinishedTask | None,
+    facts: Facts,
+    namespace: Namespace,
+) -> Sequence[Cause]:
+    found: dict[GatedState, Cause] = {}
+    if task.due_at is not None and not task.is_due:
+        found[GatedState.TIME] = _not_due(task, task.due_at, facts, namespace)
+    if gated.order is not None:
+        found[GatedState.ORDER] = BehindVersion(order=gated.order)
+    if before is not None:
+        found[GatedState.PROCESS] = _behind(task, before)
+    if gated.gates:
+        found[GatedState.GATES] = GatesFull(gates=gated.gates)
+    own = found.pop(gated.state, None)
+    causes = [*([] if own is None else [own]), *found.values()]
+    # Nothing is left: it is about to be promoted, and then waits as all do.
+    return causes or [_due(gated.since, facts, namespace)]
+
+
+def _behind(task: UnfinishedTask, before: UnfinishedTask) -> BehindTask:
+    return BehindTask(
+        task_id=before.task_id,
+        task_type=before.task_type,
+        is_running=before.lease is not None,
+        since=before.created_at if before.lease is None else before.lease.leased_at,
+        until=task.due_at if task.is_timer else None,
+    )
+
+
+def _not_due(
+    task: UnfinishedTask, until: dt.datetime, facts: Facts, namespace: Namespace
+) -> TimerNotDue | RunAtNotDue | RetryNotDue:
+    if task.attempt_count:
+        return RetryNotDue(
+            until=until,
+            attempts_max=namespace.policy_for(task.task_type).attempts_max,
+            processor_unreachable_since=_unreachable_since(facts.serving(), namespace.name),
+        )
+    if task.is_timer or task.gated is None:
+        return TimerNotDue(until=until)
+    return RunAtNotDue(until=until)
+
+
+def _leased(lease: Lease, facts: Facts, namespace: str) -> Cause:
+    replica = facts.replicas.get(lease.replica_id)
+    # Who leases has just written a heartbeat: what was read before does not know of it.
+    is_news = lease.leased_at >= facts.read_at
+    if not is_news and (replica is None or facts.is_silent(replica)):
+        return PresumedDead(
+            replica_id=lease.replica_id,
+            since=lease.leased_at,
+            silent_since=None if replica is None else replica.heartbeat_at,
+            collected_at=_collected_at(_death(replica) or facts.read_at, facts),
+        )
+    if lease.expires_at < facts.read_at:
+        return Overrun(
+            replica_id=lease.replica_id,
+            since=lease.leased_at,
+            expired_at=lease.expires_at,
+            collected_at=_collected_at(lease.expires_at, facts),
+        )
+    return _running(lease, None if is_news else replica, facts, namespace)
+
+
+def _running(lease: Lease, replica: ReplicaFacts | None, facts: Facts, namespace: str) -> Running:
+    death = _death(replica)
+    if replica is None or death is None:
+        return Running(replica_id=lease.replica_id, since=lease.leased_at)
+    # Two heartbeats and a half fit into a lease timeout, so that one is missing after half of it.
+    is_late = facts.read_at - replica.heartbeat_at > replica.lease_timeout / 2
+    return Running(
+        replica_id=lease.replica_id,
+        since=lease.leased_at,
+        silent_since=replica.heartbeat_at if is_late else None,
+        collected_at=_collected_at(death, facts) if is_late else None,
+        processor_unreachable_since=_unreachable_since((replica,), namespace),
+    )
+
+
+def _due(since: dt.datetime, facts: Facts, namespace: Namespace) -> NoFreeWorker | NoReplica:
+    serving = facts.serving()
+    if not serving:
+        silent = sum(map(facts.is_silent, facts.replicas.values()))
+        return NoReplica(
+            since=since, draining_count=len(facts.replicas) - silent, silent_count=silent
+        )
+    idle = Crew(busy_count=0, size=namespace.worker_count_max)
+    crews = [it.crews.get(namespace.name, idle) for it in serving if it.crews is not None]
+    return NoFreeWorker(
+        since=since,
+        busy_count=sum(it.busy_count for it in crews),
+        worker_count=sum(it.size for it in crews),
+        processor_unreachable_since=_unreachable_since(serving, namespace.name),
+    )
+
+
+def _death(replica: ReplicaFacts | None) -> dt.datetime | None:
+    """Return when a replica is presumed dead, if no heartbeat follows."""
+    return None if replica is None else replica.heartbeat_at + replica.lease_timeout
+
+
+def _collected_at(lost_at: dt.datetime, facts: Facts) -> dt.datetime | None:
+    """Return by when a lease that is lost then is collected; None: nobody would do it."""
+    return lost_at + facts.collecting if facts.serving() else None
+
+
+def _unreachable_since(replicas: Sequence[ReplicaFacts], namespace: str) -> dt.datetime | None:
+    """Return since when a processor has not been reached by the one that has tried for longest."""
+    told = [
+        it.heartbeat_at - crew.unreachable_for
+        for it in replicas
+        if (crew := (it.crews or {}).get(namespace)) is not None
+        and crew.unreachable_for is not None
+    ]
+    return min(told, default=None)
+
+
+def _predicate(cause: Cause, wait: Wait) -> str:
+    match cause:
+        case Running() | PresumedDead() | Overrun():
+            return _of_lease(cause, wait)
+        case TimerNotDue() | RunAtNotDue() | RetryNotDue():
+            return _of_instant(cause, wait)
+        case BehindTask():
+            return _of_line(cause)
+        case BehindVersion() | GatesFull():
+            return _of_constraint(cause)
+        case NoFreeWorker() | NoReplica():
+            return _of_worker(cause)
+        case _:
+            assert_never(cause)
+
+
+def _of_lease(cause: Running | PresumedDead | Overrun, wait: Wait) -> str:
+    runs = f"has been running since {_at(cause.since)} in replica {cause.replica_id}"
+    match cause:
+        case Running():
+            again = f", attempt {wait.attempt}{_after(wait)}" if wait.attempt > 1 else ""
+            return f"{runs}{again}.{_unreachable(cause.processor_unreachable_since)}{_risk(cause)}"
+        case PresumedDead():
+            return (
+                f"was taken at {_at(cause.since)} by replica {cause.replica_id}, "
+                f"{_silence(cause.silent_since)} and is presumed dead; "
+                f"{_collection(cause.collected_at)}."
+            )
+        case Overrun():
+            ought = f"ought to have ended by {_at(cause.expired_at)}"
+            return f"{runs} and {ought}; {_collection(cause.collected_at)}."
+        case _:
+            assert_never(cause)
+
+
+def _of_instant(cause: TimerNotDue | RunAtNotDue | RetryNotDue, wait: Wait) -> str:
+    match cause:
+        case TimerNotDue(until=until):
+            return f"is a timer, until {_at(until)}."
+        case RunAtNotDue(until=until):
+            return f"may not run before {_at(until)}."
+        case RetryNotDue():
+            return (
+                f"waits for its retry, attempt {wait.attempt} of {cause.attempts_max}, "
+                f"at {_at(cause.until)}{_after(wait)}."
+                f"{_unreachable(cause.processor_unreachable_since)}"
+            )
+        case _:
+            assert_never(cause)
+
+
+def _of_line(cause: BehindTask) -> str:
+    state = "running" if cause.is_running else "waiting"
+    until = "" if cause.until is None else f" It is a timer, until {_at(cause.until)}."
+    before = f"task {cause.task_id} ({cause.task_type})"
+    return f"waits behind {before}, which has been {state} since {_at(cause.since)}.{until}"
+
+
+def _of_constraint(cause: BehindVersion | GatesFull) -> str:
+    match cause:
+        case BehindVersion(order=order):
+            return _of_order(order)
+        case GatesFull(gates=gates):
+            return f"waits for {', and for '.join(map(_of_gate, gates))}."
+        case _:
+            assert_never(cause)
+
+
+def _of_order(wait: OrderWait) -> str:
+    return (
+        f"has version {wait.order.version} in the order {wait.order.key}, and waits for version "
+        f"{wait.version}: task {wait.task_id} of process {wait.process_id}, which is {wait.status}."
+    )
+
+
+def _of_gate(wait: GateWait) -> str:
+    place = ""
+    if wait.position:
+        place = f", as number {wait.position} of {wait.waiting_count} in line"
+    if not wait.holders:
+        return f"gate {wait.gate}, whose capacity is {wait.capacity}{place}"
+    first = wait.holders[0]
+    by = "by" if len(wait.holders) == 1 else "longest by"
+    kept = ", for which it is reserved" if first.is_reserved else ""
+    return (
+        f"gate {wait.gate}{place}, which is full: {wait.held} of {wait.capacity} held, {by} task "
+        f"{first.task_id} of process {first.process_id} since {_at(first.held_at)}{kept}"
+    )
+
+
+def _of_worker(cause: NoFreeWorker | NoReplica) -> str:
+    match cause:
+        case NoFreeWorker():
+            return _of_crowd(cause)
+        case NoReplica():
+            counts = f"{cause.draining_count} draining, {cause.silent_count} silent"
+            return f"has been due since {_at(cause.since)}, and no replica serves: {counts}."
+        case _:
+            assert_never(cause)
+
+
+def _of_crowd(cause: NoFreeWorker) -> str:
+    told = f"{cause.busy_count} of {cause.worker_count} are busy"
+    if not cause.worker_count:
+        state = ", and no worker has taken it yet"
+    elif cause.busy_count < cause.worker_count:
+        state = f"; a worker is about to take it: {told}"
+    else:
+        state = f", and no worker is free: {told}"
+    reach = _unreachable(cause.processor_unreachable_since)
+    return f"has been due since {_at(cause.since)}{state}.{reach}"
+
+
+def _risk(cause: Running) -> str:
+    if cause.silent_since is None:
+        return ""
+    silence = f" That replica has been silent since {_at(cause.silent_since)}"
+    return f"{silence}; if it stays so, {_collection(cause.collected_at)}."
+
+
+def _silence(since: dt.datetime | None) -> str:
+    if since is None:
+        return "which is not on the list of replicas any more"
+    return f"which has been silent since {_at(since)}"
+
+
+def _collection(at: dt.datetime | None) -> str:
+    if at is None:
+        return "the task is collected once a replica serves"
+    return f"the task is collected at {_at(at)} at the latest"
+
+
+def _unreachable(since: dt.datetime | None) -> str:
+    return "" if since is None else f" The processor has been unreachable since {_at(since)}."
+
+
+def _after(wait: Wait) -> str:
+    error = wait.last_error
+    if error is None:
+        return ""
+    words = _quoted(error.message)
+    return f", after {error.reason}: {words}" if words else f", after {error.reason}"
+
+
+def _quoted(words: str) -> str:
+    """Return somebody else's words as a part of a sentence, whatever characters are in them."""
+    cut = words if len(words) <= WORDS_MAX else f"{words[:WORDS_MAX]} …"
+    harmless = "".join(it if it.isprintable() else " " for it in cut)
+    return " ".join(harmless.split()).rstrip(".")
+
+
+def _at(instant: dt.datetime) -> str:
+    utc = instant.astimezone(dt.UTC)
+    return f"{utc:%Y-%m-%d %H:%M:%S}.{utc.microsecond // 1000:03d}Z"

@@ -1,0 +1,500 @@
+"""The composition root: builds an engine (with ``wiring``) as one tree of tasks.
+
+Start: listen (NOT_SERVING), reach PostgreSQL (for as long as it takes), migrate, beat, scan, serve.
+Drain: NOT_SERVING, stop the scanners, let callers and steps finish within the drain timeout, hand
+back the leases of the rest, write what is decided, stop the heartbeat, close channels and pools.
+"""
+
+import asyncio
+import contextlib
+import datetime as dt
+import functools
+import logging
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+import progressor
+from progressor import errors
+from progressor.api.calls.ports import Activities as ActivitiesPort
+from progressor.api.calls.ports import Gates as GatesPort
+from progressor.api.calls.ports import Intake as IntakePort
+from progressor.api.calls.ports import Jobs as JobsPort
+from progressor.api.calls.ports import Launches as LaunchesPort
+from progressor.api.calls.ports import Namespaces as NamespacesPort
+from progressor.api.calls.ports import Processes as ProcessesPort
+from progressor.api.calls.ports import Roster as RosterPort
+from progressor.api.calls.ports import Schedules as SchedulesPort
+from progressor.api.server.binding import Tls
+from progressor.api.server.server import ApiServer, Listening
+from progressor.clock import Clock, SystemClock
+from progressor.domain.processes.namespace import Namespace
+from progressor.engine.wiring import Assembly
+from progressor.runtime.core.leases import Ending
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.upkeep.heartbeat import Heartbeat
+from progressor.settings.config import Config
+from progressor.settings.namespaces import differing_keys
+from progressor.settings.sections import Database
+from progressor.storage.embedded.capacity import room_for
+from progressor.storage.embedded.server import EmbeddedPostgres
+from progressor.storage.postgres.backoff import Backoff
+from progressor.storage.postgres.migrations import migrate_configured
+from progressor.storage.postgres.pools import open_pools
+from progressor.storage.postgres.writer import connection_string
+from progressor.storage.replicas.heartbeats import Heartbeats, Identity
+from progressor.storage.replicas.replicas import Replicas
+from progressor.telemetry.logs.level import LogLevel
+from progressor.telemetry.metrics.exports import Exports
+from progressor.telemetry.metrics.registry import Metrics
+from progressor.telemetry.setup import set_up
+
+_log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+_REACH_SECONDS = 0.25
+_REACH_SECONDS_MAX = 2.0
+_KEEP_SECONDS = 1.0
+_FLUSH_TIMEOUT = dt.timedelta(seconds=5)
+_STARTING = "the engine has not reached PostgreSQL yet"
+
+
+class Engine:
+    """A running engine; `engine` makes one."""
+
+    def __init__(
+        self, config: Config, *, clock: Clock, observers: Observers, port_shared: bool
+    ) -> None:
+        """Open nothing."""
+        self.addresses: tuple[str, ...] = ()
+        self.database = config.database.description
+        self.metrics = Metrics()
+        self.metrics_url = ""
+        """Where Prometheus reads them; empty: nowhere."""
+        self.dsn = ""
+        """How to connect to its database, with any password; empty until it is reached."""
+        self.serving = asyncio.Event()
+        self.observers = observers
+        self.replica_id = 0
+        self._config = config
+        self._clock = clock
+        self._stop = asyncio.Event()
+        self._entered = asyncio.Event()
+        self._read_only = asyncio.Event()
+        # Two replicas of one name on one machine would push each other's counters back.
+        instance = f"{config.replica.name}:{os.getpid()}"
+        self._telemetry = set_up(
+            otlp_endpoint=config.telemetry.otlp_endpoint,
+            service_name=config.telemetry.service_name,
+            instance=instance,
+            sample_ratio=config.telemetry.sample_ratio,
+            chance=random.random,
+        )
+        self.metrics.spans.read_from(self._telemetry.counts)
+        self._exports = Exports(self.metrics, config.telemetry, instance=instance, clock=clock)
+        self._doors = _Doors()
+        self._health = _Health()
+        tls = None
+        if config.server.tls_certificate is not None and config.server.tls_key is not None:
+            tls = Tls(certificate=config.server.tls_certificate, key=config.server.tls_key)
+        self._server = ApiServer(
+            intake=cast("IntakePort", self._doors.intake),
+            processes=cast("ProcessesPort", self._doors.processes),
+            namespaces=cast("NamespacesPort", self._doors.namespaces),
+            gates=cast("GatesPort", self._doors.gates),
+            jobs=cast("JobsPort", self._doors.jobs),
+            schedules=cast("SchedulesPort", self._doors.schedules),
+            launches=cast("LaunchesPort", self._doors.launches),
+            roster=cast("RosterPort", self._doors.roster),
+            activities=cast("ActivitiesPort", self._doors.activities),
+            log_levels=LogLevel(asyncio.get_running_loop().call_later),
+            replica_name=config.replica.name,
+            tracing=self._telemetry.tracing,
+            metrics=self.metrics,
+            clock=clock,
+            listening=Listening(
+                bind=config.server.bind,
+                message_bytes_max=config.server.message_bytes_max,
+                streams_max=config.server.streams_max,
+                session_calls_max=config.server.session_calls_max,
+                port_shared=port_shared,
+                tls=tls,
+            ),
+        )
+
+    async def failed(self) -> None:
+        """Wait for the engine to break; what broke is raised where it was entered."""
+        await asyncio.Event().wait()
+
+    async def listen(self) -> None:
+        """Bind all addresses; requests get STORAGE_UNAVAILABLE until PostgreSQL is reached.
+
+        Raises:
+            ConfigError: An address cannot be bound.
+        """
+        self.metrics_url = await asyncio.to_thread(self._exports.open)
+        try:
+            self.addresses = tuple(await self._server.start())
+        except errors.ConfigError:
+            await asyncio.to_thread(self._exports.close)
+            raise
+
+    async def run(self) -> None:
+        """Run until `stop`, then drain."""
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(self._watch_health(), name="health")
+            try:
+                async with contextlib.AsyncExitStack() as stack:
+                    opened = await self._open(stack)
+                    if opened is not None:
+                        await self._serve(opened)
+            finally:
+                await self._server.drain(dt.timedelta())
+                watching.cancel()
+                await asyncio.to_thread(self._telemetry.shutdown)
+                await asyncio.to_thread(self._exports.close)
+
+    def stop(self) -> None:
+        """Begin to drain."""
+        self._stop.set()
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> Assembly | None:
+        """Reach PostgreSQL, however long it takes; None if the engine is stopped first."""
+        dsn = self._config.database.dsn
+        if not dsn:
+            # Stopped last: everything else is closed by then.
+            dsn = await stack.enter_async_context(embedded(self._config.database))
+        async with asyncio.TaskGroup() as group:
+            reaching = group.create_task(self._reach(dsn, stack), name="reach PostgreSQL")
+            stopping = group.create_task(self._stop.wait(), name="stop")
+            await asyncio.wait({reaching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            reaching.cancel()
+            stopping.cancel()
+        return None if reaching.cancelled() else reaching.result()
+
+    async def _reach(self, dsn: str, stack: contextlib.AsyncExitStack) -> Assembly:
+        database = self._config.database
+        migrated = functools.partial(asyncio.to_thread, migrate_configured, database, dsn)
+        for name in await _until_there(migrated, database=self.database):
+            _log.info("migration applied", extra={"migration": name})
+        pools = await open_pools(database, dsn)
+        stack.push_async_callback(pools.close)
+        replicas = Replicas(pool=pools.scan, clock=self._clock)
+        self.replica_id = await _until_there(replicas.draw_id, database=self.database)
+        _log.info(
+            "PostgreSQL is reached",
+            extra={"database": self.database, "replica_id": self.replica_id},
+        )
+        opened = Assembly(
+            self._config, connection_string(database, dsn, application="progressor replies"),
+            pools, replicas, self.replica_id,
+            clock=self._clock, observers=self.observers, telemetry=self._telemetry,
+            metrics=self.metrics,
+        )  # fmt: skip
+        create = functools.partial(self._create_namespaces, opened)
+        await _until_there(create, database=self.database)
+        self.dsn = dsn
+        return opened
+
+    async def _create_namespaces(self, opened: Assembly) -> None:
+        """Create the configured namespaces that are absent; log those that differ."""
+        for namespace in self._config.namespaces:
+            try:
+                await opened.namespaces.create(namespace)
+            except errors.NamespaceAlreadyExistsError:
+                with contextlib.suppress(errors.NamespaceNotFoundError):
+                    _tell_difference(namespace, await opened.namespaces.get(namespace.name))
+
+    async def _serve(self, opened: Assembly) -> None:
+        heartbeat = self._heartbeat(opened)
+        self.metrics.heartbeat_age.read_from(lambda: [((), heartbeat.age_seconds)])
+        heartbeat.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                watching = [
+                    group.create_task(heartbeat.watch(), name="watch leases"),
+                    group.create_task(self._leave_read_only(opened), name="leave read-only"),
+                ]
+                if await self._enter():
+                    opened.start(group)
+                    self._doors.open(opened)
+                    await self._stop.wait()
+                    await self._drain(opened, heartbeat, group)
+                for task in watching:
+                    task.cancel()
+        finally:
+            self._doors.close()
+            await asyncio.to_thread(heartbeat.stop)
+        with contextlib.suppress(errors.StorageError):
+            await opened.replicas.retire(self.replica_id)
+
+    async def _enter(self) -> bool:
+        """Wait for the first heartbeat; False if the engine is stopped before it.
+
+        To the others, what a replica leases without one is a zombie at once.
+        """
+        async with asyncio.TaskGroup() as group:
+            beating = group.create_task(self._entered.wait(), name="first heartbeat")
+            stopping = group.create_task(self._stop.wait(), name="stop")
+            await asyncio.wait({beating, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            beating.cancel()
+            stopping.cancel()
+        return self._entered.is_set()
+
+    def _heartbeat(self, opened: Assembly) -> Heartbeat:
+        loop = asyncio.get_running_loop()
+        return Heartbeat(
+            heartbeats=Heartbeats(
+                dsn=connection_string(
+                    self._config.database, self.dsn, application="progressor heartbeat"
+                ),
+                identity=Identity(
+                    replica_id=self.replica_id,
+                    name=self._config.replica.name,
+                    version=progressor.__version__,
+                    functions=opened.functions.schema,
+                ),
+                replica=self._config.replica,
+                clock=self._clock,
+                on_read_only=functools.partial(_call_from_thread, loop, self._read_only.set),
+            ),
+            replica=self._config.replica,
+            clock=self._clock,
+            loop=loop,
+            load=opened.load,
+            on_beat=functools.partial(self._beat, opened),
+            on_miss=lambda: self._health.set(healthy=False),
+            on_lost=functools.partial(self._lose_leases, opened),
+        )
+
+    async def _leave_read_only(self, opened: Assembly) -> None:
+        """Leave a server that takes no writes any more; ends only by cancellation."""
+        while True:
+            await self._read_only.wait()
+            self._read_only.clear()
+            _log.warning("PostgreSQL takes no writes; looking for one that does")
+            await opened.leave_server()
+
+    def _beat(self, opened: Assembly) -> None:
+        if opened.workers.suspended:
+            opened.workers.suspended = opened.leases.lost = False
+            _log.info("steps are taken again")
+            # What came due meanwhile found no place here.
+            opened.workers.room_made.set()
+        opened.look()
+        self._entered.set()
+        self._health.set(healthy=True)
+        self.observers.tell("beat")
+
+    def _lose_leases(self, opened: Assembly) -> None:
+        opened.workers.suspended = opened.leases.lost = True
+        opened.leases.let_go(Ending.ABANDONED)
+
+    async def _drain(
+        self, opened: Assembly, heartbeat: Heartbeat, group: asyncio.TaskGroup
+    ) -> None:
+        """Let what is in hand come to its end, and leave the rest to others."""
+        _log.info("draining", extra={"waiting": opened.replies.waiting_count})
+        opened.workers.draining = True
+        heartbeat.drain()
+        group.create_task(opened.stop_scanning(), name="stop scanning")
+        deadline = self._config.server.drain_timeout
+        draining = group.create_task(self._server.drain(deadline), name="drain server")
+        try:
+            async with asyncio.timeout(deadline.total_seconds()):
+                await opened.workers.idle()
+        except TimeoutError:
+            opened.leases.let_go(Ending.RELEASED)
+        await draining
+        # What the processor has answered is written; nothing but PostgreSQL can hold this up.
+        try:
+            async with asyncio.timeout(_FLUSH_TIMEOUT.total_seconds()):
+                await opened.finish()
+        except TimeoutError:
+            _log.warning("settlements left to the other replicas: PostgreSQL does not answer")
+            opened.cancel()
+
+    async def _watch_health(self) -> None:
+        """Tell health checks, and whoever waits for `serving`, how things are."""
+        while True:
+            healthy = await self._health.changed()
+            self._server.set_serving(serving=healthy)
+            if self.serving.is_set() and not self._stop.is_set():
+                _log.info("engine serves again" if healthy else "engine does not serve")
+            if healthy:
+                self.serving.set()
+
+
+async def _until_there(ask: Callable[[], Awaitable[Answer]], *, database: str) -> Answer:
+    """Return PostgreSQL's answer, waiting as long as it takes; the log names the `database`."""
+    backoff = Backoff(
+        first=_REACH_SECONDS,
+        longest=_REACH_SECONDS_MAX,
+        jitter=lambda: random.uniform(-1, 1),  # noqa: S311  jitter, not a secret
+    )
+    while True:
+        try:
+            return await ask()
+        except errors.StorageUnavailableError as error:
+            facts = {"database": database, "why": " ".join(error.why.split())}
+            _log.warning("PostgreSQL is away", extra=facts)
+            await asyncio.sleep(backoff.pause())
+
+
+def _tell_difference(configured: Namespace, stored: Namespace) -> None:
+    keys = differing_keys(configured, stored)
+    if keys:
+        _log.warning(
+            "namespace differs from the configuration",
+            extra={
+                "namespace": stored.name,
+                "keys": keys,
+                "revision": stored.revision,
+                "advice": "the database takes precedence; see `progressor namespace update`",
+            },
+        )
+
+
+def _call_from_thread(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    # The loop is closed when the engine ends in a hurry.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback)
+
+
+class _Health:
+    """Whether PostgreSQL answers, told from one place to another."""
+
+    def __init__(self) -> None:
+        self._healthy = False
+        self._told = False
+        self._event = asyncio.Event()
+
+    def set(self, *, healthy: bool) -> None:
+        self._healthy = healthy
+        if healthy != self._told:
+            self._event.set()
+
+    async def changed(self) -> bool:
+        await self._event.wait()
+        self._event.clear()
+        self._told = self._healthy
+        return self._told
+
+
+class _Door:
+    """Stands for a collaborator that exists once PostgreSQL is reached."""
+
+    def __init__(self) -> None:
+        self._behind: object | None = None
+
+    def lead_to(self, behind: object | None) -> None:
+        self._behind = behind
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  it stands for anything
+        if self._behind is None:
+            raise errors.StorageUnavailableError(_STARTING)
+        return getattr(self._behind, name)
+
+
+class _Doors:
+    """What the server is given before there is anything behind it."""
+
+    def __init__(self) -> None:
+        self.intake, self.processes = _Door(), _Door()
+        self.namespaces, self.gates = _Door(), _Door()
+        self.jobs = _Door()
+        self.schedules, self.launches = _Door(), _Door()
+        self.roster, self.activities = _Door(), _Door()
+
+    def open(self, opened: Assembly) -> None:
+        self.intake.lead_to(opened.intake)
+        self.processes.lead_to(opened.processes)
+        self.namespaces.lead_to(opened.namespaces)
+        self.gates.lead_to(opened.gates)
+        self.jobs.lead_to(opened.jobs)
+        self.schedules.lead_to(opened.schedules)
+        self.launches.lead_to(opened.launches)
+        self.roster.lead_to(opened.roster)
+        self.activities.lead_to(opened.activities)
+
+    def close(self) -> None:
+        for door in vars(self).values():
+            door.lead_to(None)
+
+
+@contextlib.asynccontextmanager
+async def embedded(database: Database, *, replicas: int = 1) -> AsyncIterator[str]:
+    """Run a PostgreSQL of our own, with room for so many replicas; yields how to connect.
+
+    It is started again when it has ended by itself.
+
+    Raises:
+        EmbeddedPostgresError: It cannot be started.
+    """
+    postgres = EmbeddedPostgres(
+        data_directory=database.data_directory,
+        port=database.embedded_port,
+        binaries=database.embedded_binaries,
+        settings=room_for(replicas * database.connections_max),
+    )
+    try:
+        dsn = await asyncio.to_thread(postgres.start)
+        async with asyncio.TaskGroup() as group:
+            keeping = group.create_task(_keep(postgres), name="keep PostgreSQL")
+            try:
+                yield dsn
+            finally:
+                keeping.cancel()
+    finally:
+        await asyncio.to_thread(postgres.stop)
+
+
+async def _keep(postgres: EmbeddedPostgres) -> None:
+    """Start our own PostgreSQL again when it has ended; ends only by cancellation.
+
+    It comes back where it was: whoever knew how to connect still does.
+    """
+    while True:
+        await asyncio.sleep(_KEEP_SECONDS)
+        if not postgres.running:
+            _log.error("the embedded PostgreSQL has ended; starting it again")
+            try:
+                await asyncio.to_thread(postgres.start)
+            except errors.EmbeddedPostgresError as error:
+                _log.warning("not started", extra={"why": str(error)})
+
+
+@contextlib.asynccontextmanager
+async def engine(
+    config: Config,
+    *,
+    clock: Clock | None = None,
+    observers: Observers | None = None,
+    port_shared: bool = False,
+) -> AsyncIterator[Engine]:
+    """Run an engine for the length of the context; leaving it drains.
+
+    It listens when the context is entered, and serves once ``Engine.serving`` is set. Only where
+    `port_shared` may others listen on its port: those that `binding.reserved` is for.
+
+    Raises:
+        ConfigError: An address cannot be bound.
+        ExceptionGroup: The engine broke.
+    """
+    running = Engine(
+        config,
+        clock=clock or SystemClock(),
+        observers=observers or Observers(),
+        port_shared=port_shared,
+    )
+    await running.listen()
+    async with asyncio.TaskGroup() as group:
+        main = group.create_task(running.run(), name="engine")
+        try:
+            yield running
+        finally:
+            running.stop()
+            # Also where the host is cancelled: what is in hand comes to its end first.
+            await asyncio.wait({main})

@@ -1,0 +1,503 @@
+"""The parts of an engine, put together: what there is once PostgreSQL is reached.
+
+One half of the composition root; the other is ``engine``, which says when things start and end.
+"""
+
+import asyncio
+import contextlib
+import random
+
+from progressor import errors
+from progressor.clock import Clock, SystemClock
+from progressor.domain.jobs.job import JobState
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import TaskError
+from progressor.domain.views.replica import CREWS_MAX, Crew, Load
+from progressor.processor.channels import Channels
+from progressor.processor.client import ProcessorClient
+from progressor.runtime.core.counters import Tallies
+from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.effects import Aftermath
+from progressor.runtime.core.leases import Leases
+from progressor.runtime.core.loop import JITTER, repeat
+from progressor.runtime.core.measures import MILLISECONDS, IntakeMeasures, StepMeasures
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.replies import Replies
+from progressor.runtime.core.scan_measures import ScanMeasures
+from progressor.runtime.core.slots import Workers
+from progressor.runtime.gates.giving_way import GivingWay
+from progressor.runtime.gates.scan import GateScan
+from progressor.runtime.gates.wake_ups import Promotions
+from progressor.runtime.jobs.graphs import Graphs
+from progressor.runtime.jobs.upkeep import JobScan
+from progressor.runtime.jobs.upkeep_queue import Tending
+from progressor.runtime.requests.requests import Intake
+from progressor.runtime.schedules.runs import Launches
+from progressor.runtime.schedules.scan import ScheduleScan
+from progressor.runtime.step.history_cache import Snapshots
+from progressor.runtime.step.step import Steps
+from progressor.runtime.timers.backlog import Backlog
+from progressor.runtime.timers.due import DueScan
+from progressor.runtime.timers.places import Places
+from progressor.runtime.timers.timers import Timers
+from progressor.runtime.upkeep.queues import INTERVAL as QUEUES_INTERVAL
+from progressor.runtime.upkeep.queues import QueueScan
+from progressor.runtime.upkeep.retention import RetentionScan
+from progressor.runtime.upkeep.zombies import ZombieScan
+from progressor.settings.config import Config
+from progressor.storage.commit.group_commit import Waiting
+from progressor.storage.gates.gates import Gates
+from progressor.storage.jobs.jobs import Jobs
+from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.pools import Pool, Pools
+from progressor.storage.processes import results
+from progressor.storage.processes.admissions import Admissions
+from progressor.storage.processes.claims import Claims
+from progressor.storage.processes.histories import Histories
+from progressor.storage.processes.processes import Processes
+from progressor.storage.processes.results import Results
+from progressor.storage.processes.retention import Retention
+from progressor.storage.processes.settlements import Settlements
+from progressor.storage.replicas.activities import Activities
+from progressor.storage.replicas.queues import Queues, QueueWatch
+from progressor.storage.replicas.replicas import Replicas, Roster
+from progressor.storage.replicas.status import Watch
+from progressor.storage.rows.cancelled import Cancelled
+from progressor.storage.rows.gate_effects import Promoted
+from progressor.storage.rows.job_effects import JobNews
+from progressor.storage.schedules.runs import Firings
+from progressor.storage.schedules.schedules import Schedules
+from progressor.telemetry.instruments import Labels
+from progressor.telemetry.metrics.registry import Metrics
+from progressor.telemetry.setup import Telemetry
+
+_AGENDA_MAX = 100_000
+_TO_PROCESSORS: Labels = ("processor",)
+
+
+class Assembly:
+    """All that there is once PostgreSQL is reached."""
+
+    def __init__(  # noqa: PLR0913  it builds the rest
+        self,
+        config: Config,
+        dsn: str,
+        pools: Pools,
+        replicas: Replicas,
+        replica_id: int,
+        *,
+        clock: Clock,
+        observers: Observers,
+        telemetry: Telemetry,
+        metrics: Metrics,
+    ) -> None:
+        """Build everything and start nothing."""
+        self.dsn = dsn
+        self.replicas = replicas
+        self.functions = Functions()
+        self._config, self._pools, self._observers = config, pools, observers
+        self._clock, self._telemetry, self._metrics = clock, telemetry, metrics
+        self._own_id = replica_id
+        self._spread = random.Random()  # noqa: S311  jitter, not a secret
+        self._called = asyncio.Event()
+        self._workers_stop = asyncio.Event()
+        self._scanners: list[asyncio.Task[None]] = []
+        self._writers: list[asyncio.Task[None]] = []
+        self._workers_task: asyncio.Task[None] | None = None
+        self._replies_task: asyncio.Task[None] | None = None
+        self._channels_task: asyncio.Task[None] | None = None
+        self._build_storage()
+        self._build_worker()
+        self._build_schedules()
+        self._build_gauges()
+
+    def _replica_id(self) -> int:
+        return self._own_id
+
+    def _crowd(self) -> int:
+        return self.workers.busy_total
+
+    def _jitter(self) -> float:
+        return self._spread.uniform(-1, 1)
+
+    def _forget(self, namespace: str) -> None:
+        self._channels.forget(namespace)
+        self._tallies.forget(namespace)
+
+    def _count_batch(self, name: str, size: int, wait_seconds: float) -> None:
+        self._metrics.batch_items.record(size, (name,))
+        self._metrics.batch_wait.record(wait_seconds * MILLISECONDS, (name,))
+        self._observers.tell("batch", write=name, size=size)
+
+    def _gates_on(self, pool: Pool) -> Gates:
+        config = self._config
+        return Gates(
+            pool=pool, functions=self.functions, clock=self._clock, replica_id=self._replica_id,
+            statement_timeout=config.database.statement_timeout, patience=config.gates.patience,
+            on_promoted=self._promoted,
+        )  # fmt: skip
+
+    def _jobs_on(self, pool: Pool) -> Jobs:
+        config = self._config
+        return Jobs(
+            pool=pool, functions=self.functions, clock=self._clock, replica_id=self._replica_id,
+            statement_timeout=config.database.statement_timeout, patience=config.gates.patience,
+            on_promoted=self._promoted, on_cancelled=self._stopped, on_untended=self._untended,
+            on_ended=self._ended,
+        )  # fmt: skip
+
+    def _stopped(self, key: ProcessKey, task: Cancelled, error: TaskError) -> None:
+        self._tending.stopped(key, task, error)
+
+    def _untended(self, key: ProcessKey) -> None:
+        self._tending.add(key)
+
+    def _ended(self, key: ProcessKey, state: JobState) -> None:
+        self._metrics.jobs_ended.add(1, (key.namespace, state))
+
+    def _heard_of_jobs(self, news: JobNews) -> None:
+        for key in news.failed:
+            self._ended(key, JobState.FAILED)
+        self._tending.heard(news)
+
+    def _promoted(self, told: Promoted) -> None:
+        self._promotions.heard(told)
+
+    def _build_storage(self) -> None:
+        config, pools, functions = self._config, self._pools, self.functions
+        clock, own_id = self._clock, self._replica_id
+        timeout, grace = config.database.statement_timeout, config.replica.step_grace
+        self._channels = Channels()
+        self._tallies = Tallies()
+        self.namespaces = Namespaces(pool=pools.front, functions=functions, on_gone=self._forget)
+        self.roster = Roster(
+            pool=pools.front, clock=clock, lease_timeout=config.replica.lease_timeout
+        )
+        watch = Watch(
+            pool=pools.front, clock=clock, lease_timeout=config.replica.lease_timeout,
+            collecting=config.scanner.interval * (1 + JITTER), statement_timeout=timeout,
+        )  # fmt: skip
+        self._queues = QueueWatch(
+            queues=Queues(pool=pools.scan, clock=clock, statement_timeout=timeout),
+            namespaces=self.namespaces,
+            clock=clock,
+        )
+        self.activities = Activities(watch=watch, queues=self._queues)
+        self.processes = Processes(
+            pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
+            histories=Histories(pool=pools.front), namespaces=self.namespaces, watch=watch,
+            statement_timeout=timeout, patience=config.gates.patience, on_promoted=self._promoted,
+        )  # fmt: skip
+        self._admissions = Admissions(
+            pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
+            commit=config.commit, statement_timeout=timeout, on_batch=self._count_batch,
+            crowd=self._crowd, jitter=self._jitter, patience=config.gates.patience,
+            on_promoted=self._promoted,
+        )  # fmt: skip
+        self._settlements = Settlements(
+            pool=pools.worker, functions=functions, clock=clock, replica_id=own_id,
+            commit=config.commit, step_grace=grace, statement_timeout=timeout,
+            on_batch=self._count_batch, crowd=self._crowd, jitter=self._jitter,
+            metrics=self._metrics, patience=config.gates.patience, on_promoted=self._promoted,
+            on_jobs=self._heard_of_jobs,
+        )  # fmt: skip
+        self.gates = self._gates_on(pools.front)
+        self.jobs = self._jobs_on(pools.front)
+        self._claims = Claims(
+            functions=functions, clock=clock, replica_id=own_id, step_grace=grace,
+            statement_timeout=timeout,
+        )  # fmt: skip
+        self._results = Results(
+            pool=pools.front, functions=functions, clock=clock, replica_id=own_id
+        )
+
+    def _build_worker(self) -> None:
+        config, clock, own_id = self._config, self._clock, self._replica_id
+        grace, observers = config.replica.step_grace, self._observers
+        self.leases = Leases()
+        self.replies = Replies(
+            results=self._results,
+            listen=lambda: results.listen(self.dsn, self._own_id),
+            on_due=self._called.set,
+            carried=self.leases.carries,
+            clock=clock,
+            observers=observers,
+            jitter=self._jitter,
+            metrics=self._metrics,
+        )
+        self._agenda = Agenda(clock=clock, horizon=config.scanner.horizon, size_max=_AGENDA_MAX)
+        gates = self._gates_on(self._pools.worker)
+        self._giving_way = GivingWay(gates=gates, clock=clock, jitter=self._jitter)
+        self._promotions = Promotions(
+            gates=gates,
+            giving_way=self._giving_way,
+            agenda=self._agenda,
+            clock=clock,
+            horizon_seconds=config.scanner.horizon.total_seconds(),
+            jitter=self._jitter,
+        )
+        self._aftermath = Aftermath(replies=self.replies, agenda=self._agenda, replica_id=own_id)
+        self._tending = Tending(self._agenda, self._aftermath)
+        self._processor = ProcessorClient(self._channels, clock)
+        steps = Steps(
+            processor=self._processor,
+            settlements=self._settlements,
+            histories=Histories(pool=self._pools.worker),
+            namespaces=self.namespaces,
+            snapshots=Snapshots(bytes_max=config.snapshots.bytes_max),
+            aftermath=self._aftermath,
+            graphs=Graphs(self._jobs_on(self._pools.worker)),
+            leases=self.leases,
+            clock=clock,
+            spread=self._spread,
+            step_grace=grace,
+            tracing=self._telemetry.tracing,
+            observers=observers,
+            measures=StepMeasures(self._metrics, self._tallies),
+        )
+        self.workers = Workers(lambda task: steps.carry(task, self.workers))
+        self.intake = Intake(
+            admissions=self._admissions,
+            workers=self.workers,
+            replies=self.replies,
+            results=self._results,
+            processes=self.processes,
+            namespaces=self.namespaces,
+            agenda=self._agenda,
+            aftermath=self._aftermath,
+            step_grace=grace,
+            observers=observers,
+            tracing=self._telemetry.tracing,
+            clock=clock,
+            measures=IntakeMeasures(self._metrics),
+        )
+        self._places = Places(workers=self.workers, step_grace=grace)
+
+    def _build_schedules(self) -> None:
+        self._schedules_changed = asyncio.Event()
+        self.schedules = Schedules(
+            pool=self._pools.front, functions=self.functions, clock=self._clock,
+            statement_timeout=self._config.database.statement_timeout,
+            on_changed=self._schedules_changed.set,
+        )  # fmt: skip
+        self.launches = self._launches_on(self._firings_on(self._pools.front))
+
+    def _firings_on(self, pool: Pool) -> Firings:
+        config = self._config
+        return Firings(
+            pool=pool, functions=self.functions, clock=self._clock, replica_id=self._replica_id,
+            statement_timeout=config.database.statement_timeout, patience=config.gates.patience,
+            on_promoted=self._promoted,
+        )  # fmt: skip
+
+    def _launches_on(self, firings: Firings) -> Launches:
+        return Launches(
+            firings=firings, schedules=self.schedules, requests=self.intake, jobs=self.jobs,
+            observers=self._observers, metrics=self._metrics, tracing=self._telemetry.tracing,
+        )  # fmt: skip
+
+    def _build_gauges(self) -> None:
+        metrics = self._metrics
+        self._pools.observed_by(metrics)
+        metrics.steps_in_flight.read_from(
+            lambda: [((name,), busy) for name, busy, _ in self.workers.places()]
+        )
+        metrics.workers_free.read_from(
+            lambda: [((name,), free) for name, _, free in self.workers.places()]
+        )
+        metrics.writes_waiting.read_from(
+            lambda: [((each.name,), each.count) for each in self._writes_waiting()]
+        )
+        metrics.writes_waiting_bytes.read_from(
+            lambda: [((each.name,), each.size) for each in self._writes_waiting()]
+        )
+        metrics.largest_step.read_from(
+            lambda: [((name,), it.share) for name, it in self._processor.sizes.largest().items()]
+        )
+        metrics.stream_sessions.read_from(lambda: [(_TO_PROCESSORS, self._channels.stream_count)])
+
+    def _writes_waiting(self) -> list[Waiting]:
+        return [*self._admissions.waiting(), *self._settlements.waiting()]
+
+    def load(self) -> Load:
+        """Return what is in hand at the moment; from any thread."""
+        return Load(
+            step_count=self.workers.busy_total,
+            caller_count=self.replies.waiting_count,
+            crews=self._crews(),
+        )
+
+    def look(self) -> None:
+        """See which processors are connected again; what comes of it goes with the next load."""
+        self._processor.reach.look()
+
+    def _crews(self) -> dict[str, Crew]:
+        """Return what is known of the namespaces that matter most to those who wait."""
+        unreachable = self._processor.reach.unreachable()
+        largest_steps = self._processor.sizes.largest()
+        places = [it for it in self.workers.places() if self.namespaces.is_known(it[0])]
+        places.sort(key=lambda it: (it[0] not in unreachable, -it[1]))
+        return {
+            name: Crew(
+                busy_count=busy,
+                size=busy + free,
+                unreachable_for=unreachable.get(name),
+                tally=self._tallies.of(name),
+                largest_step=largest_steps.get(name),
+            )
+            for name, busy, free in places[:CREWS_MAX]
+        }
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        """Begin to write, carry, answer and scan."""
+        self._writers = [
+            group.create_task(self._admissions.run(), name="admissions"),
+            group.create_task(self._settlements.run(), name="settlements"),
+            group.create_task(self.processes.run(), name="reads"),
+        ]
+        self._channels_task = group.create_task(self._channels.run(), name="channels")
+        self._workers_task = group.create_task(self.workers.run(self._workers_stop), name="workers")
+        self._replies_task = group.create_task(self.replies.run(), name="replies")
+        scanner, observers = self._config.scanner, self._observers
+        measures = ScanMeasures(self._metrics)
+        timers = Timers(
+            agenda=self._agenda, claims=self._claims, namespaces=self.namespaces,
+            places=self._places, pool=self._pools.worker, batch_max=scanner.batch_max,
+            observers=observers, jitter=self._jitter, clock=self._clock, measures=measures,
+        )  # fmt: skip
+        backlog = Backlog(
+            claims=self._claims, namespaces=self.namespaces, places=self._places,
+            pool=self._pools.worker, batch_max=scanner.batch_max, observers=observers,
+            jitter=self._jitter, clock=self._clock, measures=measures,
+        )  # fmt: skip
+        due = DueScan(
+            claims=self._claims, namespaces=self.namespaces, places=self._places,
+            agenda=self._agenda, pool=self._pools.scan, scanner=scanner,
+            replica=self._config.replica, observers=observers, called=self._called,
+            clock=self._clock, measures=measures,
+        )  # fmt: skip
+        jobs = JobScan(
+            jobs=self._jobs_on(self._pools.scan), tending=self._tending, scanner=scanner,
+            observers=observers, metrics=self._metrics, jitter=self._jitter,
+        )  # fmt: skip
+        jobs.observed()
+        firings = self._firings_on(self._pools.scan)
+        schedules = ScheduleScan(
+            firings=firings, launches=self._launches_on(firings), interval=scanner.interval,
+            lease=self._config.replica.lease_timeout, observers=observers, metrics=self._metrics,
+            jitter=self._jitter, changed=self._schedules_changed,
+        )  # fmt: skip
+        self._scanners = [
+            group.create_task(schedules.run(), name="schedules"),
+            group.create_task(timers.run(), name="timers"),
+            group.create_task(self._promotions.run(), name="promotions"),
+            group.create_task(self._giving_way.run(), name="giving way"),
+            group.create_task(jobs.run(), name="jobs"),
+            group.create_task(backlog.run(), name="backlog"),
+            group.create_task(due.run_called(), name="due, called"),
+            *self._repeat_scans(group, due, jobs, schedules, measures),
+        ]
+
+    def _repeat_scans(
+        self,
+        group: asyncio.TaskGroup,
+        due: DueScan,
+        jobs: JobScan,
+        schedules: ScheduleScan,
+        measures: ScanMeasures,
+    ) -> list[asyncio.Task[None]]:
+        scanner, observers = self._config.scanner, self._observers
+        zombies = ZombieScan(
+            replicas=self.replicas, admissions=self._admissions, settlements=self._settlements,
+            claims=self._claims, namespaces=self.namespaces,
+            aftermath=self._aftermath, leases=self.leases, replica_id=self._replica_id,
+            replica=self._config.replica, scanner=scanner, spread=self._spread,
+            observers=observers, tracing=self._telemetry.tracing,
+            clock=self._clock, measures=measures,
+        )  # fmt: skip
+        retention = RetentionScan(
+            retention=Retention(
+                pool=self._pools.scan, functions=self.functions, clock=SystemClock()
+            ),
+            results=self._results, replicas=self.replicas, namespaces=self.namespaces,
+            scanner=scanner,
+        )  # fmt: skip
+        gates = GateScan(
+            gates=self._gates_on(self._pools.scan), namespaces=self.namespaces,
+            promotions=self._promotions, scanner=scanner, observers=observers,
+            metrics=self._metrics,
+        )  # fmt: skip
+        queues = QueueScan(queues=self._queues, namespaces=self.namespaces, metrics=self._metrics)
+        scans = {
+            "due": (due.scan, scanner.interval),
+            "zombies": (zombies.scan, scanner.interval),
+            "gates": (gates.scan, scanner.interval),
+            "jobs": (jobs.scan, scanner.interval),
+            "job_counts": (jobs.count, QUEUES_INTERVAL),
+            "queued_firings": (schedules.scan, scanner.interval),
+            "old_firings": (schedules.forget, scanner.retention_interval),
+            "retention": (retention.scan, scanner.retention_interval),
+            "queues": (queues.scan, QUEUES_INTERVAL),
+        }
+        return [
+            group.create_task(
+                repeat(
+                    scan,
+                    name=name,
+                    interval=interval,
+                    spread=self._spread,
+                    observers=observers,
+                    metrics=self._metrics,
+                ),
+                name=f"scan {name}",
+            )
+            for name, (scan, interval) in scans.items()
+        ]
+
+    async def leave_server(self) -> None:
+        """Connect anew: the server takes no writes any more. The listener notices by itself."""
+        await self._pools.leave()
+
+    async def stop_scanning(self) -> None:
+        """Bring no more work, once `Workers.draining` is set.
+
+        A claim that PostgreSQL has got may lease tasks, of which nobody would know if it were cut
+        off: its answer is waited for, as long as a statement may take, and `Steps` hands back what
+        it brings. Where no answer comes, the leases are zombies, collected by others.
+        """
+        for task in self._scanners:
+            if not self._claims.sent_by(task):
+                task.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.database.statement_timeout.total_seconds()):
+                await self._claims.answered()
+        for task in self._scanners:
+            task.cancel()
+
+    async def finish(self) -> None:
+        """Wait for the steps in hand, then write what is decided, and close the channels."""
+        await self.workers.idle()
+        self._workers_stop.set()
+        self._admissions.close()
+        self._settlements.close()
+        self.processes.close()
+        await asyncio.wait(self._writers)
+        # What was handed back, or could not continue here, is due now.
+        with contextlib.suppress(errors.StorageUnavailableError):
+            await self._results.call_others(lease_timeout=self._config.replica.lease_timeout)
+        await self._close()
+
+    def cancel(self) -> None:
+        """Give up what could not be written in time."""
+        for task in (
+            *self._scanners, *self._writers,
+            self._workers_task, self._replies_task, self._channels_task,
+        ):  # fmt: skip
+            if task is not None:
+                task.cancel()
+
+    async def _close(self) -> None:
+        assert self._replies_task is not None, "closed after it was started"
+        self._replies_task.cancel()
+        await self._channels.close()

@@ -1,0 +1,61 @@
+"""The agenda: tasks that this replica knows to become due soon, in the order of their times.
+
+Instants are PostgreSQL's. A replica's own clock may be an hour off, so a due time is kept as the
+distance from an instant that PostgreSQL has just told, on this replica's monotonic clock.
+"""
+
+import asyncio
+import datetime as dt
+import heapq
+import itertools
+
+from progressor.clock import Clock
+from progressor.storage.processes.settlements import Due
+
+# An answer takes a moment to arrive, so what is due by our count is due by PostgreSQL's; the margin
+# covers two clocks that run at different speeds.
+_MARGIN = 0.0005
+
+
+class Agenda:
+    """At most `size_max` tasks; what does not fit, or lies further ahead, is left to the scan."""
+
+    def __init__(self, *, clock: Clock, horizon: dt.timedelta, size_max: int) -> None:
+        """Start empty."""
+        self._clock = clock
+        self._horizon = horizon
+        self._size_max = size_max
+        self._heap: list[tuple[float, int, Due]] = []
+        self._task_ids: set[int] = set()
+        self._order = itertools.count()
+        self.changed = asyncio.Event()
+        """Set when the first task to become due is another one."""
+
+    def add(self, due: Due, *, told_at: dt.datetime) -> None:
+        """Note a task; `told_at` is PostgreSQL's instant of the answer that told of it."""
+        ahead = due.due_at - told_at
+        if ahead > self._horizon or len(self._heap) >= self._size_max:
+            return
+        if due.task_id in self._task_ids:
+            return
+        self._task_ids.add(due.task_id)
+        at = self._clock.monotonic() + max(0.0, ahead.total_seconds()) + _MARGIN
+        heapq.heappush(self._heap, (at, next(self._order), due))
+        if self._heap[0][2] is due:
+            self.changed.set()
+
+    def wait_seconds(self) -> float | None:
+        """Return the seconds until the first task is due, 0 or more; None: there is none."""
+        if not self._heap:
+            return None
+        return max(0.0, self._heap[0][0] - self._clock.monotonic())
+
+    def take_due(self, limit: int) -> list[Due]:
+        """Take at most `limit` tasks that are due, the longest overdue first."""
+        now = self._clock.monotonic()
+        taken: list[Due] = []
+        while self._heap and self._heap[0][0] <= now and len(taken) < limit:
+            _, _, due = heapq.heappop(self._heap)
+            self._task_ids.discard(due.task_id)
+            taken.append(due)
+        return taken

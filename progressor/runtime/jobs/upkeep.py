@@ -1,0 +1,144 @@
+"""Jobs: what of them no settlement does, brought on by this replica.
+
+What is to be tended is tended at once by the replica that hears of it (`JobScan.run`); the scan
+finds what was left by one that died, the jobs whose deadline has passed, and followers whose leader
+was removed. Recovery is a duty of one replica at a time, each minute: it looks for what stands
+still, finds nothing in a healthy engine, and counts what it finds.
+"""
+
+import asyncio
+import dataclasses
+import datetime as dt
+import logging
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from progressor import errors
+from progressor.domain.jobs.job import JobState
+from progressor.domain.processes.process import ProcessKey
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.jobs.upkeep_queue import Tending
+from progressor.settings.sections import Scanner
+from progressor.storage.jobs.jobs import Found, RunningJobs, Tended
+from progressor.storage.postgres.backoff import Backoff, steady
+from progressor.telemetry.instruments import Labels
+from progressor.telemetry.metrics.registry import Metrics
+
+_log = logging.getLogger(__name__)
+
+OVERDUE = dt.timedelta(seconds=1)
+"""How long a job waits to be tended before the scan does it."""
+
+_BACKOFF_SECONDS = 0.01
+_BACKOFF_SECONDS_MAX = 1.0
+
+
+class Jobs(Protocol):
+    """What a scan needs of storage's jobs; all raise `errors.StorageUnavailableError`."""
+
+    async def tend(self, key: ProcessKey) -> Tended:
+        """Do for a job what no settlement does."""
+
+    async def find_untended(self, *, age: dt.timedelta, limit: int) -> tuple[ProcessKey, ...]:
+        """Find jobs that have waited for that."""
+
+    async def fail_overdue(self, *, limit: int) -> tuple[ProcessKey, ...]:
+        """Fail jobs whose deadline has passed."""
+
+    async def stop_orphans(self) -> int:
+        """Stop followers whose leader was removed."""
+
+    async def recover(self) -> tuple[Found, ...] | None:
+        """Do a round of recovery, if one is due."""
+
+    async def count_running(self) -> tuple[RunningJobs, ...]:
+        """Count jobs that run, and their nodes."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobScan:
+    """What one replica does for jobs."""
+
+    jobs: Jobs
+    tending: Tending
+    scanner: Scanner
+    observers: Observers
+    metrics: Metrics
+    jitter: Callable[[], float] = steady
+    _counted: dict[str, RunningJobs] = dataclasses.field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Tend what this replica hears of; ends only by cancellation."""
+        backoff = Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self.jitter)
+        while True:
+            await self.tending.changed.wait()
+            failed = []
+            for key in self.tending.take():
+                try:
+                    if not await self._tend(key):
+                        failed.append(key)
+                except errors.StorageError as error:
+                    # Whoever holds the lock, or PostgreSQL's absence, may last.
+                    _log.info("job not tended yet", extra={"why": str(error)})
+                    failed.append(key)
+            if not failed:
+                backoff.reset()
+                continue
+            await asyncio.sleep(backoff.pause())
+            self.tending.add(*failed)
+
+    async def scan(self) -> None:
+        """Do what is overdue; and, if it is this replica's turn, recover."""
+        limit = self.scanner.batch_max
+        for key in await self.jobs.fail_overdue(limit=limit):
+            self._count_overdue(key)
+        self.tending.add(*await self.jobs.find_untended(age=OVERDUE, limit=limit))
+        await self.jobs.stop_orphans()
+        for found in await self.jobs.recover() or ():
+            self.metrics.jobs_recovered.add(1, (found.key.namespace, found.kind))
+            self.observers.tell("job_recovered", job=found.key, kind=found.kind)
+            _log.warning(
+                "job recovered",
+                extra={
+                    "namespace": found.key.namespace,
+                    "process_id": found.key.process_id,
+                    "kind": found.kind,
+                    "node": found.node,
+                },
+            )
+
+    async def count(self) -> None:
+        """Count jobs that run, and their nodes, over all replicas."""
+        counts = {each.namespace: each for each in await self.jobs.count_running()}
+        self._counted.clear()
+        self._counted.update(counts)
+
+    def observed(self) -> None:
+        """Have metrics read what was counted last, from now on; from any thread."""
+        self.metrics.jobs_running.read_from(
+            lambda: [((name,), each.jobs) for name, each in dict(self._counted).items()]
+        )
+        self.metrics.job_nodes.read_from(self._nodes)
+
+    def _nodes(self) -> Iterator[tuple[Labels, float]]:
+        for name, each in dict(self._counted).items():
+            yield (name, "waiting"), each.waiting
+            yield (name, "ready"), each.ready
+            yield (name, "running"), each.running
+            yield (name, "failed"), each.failed
+            yield (name, "skipped"), each.skipped
+
+    async def _tend(self, key: ProcessKey) -> bool:
+        """Tend a job; tell whether nothing is left."""
+        tended = await self.jobs.tend(key)
+        for deed, count in (("started", tended.started), ("stopped", tended.stopped)):
+            if count:
+                self.metrics.nodes_tended.add(count, (key.namespace, deed))
+        self.observers.tell("job_tended", job=key)
+        return tended.is_whole
+
+    def _count_overdue(self, key: ProcessKey) -> None:
+        self.metrics.jobs_overdue.add(1, (key.namespace,))
+        self.metrics.jobs_ended.add(1, (key.namespace, JobState.FAILED))
+        self.observers.tell("job_overdue", job=key)
+        _log.info("job overdue", extra={"namespace": key.namespace, "process_id": key.process_id})

@@ -1,0 +1,228 @@
+"""Launches: firings with what goes before them, and what is told of them.
+
+What ends before a firing of the policy *cancel previous* is ended by requests of their own, as a
+client would: each is safe to repeat, so that a replica that dies in between leaves nothing undone
+that the next one would not do.
+"""
+
+import contextlib
+import dataclasses
+import datetime as dt
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
+
+from progressor import errors, job_errors
+from progressor.domain.jobs.job import Job
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import TaskType
+from progressor.domain.schedules.schedule import (
+    Firing,
+    FiringCause,
+    OverlapPolicy,
+    Schedule,
+    ScheduleKey,
+    Upcoming,
+)
+from progressor.runtime.core.observer import Observers
+from progressor.storage.schedules.runs import Done, Firings, Item, Run, fired_of
+from progressor.telemetry.metrics.registry import Metrics
+from progressor.telemetry.traces.spans import UNTRACED, Span
+from progressor.telemetry.traces.tracing import SILENT, Tracing
+
+_log = logging.getLogger(__name__)
+_MILLISECOND = dt.timedelta(milliseconds=1)
+_NO_TRACE: Mapping[str, str] = MappingProxyType({})
+_UNTOLD = frozenset({"changed", "waits", "known"})
+_FAILURES = frozenset({"refused", "missed"})
+_CANCELLED = "SCHEDULE_CANCELLED"
+_ENDS_BY_ITSELF = (
+    errors.NamespaceNotFoundError,
+    errors.ProcessNotFoundError,
+    errors.ProcessFinishedError,
+    errors.TaskNotFoundError,
+    errors.TaskHasEndedError,
+    errors.TaskIsRunningError,
+    job_errors.JobEndedError,
+)
+"""What has ended meanwhile, or a call in its last step."""
+
+ATTEMPTS_MAX = 5
+"""How often a trigger is tried whose schedule changes, or whose instant is taken."""
+
+
+class Requests(Protocol):
+    """What is needed of the intake."""
+
+    async def cancel(self, key: ProcessKey, task: int | str) -> int:
+        """Cancel a task that waits, and return its id."""
+
+    async def halt(self, key: ProcessKey, detail: str) -> None:
+        """Put a process into error."""
+
+
+class Jobs(Protocol):
+    """What is needed of the jobs."""
+
+    async def cancel(self, key: ProcessKey, reason: str) -> Job:
+        """End a job."""
+
+
+class Schedules(Protocol):
+    """What is needed of the schedules."""
+
+    async def get(self, key: ScheduleKey) -> Schedule:
+        """Return a schedule."""
+
+
+class Launches:
+    """Fires schedules."""
+
+    def __init__(  # noqa: PLR0913  a composition root's business
+        self,
+        *,
+        firings: Firings,
+        schedules: Schedules,
+        requests: Requests,
+        jobs: Jobs,
+        observers: Observers,
+        metrics: Metrics,
+        tracing: Tracing = SILENT,
+    ) -> None:
+        """Take the firings, and whoever ends what an earlier one has started."""
+        self._firings = firings
+        self._schedules = schedules
+        self._requests = requests
+        self._jobs = jobs
+        self._observers = observers
+        self._metrics = metrics
+        self._tracing = tracing
+
+    async def fire(self, items: Sequence[Item]) -> tuple[Done, ...]:
+        """Fire a batch of one kind; raises as `Firings.fire`."""
+        for item in items:
+            if item.policy is OverlapPolicy.CANCEL_PREVIOUS:
+                await self._cancel_previous(item)
+        spans = [self._span(item) for item in items]
+        items = [
+            dataclasses.replace(item, trace_context=span.context(item.trace_context))
+            for item, span in zip(items, spans, strict=True)
+        ]
+        try:
+            done = await self._firings.fire(items)
+        except (errors.StorageConflictError, errors.StorageLockedError):
+            # Nothing was done, and nothing is told: spans that never end are forgotten.
+            raise
+        except errors.StorageError as error:
+            for span in spans:
+                span.fail(error.reason)
+                span.end()
+            raise
+        self._tell(done, spans)
+        return done
+
+    async def trigger(
+        self,
+        key: ScheduleKey,
+        *,
+        policy: OverlapPolicy | None,
+        idempotency_key: str | None,
+        trace_context: Mapping[str, str] = _NO_TRACE,
+    ) -> Firing:
+        """Fire a schedule now; a key that came before finds its firing.
+
+        What is started goes on with the `trace_context`.
+
+        Raises:
+            ScheduleNotFoundError: There is none.
+            StorageUnavailableError: PostgreSQL is away; whether it fired is told by the key.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            schedule = await self._schedules.get(key)
+            if idempotency_key is not None:
+                known = await self._firings.by_key(key, idempotency_key)
+                if known is not None:
+                    return known
+            now = await self._firings.now()
+            item = Item(
+                fired=fired_of(schedule),
+                what=Upcoming(now, now),
+                cause=FiringCause.TRIGGER,
+                policy=policy or schedule.spec.timing.overlap_policy,
+                idempotency_key=idempotency_key,
+                trace_context=trace_context,
+            )
+            [done] = await self.fire([item])
+            if done.verdict in {"changed", "known"}:
+                continue
+            found = await self._firings.at(key, now)
+            if found is not None:
+                return found
+        raise errors.StorageConflictError("a schedule that changes all the time")
+
+    async def last(self, key: ScheduleKey, *, limit: int) -> tuple[Firing, ...]:
+        """Return at most `limit` firings, the latest first."""
+        return await self._firings.last(key, limit=limit)
+
+    async def _cancel_previous(self, item: Item) -> None:
+        key = item.fired.key
+        for run in await self._firings.running(key):
+            with contextlib.suppress(*_ENDS_BY_ITSELF):
+                await self._cancel(run)
+                await self._firings.mark_cancelled(key, run.instant)
+
+    async def _cancel(self, run: Run) -> None:
+        if run.task_type is not TaskType.INIT:
+            await self._requests.cancel(run.process, run.task_id)
+            return
+        try:
+            await self._jobs.cancel(run.process, _CANCELLED)
+        except job_errors.JobNotFoundError:
+            await self._requests.halt(run.process, _CANCELLED)
+
+    def _span(self, item: Item) -> Span:
+        if not self._tracing.is_on:
+            return UNTRACED
+        instant = item.upcoming.instant
+        return self._tracing.firing(
+            item.fired.process_at(instant),
+            item.fired.key.schedule_id,
+            instant,
+            cause=item.cause,
+            by_request=item.cause is FiringCause.TRIGGER and not item.was_queued,
+        )
+
+    def _tell(self, done: Iterable[Done], spans: Iterable[Span]) -> None:
+        for each, span in zip(done, spans, strict=True):
+            item, verdict = each.item, each.verdict
+            key = item.fired.key
+            self._observers.tell(
+                "fired",
+                namespace=key.namespace,
+                schedule_id=key.schedule_id,
+                instant=item.upcoming.instant,
+                verdict=verdict,
+            )
+            if verdict in _UNTOLD:
+                continue
+            self._metrics.schedule_firings.add(1, (key.namespace, verdict))
+            late = None if item.due is None else each.fired_at - item.upcoming.due_at
+            if late is not None and verdict == "started":
+                milliseconds = late / _MILLISECOND
+                self._metrics.schedule_lateness.record(milliseconds, (key.namespace,))
+            span.fired(verdict, late=late, task_id=each.task_id, reason=_failure(each))
+            span.end()
+            if verdict in _FAILURES:
+                facts = {
+                    "namespace": key.namespace,
+                    "schedule_id": key.schedule_id,
+                    "instant": item.upcoming.instant.isoformat(),
+                    "why": each.reason or verdict,
+                }
+                _log.warning("schedule started nothing", extra=facts)
+
+
+def _failure(done: Done) -> str | None:
+    """Return why a firing started nothing though it should have; None: it did as it should."""
+    return done.reason or done.verdict.upper() if done.verdict in _FAILURES else None

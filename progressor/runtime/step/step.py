@@ -1,0 +1,436 @@
+"""A step: one task from claimed to settled. The heart; read this first.
+
+    ask the processor  ->  decide what is written (domain)  ->  write it (fenced)  ->  tell
+
+A worker goes on with what the settlement says is next on the same process (the oldest waiting call,
+or a timer that is due), knowing already what the process looks like: no claim, no read. Where that
+was a node of a job and has ended, it goes on with the first step of another node of its namespace.
+"""
+
+import asyncio
+import dataclasses
+import datetime as dt
+import logging
+import random
+from collections.abc import Awaitable
+from typing import Protocol, assert_never
+
+from progressor import errors
+from progressor.clock import Clock
+from progressor.domain.jobs.graph import NodePlan
+from progressor.domain.jobs.job import StartNodes
+from progressor.domain.processes.event import Direction, Event, HistoryRange
+from progressor.domain.processes.intent import (
+    Failed,
+    Intent,
+    Outcome,
+    Released,
+    RemoveProcess,
+    Succeeded,
+)
+from progressor.domain.processes.namespace import Namespace
+from progressor.domain.processes.process import NO_OPTIONS, Process, ProcessKey
+from progressor.domain.processes.settlement import Finish, Settlement, settle
+from progressor.domain.processes.task import RunningTask, TaskType
+from progressor.domain.views.process import HistoryPage
+from progressor.runtime.core.effects import Aftermath
+from progressor.runtime.core.leases import Ending, Grip, Leases
+from progressor.runtime.core.measures import StepMeasures
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.slots import Workers
+from progressor.runtime.jobs.graphs import Graphs
+from progressor.runtime.step.history_cache import Snapshots
+from progressor.storage.processes.settlements import Entry, LeaseLost, Settlements, Written
+from progressor.telemetry.logs import fields as log_fields
+from progressor.telemetry.metrics.registry import Metrics
+from progressor.telemetry.traces.spans import UNTRACED, Span
+from progressor.telemetry.traces.tracing import Tracing
+
+_log = logging.getLogger(__name__)
+
+HISTORY_BYTES_MAX = 48 * 1024 * 1024
+"""What may go with one task; a message of 64 MiB holds it, and the process, and its task."""
+
+TURNS_MAX = 32
+"""Steps that a worker may carry on one process while others of its namespace wait for a place."""
+
+_RESOURCE_EXHAUSTED = 8
+_INTERNAL = 13
+_UNSTORABLE = Failed(
+    code=_INTERNAL,
+    reason="INVALID_ANSWER",
+    message="PostgreSQL refuses to store a value of the answer; the engine's log has its words",
+    retryable=False,
+)
+
+
+_UNREADABLE = Failed(
+    code=_INTERNAL,
+    reason="HISTORY_UNREADABLE",
+    message="PostgreSQL cannot read the history; its log has the reason",
+    retryable=False,
+)
+
+_JOB_UNREADABLE = Failed(
+    code=_INTERNAL,
+    reason="JOB_UNREADABLE",
+    message="PostgreSQL cannot read the job; its log has the reason",
+    retryable=False,
+)
+
+_INCOMPLETE = Failed(
+    code=_INTERNAL,
+    reason="HISTORY_INCOMPLETE",
+    message="the history ends before the process's last event",
+    retryable=True,
+)
+
+
+class Processor(Protocol):
+    """What a step needs of the processor room."""
+
+    def ask(
+        self,
+        task: RunningTask,
+        history: tuple[Event, ...],
+        *,
+        namespace: Namespace,
+        timeout: dt.timedelta,
+    ) -> Awaitable[Outcome]:
+        """Have one attempt carried out; never raises for what the processor does."""
+
+
+class Histories(Protocol):
+    """What a step needs of storage's histories."""
+
+    async def read(
+        self, key: ProcessKey, wanted: HistoryRange, *, last_event_id: int, bytes_max: int
+    ) -> HistoryPage:
+        """Read a range of events."""
+
+
+class Namespaces(Protocol):
+    """What a step needs of storage's namespaces."""
+
+    async def lookup(self, name: str) -> Namespace:
+        """Return a namespace, from memory if it can."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Carries tasks."""
+
+    processor: Processor
+    settlements: Settlements
+    histories: Histories
+    namespaces: Namespaces
+    snapshots: Snapshots
+    aftermath: Aftermath
+    graphs: Graphs
+    leases: Leases
+    clock: Clock
+    spread: random.Random
+    step_grace: dt.timedelta
+    tracing: Tracing
+    observers: Observers
+    measures: StepMeasures = dataclasses.field(default_factory=lambda: StepMeasures(Metrics()))
+
+    async def carry(self, task: RunningTask, workers: Workers) -> None:
+        """Carry a task, and those that follow, until the settlement of one names none.
+
+        If it is cancelled, the processor may have acted; a settlement in line is still written.
+        """
+        grip = self.leases.take(task)
+        if workers.draining and task.claim is not None and grip.ending is None:
+            # Its claim was under way when the drain began: no worker is waiting for it.
+            grip.ending = Ending.RELEASED
+        turns = 0
+        behind: int | None = None
+        try:
+            while True:
+                turns += 1
+                self.measures.begun(task)
+                yields = turns >= TURNS_MAX and workers.has_backlog(task.key.namespace)
+                continues = not (yields or workers.draining)
+                span = self.tracing.step(task, behind=behind)
+                if span is UNTRACED:
+                    following = await self._step(task, grip, span, continues=continues)
+                else:
+                    with span:
+                        following = await self._step(task, grip, span, continues=continues)
+                if following is None:
+                    return
+                # The settlement of a leader, or of a node, may lease a task of another process.
+                behind = task.task_id if following.key == task.key else None
+                task = following
+                self.leases.pass_on(grip, task)
+        finally:
+            self.leases.drop(grip)
+
+    async def _step(
+        self, task: RunningTask, grip: Grip, span: Span, *, continues: bool
+    ) -> RunningTask | None:
+        self.observers.tell("claimed", task_id=task.task_id, key=task.key, attempt=task.attempt)
+        namespace = await self._namespace(task)
+        outcome = None if namespace is None else await self._ask(task, grip, namespace, span)
+        if namespace is None or outcome is None:
+            span.fail("ABANDONED")
+            self._abandon(task)
+            return None
+        self.observers.tell("answered", task_id=task.task_id, key=task.key)
+        plan = None
+        if isinstance(outcome, Succeeded) and isinstance(outcome.intent.action, StartNodes):
+            outcome, plan = await self._plan(task, outcome, outcome.intent.action)
+        entry = Entry(
+            key=task.key,
+            task_id=task.task_id,
+            task_type=task.task_type,
+            attempt=task.attempt,
+            token=task.token,
+            settlement=self._decide(task, outcome, namespace),
+            process=task.process,
+            continues=continues,
+            expires_after=namespace.step_timeout + self.step_grace,
+            trace_context=task.trace_context,
+            part=task.process.part,
+            plan=plan,
+            is_gated=task.spent is not None,
+        )
+        if span is UNTRACED:
+            return await self._settle(entry, task, namespace, span)
+        span.answered(outcome)
+        with span.settle() as settling:
+            context = span.context(task.trace_context)
+            entry = dataclasses.replace(entry, trace_context=context, on_sent=settling.on_sent)
+            return await self._settle(entry, task, namespace, settling)
+
+    async def _settle(
+        self, entry: Entry, task: RunningTask, namespace: Namespace, span: Span
+    ) -> RunningTask | None:
+        # In line from here on: written whatever becomes of this worker.
+        decided_at = self.clock.monotonic()
+        try:
+            written = await self.settlements.submit(entry)
+        except errors.StorageRefusedError:
+            # A value that `processor/codec.py` let through and PostgreSQL does not take: the
+            # processor's answer is at fault, and must not stop anything but its own process.
+            settlement = self._decide(task, _UNSTORABLE, namespace)
+            entry = dataclasses.replace(entry, settlement=settlement, plan=None)
+            span.fail(_UNSTORABLE.reason)
+            try:
+                written = await self.settlements.submit(entry)
+            except errors.StorageRefusedError as error:
+                # So it is what PostgreSQL has of the process: nothing can be written about it. Its
+                # lease is left to the zombies' scan, which asks again at its own pace.
+                facts = log_fields.of_process(task.key, task.trace_context)
+                facts |= {"task_id": task.task_id, "why": str(error)}
+                _log.error("not settled", extra=facts)
+                span.fail(error.reason)
+                self._abandon(task)
+                return None
+        if isinstance(written, Written):
+            self.measures.settled(entry, self.clock.monotonic() - decided_at)
+            if span is not UNTRACED:
+                span.settled(entry.settlement, written.next)
+        else:
+            span.fail("LEASE_LOST")
+        return self._conclude(entry, task, written, namespace)
+
+    async def _plan(
+        self, task: RunningTask, outcome: Succeeded, action: StartNodes
+    ) -> tuple[Outcome, NodePlan | None]:
+        """Return what a step adds to a job; waits for PostgreSQL, since the processor has acted."""
+        while True:
+            try:
+                return await self.graphs.plan(task, outcome, action)
+            except errors.StorageUnavailableError:
+                await asyncio.sleep(1)
+            except errors.StorageRefusedError:
+                return _JOB_UNREADABLE, None
+
+    def _abandon(self, task: RunningTask) -> None:
+        self.measures.abandoned(task)
+        self.observers.tell("abandoned", task_id=task.task_id, key=task.key)
+
+    def _decide(self, task: RunningTask, outcome: Outcome, namespace: Namespace) -> Settlement:
+        return settle(
+            task,
+            outcome,
+            namespace=namespace,
+            # Elapsed time is counted on this replica's clock from a start on PostgreSQL's; a
+            # skew between them shifts a retry's last chance, and nothing else.
+            now=self.clock.now(),
+            spread=self.spread.uniform(-1, 1),
+            options=NO_OPTIONS if task.process.part is None else task.process.part.options,
+        )
+
+    def _conclude(
+        self,
+        entry: Entry,
+        task: RunningTask,
+        written: Written | LeaseLost,
+        namespace: Namespace,
+    ) -> RunningTask | None:
+        match written:
+            case LeaseLost():
+                self.measures.fenced(entry)
+                self.observers.tell("fenced", task_id=entry.task_id, key=entry.key)
+                return None
+            case Written():
+                self._remember(entry, task, written, namespace)
+                self.aftermath.of(entry, written)
+                self.observers.tell(
+                    "settled",
+                    task_id=entry.task_id,
+                    task_type=entry.task_type,
+                    key=entry.key,
+                    settlement=type(entry.settlement).__name__,
+                )
+                return written.next
+            case _:
+                assert_never(written)
+
+    def _remember(
+        self, entry: Entry, task: RunningTask, written: Written, namespace: Namespace
+    ) -> None:
+        """Carry the snapshot over, if the next step is going to ask for events as this one did."""
+        keep = _kept(task, namespace)
+        if written.process is None or keep == 0:
+            return
+        new = _recorded(entry.settlement, task.process, entry.task_id, written.settled_at)
+        self.snapshots.extend(task.process, written.process, new, keep=keep)
+
+    async def _namespace(self, task: RunningTask) -> Namespace | None:
+        """Return the task's namespace; waits for PostgreSQL if it is not in memory.
+
+        None if it was deleted, and the task's process before it, since the task was leased.
+        """
+        while True:
+            try:
+                return await self.namespaces.lookup(task.key.namespace)
+            except errors.NamespaceNotFoundError:
+                return None
+            except errors.StorageUnavailableError:
+                await asyncio.sleep(1)
+
+    async def _ask(
+        self, task: RunningTask, grip: Grip, namespace: Namespace, span: Span
+    ) -> Outcome | None:
+        """Return what came of the attempt; None if the lease was abandoned meanwhile."""
+        if grip.ending is None:
+            if task.task_type is TaskType.REMOVE:
+                return Succeeded(Intent(action=RemoveProcess()))
+            grip.asking = worker = asyncio.current_task()
+            try:
+                return await self._ask_processor(task, namespace, span)
+            except asyncio.CancelledError:
+                # Uncancelled only where `let_go` was the one who cancelled.
+                if grip.asking is not None or worker is None or worker.uncancel() > 0:
+                    raise
+            finally:
+                grip.asking = None
+        return None if grip.ending is Ending.ABANDONED else Released()
+
+    async def _ask_processor(self, task: RunningTask, namespace: Namespace, span: Span) -> Outcome:
+        try:
+            if task.process.part is not None:
+                handed = await self.graphs.handed(task, task.process.part)
+                if not isinstance(handed, RunningTask):
+                    return handed
+                task = handed
+            history = await self._history(task, namespace)
+        except errors.StorageUnavailableError:
+            # Without its history the step cannot be asked for. The settlement waits for PostgreSQL
+            # and hands the task on, this attempt not counted.
+            return Released()
+        except errors.StorageRefusedError:
+            return _UNREADABLE
+        if isinstance(history, Failed):
+            return history
+        timeout = task.step_timeout or namespace.step_timeout
+        asked_at = self.clock.monotonic()
+        if span is UNTRACED:
+            outcome = await self.processor.ask(task, history, namespace=namespace, timeout=timeout)
+        else:
+            with span.call() as call:
+                outcome = await self.processor.ask(
+                    call.handed(task), history, namespace=namespace, timeout=timeout
+                )
+                call.answered(outcome)
+        self.measures.answered(task, outcome, self.clock.monotonic() - asked_at)
+        return outcome
+
+    async def _history(self, task: RunningTask, namespace: Namespace) -> tuple[Event, ...] | Failed:
+        process = task.process
+        last = process.last_event_id
+        wanted = namespace.history_for(task.history_range, last_event_id=last)
+        if last == 0 or wanted.limit == 0 or wanted.after > last:
+            return ()
+        known = self._recall(process, wanted)
+        if known is not None:
+            return known
+        page = await self.histories.read(
+            process.key, wanted, last_event_id=last, bytes_max=HISTORY_BYTES_MAX
+        )
+        if page.next_after is not None:
+            return Failed(
+                code=_RESOURCE_EXHAUSTED,
+                reason="HISTORY_TOO_LARGE",
+                message=f"the history has more than {HISTORY_BYTES_MAX} bytes; "
+                "let the namespace send the last events, or none",
+                retryable=False,
+            )
+        if len(page.events) < _count_of(wanted, last):
+            # Removed since it was claimed, and the lease with it: nothing of this will be written.
+            # The processor would see a state that is not of its history.
+            return _INCOMPLETE
+        if wanted.direction is Direction.FORWARD and wanted.limit is None:
+            self.snapshots.remember(process, page.events)
+        elif wanted.direction is Direction.BACKWARD and wanted.after == 0:
+            self.snapshots.remember(process, page.events[::-1])
+        return page.events
+
+    def _recall(self, process: Process, wanted: HistoryRange) -> tuple[Event, ...] | None:
+        if wanted.direction is Direction.FORWARD:
+            known = self.snapshots.recall(process, after=wanted.after)
+            return known if known is None else known[: wanted.limit]
+        before = wanted.after or process.last_event_id + 1
+        count = before - 1 if wanted.limit is None else min(wanted.limit, before - 1)
+        known = self.snapshots.recall(process, after=before - 1 - count)
+        return known if known is None else known[:count][::-1]
+
+
+def _count_of(wanted: HistoryRange, last: int) -> int:
+    """Return how many events a range has in a history that ends with `last`."""
+    if wanted.direction is Direction.FORWARD:
+        found = last - wanted.after
+    else:
+        found = wanted.after - 1 if wanted.after else last
+    return found if wanted.limit is None else min(found, wanted.limit)
+
+
+def _kept(task: RunningTask, namespace: Namespace) -> int | None:
+    """Return how many of the last events are worth remembering; None: all of them."""
+    asked = task.history_range
+    if asked is not None and asked.direction is Direction.BACKWARD and asked.after == 0:
+        return asked.limit
+    return namespace.history_kept
+
+
+def _recorded(
+    settlement: Settlement, before: Process, task_id: int, settled_at: dt.datetime
+) -> tuple[Event, ...]:
+    """Return the events of a settlement as they stand in the history now."""
+    if not isinstance(settlement, Finish):
+        return ()
+    return tuple(
+        Event(
+            event_id=event_id,
+            occurred_at=settled_at,
+            payload=event.payload,
+            format_version=event.format_version,
+            metadata=event.metadata,
+            task_id=task_id,
+        )
+        for event_id, event in enumerate(settlement.intent.events, start=before.last_event_id + 1)
+    )

@@ -1,0 +1,108 @@
+"""Timers and retries of this replica: claimed the moment they are due."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+import logging
+from collections.abc import Callable, Sequence
+
+from progressor import errors
+from progressor.clock import Clock, SystemClock
+from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.scan_measures import ScanMeasures
+from progressor.runtime.timers.places import Places
+from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.postgres.backoff import Backoff, steady
+from progressor.storage.postgres.pools import Pool
+from progressor.storage.processes.claims import Claims, Wanted
+from progressor.storage.processes.settlements import Due
+from progressor.telemetry.metrics.registry import Metrics
+
+_log = logging.getLogger(__name__)
+_BACKOFF_SECONDS = 0.25
+_BACKOFF_SECONDS_MAX = 2.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Timers:
+    """Works through the agenda."""
+
+    agenda: Agenda
+    claims: Claims
+    namespaces: Namespaces
+    places: Places
+    pool: Pool
+    batch_max: int
+    observers: Observers
+    jitter: Callable[[], float] = steady
+    clock: Clock = dataclasses.field(default_factory=SystemClock)
+    measures: ScanMeasures = dataclasses.field(default_factory=lambda: ScanMeasures(Metrics()))
+
+    async def run(self) -> None:
+        """Claim what is due, when it is due; ends only by cancellation."""
+        backoff = Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self.jitter)
+        while True:
+            due = self.agenda.take_due(self.batch_max)
+            if not due:
+                await self._next()
+                continue
+            try:
+                await self._claim(due)
+                backoff.reset()
+            except errors.StorageUnavailableError as error:
+                _log.warning("timers not claimed", extra={"why": error.why, "count": len(due)})
+                await asyncio.sleep(backoff.pause())
+                for each in due:
+                    self.agenda.add(each, told_at=each.due_at)
+            except errors.StorageRefusedError as error:
+                # What PostgreSQL has of one of them is broken: the scan tries the others again.
+                _log.error("timers not claimed", extra={"why": str(error), "count": len(due)})
+                await asyncio.sleep(backoff.pause())
+
+    async def _next(self) -> None:
+        self.agenda.changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.agenda.wait_seconds()):
+                await self.agenda.changed.wait()
+
+    async def _claim(self, due: Sequence[Due]) -> None:
+        wanted: list[Wanted] = []
+        reserved: dict[str, int] = {}
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._give_back, reserved)
+            for each in due:
+                await self._reserve(each, wanted, reserved)
+            if not wanted:
+                # All stand in line elsewhere. A crowd of them must not hold up the event loop.
+                await asyncio.sleep(0)
+                return
+            begun_at = self.clock.monotonic()
+            claimed = await self.claims.claim_tasks(self.pool, wanted)
+            self.measures.claimed(claimed, self.clock.monotonic() - begun_at)
+            for each_claimed in claimed:
+                reserved[each_claimed.task.key.namespace] -= 1
+                self.places.workers.start(each_claimed.task)
+        if claimed:
+            self.observers.tell("timers_claimed", count=len(claimed))
+
+    def _give_back(self, reserved: dict[str, int]) -> None:
+        for name, count in reserved.items():
+            if count:
+                self.places.workers.give_back(name, count)
+
+    async def _reserve(self, due: Due, wanted: list[Wanted], reserved: dict[str, int]) -> None:
+        name = due.key.namespace
+        try:
+            namespace = await self.namespaces.lookup(name)
+        except errors.NamespaceNotFoundError:
+            return
+        # Those with a backlog stand in line there: the oldest go first.
+        backlog = self.places.workers.has_backlog(name)
+        if backlog or not self.places.workers.reserve_up_to(namespace, 1):
+            self.places.workers.mark_backlog(name)
+            return
+        reserved[name] = reserved.get(name, 0) + 1
+        expires_after: dt.timedelta = namespace.step_timeout + self.places.step_grace
+        wanted.append(Wanted(key=due.key, task_id=due.task_id, expires_after=expires_after))

@@ -1,0 +1,107 @@
+"""Every request about gates, said once: `Client` and `SyncClient` only send them."""
+
+from progressor.sdk.codec.wire import Seconds, optional_timedelta
+from progressor.sdk.sending.exchange import Exchange, Listing, Page, Service
+from progressor.sdk.values.gates import Gate, GateView, gate_from_wire, view_from_wire
+from progressor.v1 import gate_service_pb2 as pb
+
+
+class GateCalls:
+    """Builds requests; `timeout` is seconds or a timedelta, None the client's.
+
+    `namespace` "" is the client's.
+    """
+
+    __slots__ = ()
+
+    namespace: str
+
+    def list_gates(
+        self, *, page_size: int = 100, timeout: Seconds | None = None, namespace: str = ""
+    ) -> Listing[Gate]:
+        """Go through the gates of a namespace in the order of their keys, page after page."""
+
+        def page(token: str) -> Exchange[Page[Gate]]:
+            return Exchange(
+                rpc="ListGates",
+                request=pb.ListGatesRequest(
+                    namespace=namespace or self.namespace, page_size=page_size, page_token=token
+                ),
+                parse=lambda message: Page(
+                    items=tuple(map(gate_from_wire, message.gates)),
+                    next_page_token=message.next_page_token,
+                ),
+                repeatable=True,
+                timeout=optional_timedelta(timeout),
+                service=Service.GATES,
+            )
+
+        return Listing(page=page)
+
+    def get_gate(
+        self, gate: str, *, timeout: Seconds | None = None, namespace: str = ""
+    ) -> Exchange[GateView]:
+        """Return a gate with who holds it and who waits for it.
+
+        Raises:
+            GateNotFoundError: There is none of this key.
+        """
+        return Exchange(
+            rpc="GetGate",
+            request=pb.GetGateRequest(namespace=namespace or self.namespace, gate=gate),
+            parse=view_from_wire,
+            repeatable=True,
+            timeout=optional_timedelta(timeout),
+            service=Service.GATES,
+        )
+
+    def set_gate(
+        self,
+        gate: str,
+        capacity: int,
+        *,
+        expected_revision: int = 0,
+        timeout: Seconds | None = None,
+        namespace: str = "",
+    ) -> Exchange[Gate]:
+        """Set the capacity of a gate, which is made where it is not there, and return it.
+
+        With more, who waits is promoted. With less than is held, available tasks give way, the
+        youngest first; what runs keeps its place.
+
+        Raises:
+            GateChangedError: It is no longer at `expected_revision`; 0 takes any, or none.
+            GateNotFoundError: A revision is expected, and there is no gate.
+        """
+        return Exchange(
+            rpc="SetGate",
+            request=pb.SetGateRequest(
+                namespace=namespace or self.namespace,
+                gate=gate,
+                capacity=capacity,
+                expected_revision=expected_revision,
+            ),
+            parse=lambda message: gate_from_wire(message.gate),
+            # Another's change may come between the two.
+            repeatable=False,
+            timeout=optional_timedelta(timeout),
+            service=Service.GATES,
+        )
+
+    def delete_gate(
+        self, gate: str, *, timeout: Seconds | None = None, namespace: str = ""
+    ) -> Exchange[None]:
+        """Delete a gate.
+
+        Raises:
+            GateInUseError: It is held, or tasks name it.
+            GateNotFoundError: There is none of this key.
+        """
+        return Exchange(
+            rpc="DeleteGate",
+            request=pb.DeleteGateRequest(namespace=namespace or self.namespace, gate=gate),
+            parse=lambda _message: None,
+            repeatable=False,
+            timeout=optional_timedelta(timeout),
+            service=Service.GATES,
+        )

@@ -1,0 +1,116 @@
+"""Which types JSON can represent, as far as that can be known from the type alone."""
+
+import collections.abc
+import inspect
+import typing
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import inspect as shapes
+
+from progressor.sdk.codec.kinds import members_of, name_of
+
+_NATIVE = (dict, list, str, int, float, bool, type(None))
+_TAGS = "; tell them apart by a tag, as in `class Paid(msgspec.Struct, tag=True)`"
+_COMPOSITE_KEYS = (
+    shapes.TupleType,
+    shapes.VarTupleType,
+    shapes.ListType,
+    shapes.SetType,
+    shapes.FrozenSetType,
+    shapes.DictType,
+    shapes.DataclassType,
+    shapes.StructType,
+    shapes.NamedTupleType,
+    shapes.BoolType,
+    shapes.NoneType,
+)
+
+
+def unreadable(kind: object) -> str | None:
+    """Return why no value of a type can be written and read back; None: one can, or may."""
+    try:
+        shape = shapes.type_info(kind)
+        msgspec.json.Decoder(kind)
+    except TypeError as error:
+        return f"{error}{_TAGS if _is_told_by_tags(error) else ''}"
+    except NameError:  # of a class that is not defined yet
+        return None
+    return next(_problems(shape, "", set()), None)
+
+
+def _is_told_by_tags(error: TypeError) -> bool:
+    """Return whether a union is refused whose members tags tell apart."""
+    return any(it in str(error) for it in ("one dataclass", "must be tagged"))
+
+
+def unwritable(kind: object) -> tuple[object, str] | None:
+    """Return the member of a type, itself or of a union, that is never written, and why.
+
+    A class is only accused if none of its subclasses has a form either.
+    """
+    for member in members_of(kind):
+        if isinstance(member, type) and not typing.get_args(member) and _is_formless(member):
+            return member, _no_form(member)
+    return None
+
+
+def _is_formless(kind: type) -> bool:
+    if inspect.isabstract(kind) or getattr(kind, "_is_protocol", False) or _is_lenient(kind):
+        return False
+    if issubclass(kind, collections.abc.Awaitable):
+        return False
+    try:
+        shape = shapes.type_info(kind)
+    except (TypeError, NameError):
+        return False
+    is_custom = isinstance(shape, shapes.CustomType)
+    return is_custom and all(map(_is_formless, type.__subclasses__(kind)))
+
+
+def _problems(shape: shapes.Type, where: str, seen: set[type]) -> Iterator[str]:
+    """Yield each part of a type that JSON cannot represent, with its field."""
+    if isinstance(shape, shapes.CustomType) and not _is_lenient(shape.cls):
+        yield _no_form(shape.cls) + where
+    if isinstance(shape, shapes.DictType) and isinstance(shape.key_type, _COMPOSITE_KEYS):
+        key = getattr(shape.key_type, "cls", type(shape.key_type)).__name__
+        yield f"JSON cannot represent a key of type `{key.removesuffix('Type').lower()}`{where}"
+    for part in _parts(shape):
+        yield from _problems(part, where, seen)
+    cls = getattr(shape, "cls", None)
+    if cls is not None and cls not in seen:
+        seen.add(cls)
+        for field in getattr(shape, "fields", ()):
+            yield from _problems(field.type, f" (in `{name_of(cls)}.{field.name}`)", seen)
+
+
+def _parts(shape: shapes.Type) -> tuple[shapes.Type, ...]:
+    """Return the types that a type is made of, but for its fields."""
+    match shape:
+        case shapes.DictType(key_type=key, value_type=value):
+            return (key, value)
+        case shapes.UnionType(types=members) | shapes.TupleType(item_types=members):
+            return members
+        case (
+            shapes.ListType(item_type=item)
+            | shapes.SetType(item_type=item)
+            | shapes.FrozenSetType(item_type=item)
+            | shapes.VarTupleType(item_type=item)
+        ):
+            return (item,)
+        case shapes.Metadata(type=inner):
+            return (inner,)
+        case _:
+            return ()
+
+
+def _is_lenient(kind: object) -> bool:
+    """Return whether a class accepts decoded JSON as it is, as `object` and `Iterable` do."""
+    try:
+        return isinstance(kind, type) and any(issubclass(it, kind) for it in _NATIVE)
+    except TypeError:  # a protocol that does not support issubclass
+        return True
+
+
+def _no_form(kind: object) -> str:
+    return f"JSON cannot represent `{name_of(kind)}`"

@@ -1,0 +1,316 @@
+"""The one argument of a handler: a process, its task, and what the handler decides about them."""
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+import grpc
+from typing_extensions import TypeForm
+
+from progressor.sdk.client.job_calls import Deadline, due_to_wire
+from progressor.sdk.codec.codecs import Codec, Payload, decoded
+from progressor.sdk.codec.kinds import Asked, name_of
+from progressor.sdk.codec.wire import (
+    Seconds,
+    fill_object,
+    instant_from_wire,
+    object_from_wire,
+    object_to_wire,
+)
+from progressor.sdk.processor.verdicts import Reject
+from progressor.sdk.values.constraints import Constraints
+from progressor.sdk.values.graph import Graph, nodes_to_wire
+from progressor.sdk.values.jobs import NodeOutcome, read_outcome, results_of
+from progressor.sdk.values.processes import Event, HistoryRange, NewTimer, ProcessStatus, TaskType
+from progressor.sdk.values.requests import timer_to_wire
+from progressor.sdk.values.results import read_event
+from progressor.v1 import nodes_pb2
+from progressor.v1 import processor_service_pb2 as pb
+from progressor.v1 import types_pb2 as types
+
+State = TypeVar("State")
+
+_UNREAD: Payload = object()
+
+_WITHOUT_CALLER = frozenset({TaskType.TIMEOUT, TaskType.JOIN})
+
+
+class Step(Generic[State]):
+    """One task on one process. What is read is decoded then; what is decided is saved as one.
+
+    `set_timer` and `unset_timer` stand beside everything else: of the two the last one stands, and
+    with neither of them the timer that a call pushed aside goes on. A step takes one of `remove`,
+    `complete` and `start_nodes`: of these, too, the last one stands. A process that is removed or
+    finished has no timer, whatever the step did about it. Nothing is saved if the handler raises.
+    """
+
+    __slots__ = (
+        "_args",
+        "_codec",
+        "_history",
+        "_nodes",
+        "_request",
+        "_response",
+        "_state",
+        "_state_type",
+    )
+
+    def __init__(
+        self,
+        request: pb.ProcessRequest,
+        response: pb.ProcessResponse,
+        *,
+        codec: Codec,
+        state_type: Payload = Any,
+    ) -> None:
+        """Read from `request`, write to `response`."""
+        self._request, self._response = request, response
+        self._codec, self._state_type = codec, state_type
+        self._args = self._state = self._history = self._nodes = _UNREAD
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the process."""
+        return self._request.process.namespace
+
+    @property
+    def process_id(self) -> str:
+        """The id that the client chose for the process."""
+        return self._request.process.process_id
+
+    @property
+    def status(self) -> ProcessStatus:
+        """The status before this step: init, running, or, in a repair, error."""
+        return ProcessStatus.from_number(self._request.process.status)
+
+    @property
+    def detail(self) -> str:
+        """Why the process is in error; "" otherwise."""
+        return self._request.process.detail
+
+    @property
+    def last_event_id(self) -> int:
+        """How many events the process has, whether or not they came with this step."""
+        return self._request.process.last_event_id
+
+    @property
+    def task_id(self) -> int:
+        """The id of the task: the same in each attempt, so the key to fence side effects by."""
+        return self._request.task.task_id
+
+    @property
+    def type(self) -> TaskType:
+        """Why this step is taken."""
+        return TaskType.from_number(self._request.task.type)
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self._request.task.attempt
+
+    @property
+    def token(self) -> int:
+        """A number that grows with each lease of the process: a store can refuse a smaller one."""
+        return self._request.task.token
+
+    @property
+    def scheduled_at(self) -> dt.datetime:
+        """When the task was due."""
+        return instant_from_wire(self._request.task.scheduled_at)
+
+    @property
+    def deadline(self) -> dt.datetime:
+        """When the engine stops waiting for this step."""
+        return instant_from_wire(self._request.deadline)
+
+    @property
+    def context(self) -> Mapping[str, str]:
+        """The pairs that the caller passed along."""
+        return self._request.task.caller_context
+
+    @property
+    def trace_context(self) -> Mapping[str, str]:
+        """The W3C trace context of this step, whose span is the current one for the handler."""
+        return self._request.task.trace_context
+
+    @property
+    def args(self) -> Payload:
+        """What the caller, or `set_timer`, gave along; None if nothing. See `args_as`."""
+        if self._args is _UNREAD:
+            self._args = self.args_as(Any)
+        return self._args
+
+    def args_as(self, kind: TypeForm[Asked]) -> Asked:
+        """Return the args, checked to be a `kind`, as in ``order = step.args_as(Order)``.
+
+        Where they may be left out, ask for ``Order | None``.
+
+        Raises:
+            Reject: They are not, and it is a caller's doing: INVALID_ARGUMENT, nothing breaks.
+            ValueError: They are not, and the task has no caller.
+        """
+        try:
+            return decoded(self._codec, self._request.task.args, kind)
+        except ValueError as error:
+            if self.type in _WITHOUT_CALLER:
+                raise
+            message = f"args cannot be read: {error}"
+            raise Reject(
+                message, code=grpc.StatusCode.INVALID_ARGUMENT, reason="INVALID_ARGS"
+            ) from error
+
+    @property
+    def state(self) -> State:
+        """The state that the process keeps; None, whatever State says, until a step sets one.
+
+        Assign to save it: ``step.state = state``. A change inside of it is not noticed. What could
+        not be read again as the processor's type is refused, as a TypeError.
+        """
+        if self._state is _UNREAD:
+            self._state = self._codec.decode(self._request.process.aux_state, self._state_type)
+        state: State = self._state
+        return state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        data = self._codec.encode(state)
+        if data and self._state_type is not Any:
+            self._expect_readable(data)
+        self._response.aux_state = data
+        self._state = state
+
+    @property
+    def metadata(self) -> dict[str, Payload]:
+        """The JSON object by which List can filter. Assign to save it."""
+        decided = self._response.HasField("metadata")
+        return object_from_wire((self._response if decided else self._request.process).metadata)
+
+    @metadata.setter
+    def metadata(self, metadata: Mapping[str, Payload]) -> None:
+        self._response.metadata.CopyFrom(object_to_wire(metadata))
+
+    @property
+    def history(self) -> tuple[Event, ...]:
+        """The events that came with this step: the namespace, or the request, says how many."""
+        if self._history is _UNREAD:
+            self._history = tuple(read_event(event, self._codec) for event in self._request.history)
+        history: tuple[Event, ...] = self._history
+        return history
+
+    @property
+    def nodes(self) -> Mapping[str, NodeOutcome]:
+        """How nodes of the job have ended, by name: in a join all of them, as they were added.
+
+        In the first step of a node that wants results, what it comes after. Otherwise empty.
+        """
+        if self._nodes is _UNREAD:
+            self._nodes = {
+                it.name: read_outcome(it, self._codec) for it in self._request.task.nodes
+            }
+        outcomes: Mapping[str, NodeOutcome] = self._nodes
+        return outcomes
+
+    @property
+    def results(self) -> dict[str, Payload]:
+        """The results of those of `nodes` that are done, by name. See `results_as`."""
+        return self.results_as(Any)
+
+    def results_as(self, kind: TypeForm[Asked]) -> dict[str, Asked]:
+        """Return `results`, each checked to be a `kind`, as in ``step.results_as(int).values()``.
+
+        Raises:
+            ValueError: One is not; the message names its node.
+        """
+        outcomes: dict[str, nodes_pb2.NodeOutcome] = {
+            it.name: it for it in self._request.task.nodes
+        }
+        return results_of(outcomes, self._codec, kind)
+
+    def emit(
+        self,
+        event: Payload,
+        *,
+        format_version: int = 0,
+        metadata: Mapping[str, Payload] | None = None,
+    ) -> None:
+        """Append `event` to the history, behind those emitted before."""
+        message = types.NewEvent(payload=self._codec.encode(event), format_version=format_version)
+        if metadata is not None:
+            fill_object(message.metadata, metadata)
+        self._response.events.append(message)
+
+    def set_timer(  # noqa: PLR0913  # the wire's own options, keyword-only
+        self,
+        *,
+        after: Seconds | None = None,
+        at: dt.datetime | None = None,
+        remove: bool = False,
+        args: Payload = None,
+        history: HistoryRange | None = None,
+        step_timeout: Seconds | None = None,
+        constraints: Constraints | None = None,
+    ) -> None:
+        """Set the timer of the process, in place of any other; it asks the timeout handler.
+
+        Args:
+            after: Seconds or a timedelta from the end of this step. Neither this nor `at`: now.
+            at: An aware datetime.
+            remove: Remove the process instead, without asking.
+            args: For the timeout handler.
+            history: How much history it gets; None: the namespace's choice.
+            step_timeout: How long it may take; None: the namespace's.
+            constraints: What the timeout must pass besides, without `run_at`; not with `remove`.
+
+        Raises:
+            ValueError: Both `after` and `at`, or a naive `at`.
+        """
+        timer = NewTimer(
+            after=after,
+            at=at,
+            remove=remove,
+            args=args,
+            history=history,
+            step_timeout=step_timeout,
+            constraints=constraints,
+        )
+        self._response.set_timer.CopyFrom(timer_to_wire(timer, self._codec))
+
+    def unset_timer(self) -> None:
+        """Cancel the timer of the process."""
+        self._response.unset_timer.SetInParent()
+
+    def remove(self) -> None:
+        """Remove the process with all that belongs to it; the caller still gets the answer."""
+        self._response.remove.SetInParent()
+
+    def complete(self, result: Payload = None) -> None:
+        """Finish the process; it keeps `result`, and takes no more calls."""
+        self._response.complete.CopyFrom(pb.Complete(result=self._codec.encode(result)))
+
+    def start_nodes(self, graph: Graph, *, deadline: Deadline | None = None) -> None:
+        """Start the nodes of a graph, each a process; the join handler hears when all have ended.
+
+        With it the process becomes the leader of a job, or adds to its job: then nodes may come
+        after nodes that the job has, named by their names. The timer goes on, unless this step
+        sets another or cancels it.
+
+        Args:
+            graph: The nodes; their args are encoded by the processor's codec.
+            deadline: When the job fails if it has not ended: an aware datetime, or seconds or a
+                timedelta from the end of this step; None: as it was.
+
+        Raises:
+            ValueError: The graph is empty, or a datetime has no time zone.
+        """
+        action = nodes_pb2.StartNodes(
+            nodes=nodes_to_wire(graph, self._codec), **due_to_wire(deadline)
+        )
+        self._response.start_nodes.CopyFrom(action)
+
+    def _expect_readable(self, state: bytes) -> None:
+        """Refuse a state of another type where it is set: the next step could not read it."""
+        try:
+            self._codec.decode(state, self._state_type)
+        except ValueError as error:
+            message = f"step.state must be of type `{name_of(self._state_type)}`: {error}"
+            raise TypeError(message) from error

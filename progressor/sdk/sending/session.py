@@ -1,0 +1,225 @@
+"""One session of the asynchronous client: many requests to a frame, answered in any order.
+
+What holds, beside what `unanswered` says:
+
+- A request ends as its unary call would have ended, with the same status and details.
+- A session that breaks ends what it has not answered with what gRPC says of it, UNAVAILABLE for a
+  lost connection: exactly as unary calls on that connection would have ended.
+- A request that was given up before it was written is never written; after that, the engine is told
+  that nobody waits.
+- A session whose engine says that it is leaving takes no more requests; what it has is answered.
+- An engine without sessions (UNIMPLEMENTED) has executed nothing, and its requests end so.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from google.rpc import status_pb2
+
+from progressor.internal.v1 import frames_pb2
+from progressor.sdk.sending.failures import DETAILS_KEY
+from progressor.sdk.sending.unanswered import Pending, Unanswered
+from progressor.v1 import process_service_pb2 as messages
+from progressor.wire.frames import Outbox
+from progressor.wire.stream_call import StreamCall
+
+KINDS: Mapping[str, tuple[str, type[Message]]] = {
+    "Start": ("start", messages.StartResponse),
+    "Call": ("call", messages.CallResponse),
+    "Notify": ("notify", messages.NotifyResponse),
+    "Repair": ("repair", messages.RepairResponse),
+    "Get": ("get", messages.GetResponse),
+}
+"""The RPCs that a session carries: the field of their requests and answers, and what is in it."""
+
+_METHOD = "/progressor.v1.ProcessService/Session"
+_ITEM_BYTES = 160  # What a request takes besides its message: ids, timeout, trace context.
+_TIMEOUT_SECONDS_MIN = 1e-6
+
+# At the deadline the engine answers by itself, and names the task that goes on: such an answer is
+# waited for a little, since a frame may have to wait for another.
+_GRACE_SHARE = 0.1
+_GRACE_SECONDS_MAX = 0.05
+
+_CODES: Mapping[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
+_UNANSWERED = "the session ended without an answer"
+
+
+class NoSessionsError(Exception):
+    """The engine has no sessions; what was asked was not executed."""
+
+
+class Session:
+    """One stream to an engine; runs in a task of its own."""
+
+    def __init__(self, channel: grpc.aio.Channel, *, left: Callable[[], None]) -> None:
+        """Open nothing yet: `run` does. `left` is called when no more requests may be put in it."""
+        self._channel = channel
+        self._left = left
+        self._loop = asyncio.get_running_loop()
+        self._unanswered = Unanswered()
+        self._outbox: Outbox[Pending | int] = Outbox(size=_size)
+        self._call: Any = None
+        self._answered = False
+        self.is_open = True
+        self.is_draining = False
+
+    def __len__(self) -> int:
+        """Return how many requests wait for their answers."""
+        return len(self._unanswered)
+
+    async def ask(
+        self, rpc: str, data: bytes, *, timeout: float, trace: Sequence[tuple[str, str]] | None
+    ) -> Any:  # noqa: ANN401 - the response of the RPC
+        """Return the response to a serialized request; cancelled, it stops waiting.
+
+        Raises:
+            AioRpcError: What a unary call would raise.
+            NoSessionsError: The engine has none.
+        """
+        assert self.is_open, "a request was put into a session that is closed"
+        field, kind = KINDS[rpc]
+        ends_at = time.monotonic() + timeout
+        pending = Pending(
+            field, data, ends_at=ends_at, trace=trace, answer=self._loop.create_future()
+        )
+        self._unanswered.add(pending)
+        self._outbox.put(pending)
+        grace = min(_GRACE_SHARE * timeout, _GRACE_SECONDS_MAX)
+        timer = self._loop.call_later(timeout + grace, self._expire, pending)
+        try:
+            found, answer = await pending.answer
+        except asyncio.CancelledError:
+            self._give_up(pending)
+            raise
+        finally:
+            timer.cancel()
+        if found == field:
+            try:
+                return kind.FromString(answer)
+            except DecodeError:
+                found = "unreadable"
+        if found == "error":
+            raise _error_of(answer)
+        raise rpc_error(grpc.StatusCode.INTERNAL, f"the answer to {rpc} is {found}")
+
+    async def run(self) -> None:
+        """Carry requests and answers until the stream ends; whoever still waits is then told."""
+        end = rpc_error(grpc.StatusCode.INTERNAL, "the session broke")
+        try:
+            self._call = StreamCall(
+                self._channel.stream_stream(
+                    _METHOD,
+                    request_serializer=frames_pb2.CallsFrame.SerializeToString,
+                    response_deserializer=frames_pb2.CallAnswersFrame.FromString,
+                )()
+            )
+            async with asyncio.TaskGroup() as group:
+                writing = group.create_task(self._write_all(), name="session requests")
+                end = await self._read_all()
+                writing.cancel()
+        except asyncio.CancelledError:
+            end = rpc_error(grpc.StatusCode.CANCELLED, "the client was closed")
+            raise
+        finally:
+            self._leave()
+            if self._call is not None:
+                self._call.cancel()
+            if end.code() is grpc.StatusCode.UNIMPLEMENTED and not self._answered:
+                self._unanswered.fail(NoSessionsError)
+            else:
+                self._unanswered.fail(lambda: _again(end))
+
+    async def _read_all(self) -> grpc.aio.AioRpcError:
+        """Hand out answers until the stream ends, and return how it did."""
+        try:
+            while (frame := await self._call.read()) is not grpc.aio.EOF:
+                self._answered = True
+                for raw in frame.answers:
+                    field = raw.WhichOneof("result") or "empty"
+                    data = getattr(raw, field) if field != "empty" else b""
+                    self._unanswered.resolve(raw.call_id, (field, data))
+                if frame.draining and self.is_open:
+                    self.is_draining = True
+                    self._leave()
+                    self._outbox.close()
+        except grpc.aio.AioRpcError as error:
+            return error
+        except asyncio.CancelledError:
+            # grpc.aio raises it too where a server that stops has cancelled the stream.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+        return rpc_error(grpc.StatusCode.UNAVAILABLE, _UNANSWERED)
+
+    async def _write_all(self) -> None:
+        """Write until the outbox is closed, and then close our side of the stream."""
+        try:
+            await self._outbox.run(self._write)
+            await self._call.done_writing()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.InternalError):
+            # The stream has ended, and whoever reads it is told why.
+            return
+
+    async def _write(self, items: Sequence[Pending | int]) -> None:
+        frame = frames_pb2.CallsFrame()
+        now = time.monotonic()
+        for item in items:
+            if isinstance(item, int):
+                frame.cancelled.append(item)
+            elif item in self._unanswered:
+                item.is_written = True
+                raw = frame.calls.add(call_id=item.call_id, **{item.field: item.data})
+                timeout = max(item.ends_at - now, _TIMEOUT_SECONDS_MIN)
+                raw.timeout.seconds = seconds = int(timeout)
+                raw.timeout.nanos = int((timeout - seconds) * 1e9)
+                if item.trace is not None:
+                    raw.trace_context.update(item.trace)
+        if frame.calls or frame.cancelled:
+            await self._call.write(frame)
+
+    def _expire(self, pending: Pending) -> None:
+        self._give_up(pending, rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"))
+
+    def _give_up(self, pending: Pending, error: Exception | None = None) -> None:
+        if self._unanswered.give_up(pending, error) and self.is_open:
+            self._outbox.put(pending.call_id)
+
+    def _leave(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._left()
+
+
+def rpc_error(
+    code: grpc.StatusCode, message: str, details: bytes | None = None
+) -> grpc.aio.AioRpcError:
+    """Return the error that a unary call with this end would raise."""
+    trailing = grpc.aio.Metadata()
+    if details is not None:
+        trailing.add(DETAILS_KEY, details)
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details=message)
+
+
+def _error_of(data: bytes) -> grpc.aio.AioRpcError:
+    try:
+        status = status_pb2.Status.FromString(data)
+    except DecodeError:
+        return rpc_error(grpc.StatusCode.UNKNOWN, "the answer is an error that cannot be read")
+    code = _CODES.get(status.code or grpc.StatusCode.UNKNOWN.value[0], grpc.StatusCode.UNKNOWN)
+    return rpc_error(code, status.message, data)
+
+
+def _again(error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+    """Return the same end once more: each who waits raises one of its own."""
+    return grpc.aio.AioRpcError(
+        error.code(), error.initial_metadata(), error.trailing_metadata(), details=error.details()
+    )
+
+
+def _size(item: Pending | int) -> int:
+    return 10 if isinstance(item, int) else _ITEM_BYTES + len(item.data)

@@ -1,0 +1,103 @@
+"""The sessions of a client: opened by requests, replaced when their engine leaves.
+
+What holds:
+
+- Nothing is tried again here, and nothing happens in the background: a session is opened by a
+  request, and how often an address is tried that does not answer is gRPC's business.
+- When an engine says that it is leaving, the next request opens a session over a connection of its
+  own, so that a balancer can choose another replica; but not more than one connection a second. The
+  old session is read to its end, and its connection closed after that.
+- An engine without sessions is not asked for one for a minute: by then it may be a newer one.
+- What is too large or one too many for a session goes by itself, and holds nobody up.
+"""
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Callable
+
+import grpc
+
+from progressor.sdk.sending.session import KINDS, Session
+from progressor.wire.frames import BYTES_MAX
+
+REQUEST_BYTES_MAX = BYTES_MAX
+"""Of a request in a session."""
+
+CALLS_MAX = 8_192
+"""Requests in flight on a session, below the engine's bound; more go as unary calls, which wait."""
+
+UNARY_SECONDS = 60.0
+"""For how long an engine without sessions is not asked for one."""
+
+CHANNEL_SECONDS_MIN = 1.0
+"""A channel that is younger is kept when the engine behind it is leaving."""
+
+
+class Sessions:
+    """The session of a client, opened when it is needed, on a channel of its own."""
+
+    def __init__(self, open_channel: Callable[[], grpc.aio.Channel]) -> None:
+        """Open nothing yet."""
+        self._open_channel = open_channel
+        self._channel: grpc.aio.Channel | None = None
+        self._channel_opened_at = 0.0
+        self._session: Session | None = None
+        # A client's user need not give it a task group: these are ended by `close`.
+        self._channels: dict[asyncio.Task[None], grpc.aio.Channel] = {}
+        self._unary_until = 0.0
+
+    def session_for(self, rpc: str, size: int) -> Session | None:
+        """Return where a request of `size` bytes goes; None: it goes by itself, as a unary call."""
+        if rpc not in KINDS or size > REQUEST_BYTES_MAX:
+            return None
+        session = self._session
+        if session is None:
+            if self._unary_until > time.monotonic():
+                return None
+            session = self._opened()
+        return session if len(session) < CALLS_MAX else None
+
+    def forget(self) -> None:
+        """Ask for no session for a while: the engine has none."""
+        self._unary_until = time.monotonic() + UNARY_SECONDS
+
+    async def close(self) -> None:
+        """End the sessions; their requests end with an error. Safe to repeat."""
+        tasks = tuple(self._channels)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    def _opened(self) -> Session:
+        if self._channel is None:
+            self._channel = self._open_channel()
+            self._channel_opened_at = time.monotonic()
+        channel = self._channel
+        session = self._session = Session(channel, left=self._no_session)
+        # Without a context of its own, it would keep that of whoever happened to be first.
+        task = asyncio.get_running_loop().create_task(
+            self._run(session, channel), name="session", context=contextvars.Context()
+        )
+        self._channels[task] = channel
+        return session
+
+    async def _run(self, session: Session, channel: grpc.aio.Channel) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "it runs in a task of its own"
+        try:
+            await session.run()
+        finally:
+            del self._channels[task]
+            if channel is not self._channel and channel not in self._channels.values():
+                await channel.close()
+
+    def _no_session(self) -> None:
+        session, self._session = self._session, None
+        is_old = time.monotonic() - self._channel_opened_at >= CHANNEL_SECONDS_MIN
+        if session is not None and session.is_draining and is_old:
+            self._channel = None

@@ -1,0 +1,4 @@
+"""What requests take and responses bring, as frozen values, and their form on the wire.
+
+Imported by ``client``, ``processor`` and ``testing``. Start with ``processes``.
+"""

@@ -1,0 +1,113 @@
+"""Gates as operators see them, and their form on the wire."""
+
+import dataclasses
+import datetime as dt
+
+from progressor.sdk.codec.wire import instant_from_wire
+from progressor.sdk.values.constraints import GateHold
+from progressor.v1 import gate_service_pb2 as pb
+from progressor.v1 import types_pb2 as types
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """So many processes of a namespace may hold it; 0: nobody gets through.
+
+    ``held`` is above ``capacity`` only where that was lowered; ``waiting_count`` is counted up to
+    1,000; ``revision`` counts the changes of the capacity, from 1.
+    """
+
+    namespace: str
+    gate: str
+    capacity: int
+    held: int
+    waiting_count: int
+    revision: int
+    created_at: dt.datetime
+    updated_at: dt.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateHolder:
+    """A process that holds a gate, by the task that took it.
+
+    ``reserved``: kept for a task that has waited for long, and cannot have its other gates yet.
+    """
+
+    process_id: str
+    task_id: int
+    held_at: dt.datetime
+    hold: GateHold
+    reserved: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateWaiter:
+    """A task in the line of a gate; from ``since`` on it could have run without its gates.
+
+    ``gates`` are all that it wants. ``aged``: it has waited for so long that it goes before all
+    others.
+    """
+
+    process_id: str
+    task_id: int
+    priority: int
+    since: dt.datetime
+    gates: tuple[str, ...]
+    aged: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateView:
+    """A gate, who holds it, the longest first, and who comes next, in order; 100 of each at most.
+
+    A task that wants several gates stands in the line of the one that is full.
+    """
+
+    gate: Gate
+    holders: tuple[GateHolder, ...]
+    line: tuple[GateWaiter, ...]
+
+
+def gate_from_wire(message: pb.Gate) -> Gate:
+    """Return a Gate message as its value."""
+    return Gate(
+        namespace=message.namespace,
+        gate=message.gate,
+        capacity=message.capacity,
+        held=message.held,
+        waiting_count=message.waiting_count,
+        revision=message.revision,
+        created_at=instant_from_wire(message.created_at),
+        updated_at=instant_from_wire(message.updated_at),
+    )
+
+
+def holder_from_wire(message: types.GateHolder) -> GateHolder:
+    """Return a GateHolder message as its value."""
+    return GateHolder(
+        process_id=message.process_id,
+        task_id=message.task_id,
+        held_at=instant_from_wire(message.held_at),
+        hold=GateHold.from_number(message.hold),
+        reserved=message.reserved,
+    )
+
+
+def view_from_wire(message: pb.GetGateResponse) -> GateView:
+    """Return what GetGate tells as its value."""
+    return GateView(
+        gate=gate_from_wire(message.gate),
+        holders=tuple(map(holder_from_wire, message.holders)),
+        line=tuple(
+            GateWaiter(
+                process_id=it.process_id,
+                task_id=it.task_id,
+                priority=it.priority,
+                since=instant_from_wire(it.since),
+                gates=tuple(it.gates),
+                aged=it.aged,
+            )
+            for it in message.line
+        ),
+    )

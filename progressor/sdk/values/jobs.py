@@ -1,0 +1,346 @@
+"""Jobs as clients and leaders see them, and their form on the wire.
+
+Instants are aware datetimes in UTC. Payloads (args, result) are decoded.
+"""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any, Generic
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from typing_extensions import TypeForm
+
+from progressor import errors
+from progressor.sdk.codec.codecs import Codec, Payload, decoded
+from progressor.sdk.codec.kinds import ANYTHING, Asked
+from progressor.sdk.codec.wire import WireEnum, instant_from_wire
+from progressor.sdk.values.constraints import Constraints, constraints_from_wire
+from progressor.sdk.values.processes import TaskError
+from progressor.sdk.values.waits import read_task_error
+from progressor.v1 import job_service_pb2 as pb
+from progressor.v1 import nodes_pb2 as nodes
+
+
+class JobState(WireEnum):
+    """Where a job is. UNSPECIFIED: a state that only a newer SDK knows.
+
+    RUNNING: nodes are at work, or the leader is; DONE: its leader has finished; FAILED: its leader
+    is in error; CANCELLED: by `cancel`.
+    """
+
+    UNSPECIFIED = "unspecified"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more happens, unless it is retried."""
+        return self in {JobState.DONE, JobState.FAILED, JobState.CANCELLED}
+
+
+class NodeState(WireEnum):
+    """Where a node is. UNSPECIFIED: a state that only a newer SDK knows.
+
+    WAITING: what it comes after is not done; READY: it is, and the node is in line to be started;
+    RUNNING: its process has been started; DONE: that has finished; FAILED: that is in error, or
+    could not be started; SKIPPED: what it comes after has failed; CANCELLED: its job has ended.
+    """
+
+    UNSPECIFIED = "unspecified"
+    WAITING = "waiting"
+    READY = "ready"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    CANCELLED = "cancelled"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more happens to it, unless its job is retried."""
+        return self in _ENDED
+
+
+_ENDED = frozenset({NodeState.DONE, NodeState.FAILED, NodeState.SKIPPED, NodeState.CANCELLED})
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCounts:
+    """How many nodes of a job are in which state."""
+
+    waiting: int = 0
+    ready: int = 0
+    running: int = 0
+    done: int = 0
+    failed: int = 0
+    skipped: int = 0
+    cancelled: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(dataclasses.astuple(self))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job without its nodes.
+
+    ``detail``: why it failed; ``led_by_engine``: whether the engine leads it, or a processor does;
+    ``deadline``: when it fails if it has not ended by then; ``schedule_id``: which schedule started
+    it, "" for none. ``revision`` counts its changes, from 1.
+    """
+
+    namespace: str
+    job_id: str
+    state: JobState
+    detail: str
+    led_by_engine: bool
+    counts: NodeCounts
+    created_at: dt.datetime
+    updated_at: dt.datetime
+    ended_at: dt.datetime | None
+    deadline: dt.datetime | None
+    schedule_id: str
+    revision: int
+    retry_count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Node(Generic[Asked]):
+    """A node as it stands; ``namespace`` and ``process_id`` are of its process, its follower.
+
+    ``skipped_because_of`` names the node that failed, "" if none did. ``ready_at``: when what it
+    comes after was done. ``attempt``: 1, and one more for each retry. ``revision``: the job's when
+    this node changed last. ``args`` and ``result`` are None where payloads were left out.
+    """
+
+    name: str
+    state: NodeState
+    namespace: str
+    process_id: str
+    after: tuple[str, ...]
+    skipped_because_of: str
+    args: Payload
+    result: Asked | None
+    error: TaskError | None
+    target: str
+    constraints: Constraints | None
+    created_at: dt.datetime | None
+    ready_at: dt.datetime | None
+    started_at: dt.datetime | None
+    ended_at: dt.datetime | None
+    attempt: int
+    revision: int
+    replica_id: int | None = None
+    updated_at: dt.datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobView(Generic[Asked]):
+    """A job with its nodes in the order in which they were added; or those that have changed.
+
+    ``payloads_left_out``: they would have been more than a message holds.
+    """
+
+    job: Job
+    nodes: tuple[Node[Asked], ...]
+    payloads_left_out: bool = False
+
+    def __getitem__(self, name: str) -> Node[Asked]:
+        """Return the node of a name.
+
+        Raises:
+            KeyError: There is none.
+        """
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise KeyError(name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobSubmitted:
+    """A job that is durable; ``task_id`` is of its leader's first step.
+
+    ``deduplicated``: an earlier request with the same idempotency key did the work.
+    """
+
+    task_id: int
+    deduplicated: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobRetried:
+    """A job that goes on, and the names of the nodes that begin again."""
+
+    job: Job
+    nodes: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOutcome:
+    """How a node has ended, as a leader's join hears of it, or a node that wants its results.
+
+    ``result`` is decoded as it comes; `Step.results_as` checks a type. ``skipped_because_of`` names
+    the node that failed, "" if none did.
+    """
+
+    name: str
+    state: NodeState
+    result: Payload = None
+    error: TaskError | None = None
+    skipped_because_of: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has finished, with a result if it gave one."""
+        return self.state is NodeState.DONE
+
+
+class JobFailedError(errors.ProgressorError):
+    """A job that was waited for has failed; ``job`` is how it stands."""
+
+    reason = "JOB_FAILED"
+
+    def __init__(self, job: Job) -> None:
+        """Name the job, and why it failed."""
+        self.job = job
+        super().__init__(f"job {job.job_id!r} has failed: {job.detail}")
+
+
+class JobCancelledError(errors.ProgressorError):
+    """A job that was waited for was cancelled; ``job`` is how it stands."""
+
+    reason = "JOB_CANCELLED"
+
+    def __init__(self, job: Job) -> None:
+        """Name the job."""
+        self.job = job
+        super().__init__(f"job {job.job_id!r} was cancelled")
+
+
+def checked(job: Job) -> Job:
+    """Return a job that is done.
+
+    Raises:
+        JobFailedError, JobCancelledError: It has ended otherwise.
+    """
+    match job.state:
+        case JobState.FAILED:
+            raise JobFailedError(job)
+        case JobState.CANCELLED:
+            raise JobCancelledError(job)
+        case _:
+            return job
+
+
+def read_job(message: pb.Job) -> Job:
+    """Return a Job message as its value."""
+    return Job(
+        namespace=message.namespace,
+        job_id=message.job_id,
+        state=JobState.from_number(message.state),
+        detail=message.detail,
+        led_by_engine=message.led_by_engine,
+        counts=_read_counts(message.counts),
+        created_at=instant_from_wire(message.created_at),
+        updated_at=instant_from_wire(message.updated_at),
+        ended_at=_instant(message, "ended_at"),
+        deadline=_instant(message, "deadline"),
+        schedule_id=message.schedule_id,
+        revision=message.revision,
+        retry_count=message.retry_count,
+    )
+
+
+def read_node(message: pb.Node, codec: Codec, kind: TypeForm[Asked] = ANYTHING) -> Node[Asked]:
+    """Return a Node message as its value, its result decoded as a `kind`."""
+    constrained = message.HasField("constraints")
+    return Node(
+        name=message.name,
+        state=NodeState.from_number(message.state),
+        namespace=message.namespace,
+        process_id=message.process_id,
+        after=tuple(message.predecessors),
+        skipped_because_of=message.skipped_because_of,
+        args=codec.decode(message.args),
+        result=codec.decode(message.result, kind),
+        error=read_task_error(message.error) if message.HasField("error") else None,
+        target=message.target,
+        constraints=constraints_from_wire(message.constraints) if constrained else None,
+        created_at=_instant(message, "created_at"),
+        ready_at=_instant(message, "ready_at"),
+        started_at=_instant(message, "started_at"),
+        ended_at=_instant(message, "ended_at"),
+        attempt=message.attempt,
+        revision=message.revision,
+        replica_id=message.replica_id if message.HasField("replica_id") else None,
+        updated_at=_instant(message, "updated_at"),
+    )
+
+
+def read_view(
+    message: pb.GetJobResponse | pb.WatchJobResponse,
+    codec: Codec,
+    kind: TypeForm[Asked] = ANYTHING,
+) -> JobView[Asked]:
+    """Return a job with nodes, their results decoded as a `kind`."""
+    left_out = isinstance(message, pb.GetJobResponse) and message.payloads_left_out
+    return JobView(
+        job=read_job(message.job),
+        nodes=tuple(read_node(it, codec, kind) for it in message.nodes),
+        payloads_left_out=left_out,
+    )
+
+
+def read_outcome(message: nodes.NodeOutcome, codec: Codec) -> NodeOutcome:
+    """Return how a node has ended, its result decoded."""
+    return NodeOutcome(
+        name=message.name,
+        state=NodeState.from_number(message.state),
+        result=codec.decode(message.result),
+        error=read_task_error(message.error) if message.HasField("error") else None,
+        skipped_because_of=message.skipped_because_of,
+    )
+
+
+def results_of(
+    outcomes: Mapping[str, nodes.NodeOutcome], codec: Codec, kind: TypeForm[Asked]
+) -> dict[str, Asked]:
+    """Return the results of the nodes that are done, by name, each decoded as a `kind`.
+
+    Raises:
+        ValueError: A result is no `kind`; the message names the node.
+    """
+    results: dict[str, Asked] = {}
+    for name, outcome in outcomes.items():
+        if outcome.state == nodes.NODE_STATE_DONE:
+            try:
+                results[name] = decoded(codec, outcome.result, kind)
+            except ValueError as error:
+                message = f"the result of node {name!r} cannot be read: {error}"
+                raise ValueError(message) from error
+    return results
+
+
+def _read_counts(message: pb.NodeCounts) -> NodeCounts:
+    return NodeCounts(
+        waiting=message.waiting,
+        ready=message.ready,
+        running=message.running,
+        done=message.done,
+        failed=message.failed,
+        skipped=message.skipped,
+        cancelled=message.cancelled,
+    )
+
+
+def _instant(message: pb.Job | pb.Node, name: Any) -> dt.datetime | None:  # noqa: ANN401  # the stubs know a literal of each message's own
+    if not message.HasField(name):
+        return None
+    timestamp: Timestamp = getattr(message, name)
+    return instant_from_wire(timestamp)

@@ -1,0 +1,188 @@
+"""Messages become values: pure functions, one per message."""
+
+import datetime as dt
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from typing_extensions import TypeForm
+
+from progressor.sdk.codec.codecs import Codec, decoded
+from progressor.sdk.codec.kinds import ANYTHING, Asked
+from progressor.sdk.codec.wire import instant_from_wire, object_from_wire
+from progressor.sdk.values.constraints import constraints_from_wire, spent_from_wire
+from progressor.sdk.values.processes import (
+    Accepted,
+    Answer,
+    Direction,
+    Event,
+    FollowedJob,
+    HistoryRange,
+    JobRole,
+    LedJob,
+    Process,
+    ProcessStatus,
+    Snapshot,
+    TaskAnswer,
+    TaskStatus,
+    TaskTrace,
+    TaskType,
+    Timer,
+    Trace,
+)
+from progressor.sdk.values.waits import read_task_error, read_wait
+from progressor.v1 import process_service_pb2 as pb
+from progressor.v1 import types_pb2 as types
+
+
+def read_answer(
+    message: pb.StartResponse | pb.CallResponse | pb.RepairResponse,
+    codec: Codec,
+    kind: TypeForm[Asked],
+    *,
+    accept_only: bool,
+) -> Answer[Asked]:
+    """Return the answer, its response decoded as a `kind`; with `accept_only` there is none.
+
+    Raises:
+        ValueError: The response is no `kind`.
+    """
+    data = message.response
+    return Answer(
+        task_id=message.task_id,
+        response=(codec.decode(data, kind) if accept_only else decoded(codec, data, kind)),
+        deduplicated=message.deduplicated,
+    )
+
+
+def read_accepted(message: pb.NotifyResponse | pb.PutResponse) -> Accepted:
+    """Return the accepted task."""
+    return Accepted(task_id=message.task_id, deduplicated=message.deduplicated)
+
+
+def read_task_answer(
+    message: pb.AwaitTaskResponse, codec: Codec, kind: TypeForm[Asked]
+) -> TaskAnswer[Asked]:
+    """Return how the task ended, its response decoded as a `kind`.
+
+    Raises:
+        ValueError: The response is no `kind`.
+    """
+    return TaskAnswer(
+        task_id=message.task_id,
+        type=TaskType.from_number(message.type),
+        response=decoded(codec, message.response, kind),
+    )
+
+
+def read_snapshot(message: pb.GetResponse, codec: Codec, kind: TypeForm[Asked]) -> Snapshot[Asked]:
+    """Return the process with all that Get says of it, its state decoded as a `kind`."""
+    return Snapshot(
+        process=read_process(message.process, codec, kind),
+        history=tuple(read_event(event, codec) for event in message.history),
+        timer=_read_timer(message.timer) if message.HasField("timer") else None,
+        waits=tuple(read_wait(wait) for wait in message.waits),
+        next_after=message.next_after if message.HasField("next_after") else None,
+        explanation=message.explanation,
+        job_role=_read_role(message.job_role) if message.HasField("job_role") else None,
+    )
+
+
+def read_process(
+    message: types.Process, codec: Codec, kind: TypeForm[Asked] = ANYTHING
+) -> Process[Asked]:
+    """Return a process, its state decoded as a `kind`, None if it has none yet."""
+    return Process(
+        namespace=message.namespace,
+        process_id=message.process_id,
+        status=ProcessStatus.from_number(message.status),
+        detail=message.detail,
+        state=codec.decode(message.aux_state, kind),
+        metadata=object_from_wire(message.metadata),
+        corrupted_by=message.corrupted_by if message.HasField("corrupted_by") else None,
+        previous_status=ProcessStatus.from_number(message.previous_status),
+        created_at=instant_from_wire(message.created_at),
+        status_changed_at=instant_from_wire(message.status_changed_at),
+        last_event_id=message.last_event_id,
+        result=codec.decode(message.result),
+        first_wait=read_wait(message.first_wait) if message.HasField("first_wait") else None,
+    )
+
+
+def read_event(message: types.Event, codec: Codec) -> Event:
+    """Return an event, its payload decoded."""
+    return Event(
+        event_id=message.event_id,
+        occurred_at=instant_from_wire(message.occurred_at),
+        payload=codec.decode(message.payload),
+        format_version=message.format_version,
+        metadata=object_from_wire(message.metadata),
+        task_id=message.task_id,
+    )
+
+
+def read_range(message: types.HistoryRange) -> HistoryRange:
+    """Return a range of history."""
+    direction = message.direction or types.DIRECTION_FORWARD
+    return HistoryRange(
+        after=message.after,
+        limit=message.limit if message.HasField("limit") else None,
+        direction=Direction.from_number(direction),
+    )
+
+
+def read_trace(message: pb.TraceResponse, codec: Codec) -> Trace:
+    """Return a page of tasks."""
+    return Trace(
+        tasks=tuple(_read_task_trace(task, codec) for task in message.tasks),
+        next_page_token=message.next_page_token,
+    )
+
+
+def _read_task_trace(message: pb.TaskTrace, codec: Codec) -> TaskTrace:
+    return TaskTrace(
+        task_id=message.task_id,
+        type=TaskType.from_number(message.type),
+        status=TaskStatus.from_number(message.status),
+        created_at=instant_from_wire(message.created_at),
+        scheduled_at=_optional_instant(message.HasField("scheduled_at"), message.scheduled_at),
+        started_at=_optional_instant(message.HasField("started_at"), message.started_at),
+        finished_at=_optional_instant(message.HasField("finished_at"), message.finished_at),
+        attempt_count=message.attempt_count,
+        args=codec.decode(message.args),
+        context=dict(message.caller_context),
+        idempotency_key=message.idempotency_key,
+        response=codec.decode(message.response),
+        error=read_task_error(message.error) if message.HasField("error") else None,
+        events=tuple(read_event(event, codec) for event in message.events),
+        constraints=(
+            constraints_from_wire(message.constraints) if message.HasField("constraints") else None
+        ),
+        spent=spent_from_wire(message.spent) if message.HasField("spent") else None,
+        replica_id=message.replica_id if message.HasField("replica_id") else None,
+    )
+
+
+def _read_role(message: pb.JobRole) -> JobRole:
+    led, followed = message.led, message.followed
+    return JobRole(
+        led=LedJob(unfinished_count=led.unfinished_count, node_count=led.node_count)
+        if message.HasField("led")
+        else None,
+        followed=FollowedJob(
+            namespace=followed.namespace, job_id=followed.job_id, node=followed.node
+        )
+        if message.HasField("followed")
+        else None,
+    )
+
+
+def _read_timer(message: types.Timer) -> Timer:
+    return Timer(
+        task_id=message.task_id,
+        type=TaskType.from_number(message.type),
+        status=TaskStatus.from_number(message.status),
+        due_at=instant_from_wire(message.due_at),
+    )
+
+
+def _optional_instant(present: bool, timestamp: Timestamp) -> dt.datetime | None:  # noqa: FBT001  # protobuf tells presence apart from the value
+    return instant_from_wire(timestamp) if present else None

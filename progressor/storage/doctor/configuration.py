@@ -1,0 +1,40 @@
+"""Compares the namespaces of the configuration with those of the database."""
+
+from progressor.settings.namespaces import differing_keys
+from progressor.storage.doctor import findings
+from progressor.storage.doctor.examination import Examination, checks
+from progressor.storage.doctor.findings import Verdict, count_of
+from progressor.storage.namespaces.namespaces import namespace_of
+from progressor.storage.postgres import statements
+
+_SQL = statements.load("namespaces/namespaces")
+
+
+def namespaces_verdict(examination: Examination) -> Verdict:
+    """Report the configured namespaces that are missing or differ in the database."""
+    configured = examination.namespaces
+    if not configured:
+        return findings.ok("the configuration has no namespaces")
+    rows = examination.rows(_SQL["get_namespaces"], names=[it.name for it in configured])
+    stored = {row["name"]: namespace_of(tuple(row.values())) for row in rows}
+    named = []
+    for namespace in configured:
+        if namespace.name not in stored:
+            named.append(f"{namespace.name}: missing")
+        elif keys := differing_keys(namespace, stored[namespace.name]):
+            named.append(f"{namespace.name}: {', '.join(keys)}")
+    if not named:
+        return findings.ok(f"{count_of(len(configured), 'namespace')} as configured")
+    return findings.warning(
+        f"{len(named)} of {count_of(len(configured), 'configured namespace')} differ from the "
+        "database",
+        advice=(
+            "The database takes precedence: an engine that starts creates missing namespaces and "
+            "changes nothing else. Apply the change with `progressor namespace update`, or correct "
+            "the configuration."
+        ),
+        offenders=named,
+    )
+
+
+CHECKS = checks("configuration", namespaces=namespaces_verdict)

@@ -1,0 +1,200 @@
+"""An examination of a database: one connection that only looks, a short transaction per question.
+
+Every question is asked in a READ ONLY transaction of its own, with a statement timeout: so it
+changes nothing, and holds back vacuum for no longer than that. A question that takes too long, that
+the role may not ask, or whose tables are not there, leaves its check undone and the others alone.
+"""
+
+import contextlib
+import dataclasses
+import datetime as dt
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import LiteralString
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import DictRow, dict_row
+
+from progressor import errors
+from progressor.domain.processes.namespace import Namespace
+from progressor.settings.sections import Database, Replica
+from progressor.storage.doctor import findings
+from progressor.storage.doctor.findings import Finding, Verdict
+from progressor.storage.postgres.pools import translated
+from progressor.storage.postgres.writer import connection_string
+
+_GRACE = dt.timedelta(seconds=5)
+
+Query = LiteralString | sql.Composed
+
+
+class Examination:
+    """What checks ask, and by whose settings they judge it."""
+
+    def __init__(
+        self,
+        connection: psycopg.Connection[DictRow],
+        *,
+        database: Database,
+        replica: Replica,
+        timeout: dt.timedelta,
+        namespaces: tuple[Namespace, ...] = (),
+    ) -> None:
+        """Take a connection in autocommit; `timeout` is for one question."""
+        self.namespaces = namespaces
+        self._connection = connection
+        self.database = database
+        self.replica = replica
+        self.timeout = timeout
+        connection.read_only = True
+
+    def rows(self, query: Query, **parameters: object) -> list[DictRow]:
+        """Ask one question, and return its rows.
+
+        Raises:
+            psycopg.Error: PostgreSQL did not answer; see `undone`.
+        """
+        milliseconds = max(1, round(self.timeout.total_seconds() * 1000))
+        with self._cut_when_silent(), self._connection.transaction():
+            self._connection.execute(
+                "SELECT set_config('statement_timeout', %s, true)", [str(milliseconds)]
+            )
+            # None and not an empty mapping: a text without parameters may hold a percent sign.
+            return self._connection.execute(query, parameters or None).fetchall()
+
+    def row(self, query: Query, **parameters: object) -> DictRow:
+        """Ask a question that has exactly one row for an answer."""
+        (row,) = self.rows(query, **parameters)
+        return row
+
+    @property
+    def told_backend(self) -> int:
+        """The process id of the backend, as whoever accepted the connection told it."""
+        return self._connection.info.backend_pid
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection is of no more use."""
+        return self._connection.closed or self._connection.broken
+
+    @contextlib.contextmanager
+    def _cut_when_silent(self) -> Iterator[None]:
+        """Cut the connection if PostgreSQL says nothing at all: frozen, it never will."""
+        patience = (self.timeout + _GRACE).total_seconds()
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as wire:
+            watch = threading.Timer(patience, _shut, [wire])
+            watch.daemon = True
+            watch.start()
+            try:
+                yield
+            finally:
+                watch.cancel()
+                watch.join()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing to look at. ``examine`` may raise whatever `Examination.rows` raises."""
+
+    group: str
+    name: str
+    examine: Callable[[Examination], Verdict]
+
+    def find(self, examination: Examination) -> Finding:
+        """Look, and say what was found.
+
+        Raises:
+            StorageUnavailableError: The connection is lost.
+        """
+        try:
+            verdict = self.examine(examination)
+        except psycopg.Error as error:
+            if examination.is_lost:
+                why = str(error).strip() or type(error).__name__
+                raise errors.StorageUnavailableError(why) from error
+            verdict = undone(error, examination.timeout)
+        return Finding(group=self.group, check=self.name, **dataclasses.asdict(verdict))
+
+
+def checks(group: str, **examine: Callable[[Examination], Verdict]) -> tuple[Check, ...]:
+    """Return the checks of a group, by their names, in this order."""
+    return tuple(Check(group=group, name=name, examine=look) for name, look in examine.items())
+
+
+@contextlib.contextmanager
+def examining(
+    dsn: str,
+    *,
+    database: Database,
+    replica: Replica,
+    timeout: dt.timedelta,
+    namespaces: tuple[Namespace, ...] = (),
+) -> Iterator[Examination]:
+    """Connect, as a replica would, for as long as the context lasts. Blocks.
+
+    Where no server takes writes, which a replica insists on, one that is read is better than none.
+
+    Raises:
+        StorageUnavailableError: PostgreSQL cannot be reached.
+    """
+    conninfo = connection_string(database, dsn, application="progressor doctor")
+    with contextlib.ExitStack() as stack:
+        with translated():
+            try:
+                connection = _connect(conninfo)
+            except psycopg.OperationalError:
+                connection = _connect(make_conninfo(conninfo, target_session_attrs="any"))
+            stack.enter_context(connection)
+        yield Examination(
+            connection, database=database, replica=replica, timeout=timeout, namespaces=namespaces
+        )
+
+
+def run(examination: Examination, checks: Iterable[Check]) -> Iterator[Finding]:
+    """Carry out checks one after the other. Blocks.
+
+    Raises:
+        StorageUnavailableError: The connection was lost on the way.
+    """
+    for check in checks:
+        yield check.find(examination)
+
+
+def undone(error: psycopg.Error, timeout: dt.timedelta) -> Verdict:
+    """Return why a question was not answered, on a connection that still stands."""
+    why = (error.diag.message_primary or str(error)).strip()
+    match error:
+        case psycopg.errors.QueryCanceled():
+            return findings.not_done(
+                f"not answered within {timeout.total_seconds():g} s: {why}",
+                advice="Give it longer with --timeout, or ask when the database is less busy.",
+            )
+        case psycopg.errors.InsufficientPrivilege():
+            return findings.not_done(
+                why,
+                advice="Connect as the role of the engine, or as one with pg_read_all_data "
+                "and pg_monitor.",
+            )
+        case (
+            psycopg.errors.UndefinedTable()
+            | psycopg.errors.UndefinedColumn()
+            | psycopg.errors.InvalidSchemaName()
+        ):
+            return findings.not_done(
+                why, advice="Run `progressor migrate`: the schema is not that of this release."
+            )
+        case _:
+            return findings.not_done(why, advice="Look into the log of PostgreSQL.")
+
+
+def _connect(conninfo: str) -> psycopg.Connection[DictRow]:
+    return psycopg.connect(conninfo, autocommit=True, prepare_threshold=None, row_factory=dict_row)
+
+
+def _shut(wire: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        wire.shutdown(socket.SHUT_RDWR)

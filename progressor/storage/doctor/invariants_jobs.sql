@@ -1,0 +1,403 @@
+-- The laws of jobs, in the form of laws.sql. All that is decided about a job is decided under the lock of
+-- its leader's row in processes (priv/README.md), in the transaction that settles the follower or the
+-- leader, so these hold at any moment; but for the last two, which are about what tend_job does later.
+--
+-- Those that are not deep start from the jobs that run, by jobs_running, and read their nodes alone.
+-- "Its follower" is the process of a node's key that names this leader and this node: another may have
+-- taken the key since it was removed.
+
+-- name: jobs_count_their_nodes
+-- Whoever changes the state of a node changes the counts of its job in the same transaction.
+SELECT j.namespace, j.process_id,
+    concat('the job counts ', j.node_count, ' nodes: ', j.waiting, ' waiting, ', j.ready, ' ready, ',
+        j.running, ' running (', j.beginning, ' beginning), ', j.failed, ' failed, ', j.skipped,
+        ' skipped, ', j.cancelled, ' cancelled; it has ', c.nodes, ': ', c.waiting, ', ', c.ready, ', ',
+        c.running, ' (', c.beginning, '), ', c.failed, ', ', c.skipped, ', ', c.cancelled) AS detail
+FROM progressor.jobs j
+CROSS JOIN LATERAL (
+    SELECT count(*) AS nodes,
+        count(*) FILTER (WHERE n.state = 'waiting') AS waiting,
+        count(*) FILTER (WHERE n.state = 'ready') AS ready,
+        count(*) FILTER (WHERE n.state = 'running') AS running,
+        count(*) FILTER (WHERE n.state = 'running' AND NOT n.begun) AS beginning,
+        count(*) FILTER (WHERE n.state = 'failed') AS failed,
+        count(*) FILTER (WHERE n.state = 'skipped') AS skipped,
+        count(*) FILTER (WHERE n.state = 'cancelled') AS cancelled
+    FROM progressor.job_nodes n
+    WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
+    OFFSET 0
+) c
+WHERE j.state = 'running'
+    AND (j.node_count, j.waiting, j.ready, j.running, j.beginning, j.failed, j.skipped, j.cancelled)
+        IS DISTINCT FROM
+        (c.nodes, c.waiting, c.ready, c.running, c.beginning, c.failed, c.skipped, c.cancelled)
+
+-- name: nodes_wait_for_their_predecessors
+-- The settlement that ends a node as done counts down its successors, and makes ready those that wait for
+-- nobody any more; none goes further than waiting before that. What is done stays done.
+SELECT n.namespace, n.process_id,
+    concat('node ', n.ordinal, ' (', n.name, ') is ', n.state, ' and counts ', n.waits_for,
+        ' predecessors that are not done; of ', cardinality(n.predecessors), ' it has ', w.undone,
+        ' such') AS detail
+FROM progressor.jobs j
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM progressor.job_nodes n
+    WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
+        AND n.state IN ('waiting', 'ready', 'running', 'done')
+    OFFSET 0
+) n
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE s.state IS DISTINCT FROM 'done') AS undone
+    FROM unnest(n.predecessors) AS p (ordinal)
+    LEFT JOIN LATERAL (
+        SELECT d.state
+        FROM progressor.job_nodes d
+        WHERE (d.slot, d.namespace, d.process_id, d.ordinal)
+            = (n.slot, n.namespace, n.process_id, p.ordinal)
+        OFFSET 0
+    ) s ON true
+) w
+WHERE j.state = 'running'
+    AND CASE WHEN n.state = 'waiting' THEN w.undone = 0 OR w.undone <> n.waits_for
+        ELSE w.undone > 0 END
+
+-- name: nodes_are_skipped_for_a_cause
+-- The settlement that breaks a follower skips all that depends on it, directly or not; so a node of a job
+-- that runs is skipped exactly where one of its predecessors has failed or is skipped itself, and names
+-- what this one names. What was cancelled before its job was brought back by a repair counts as failed.
+SELECT n.namespace, n.process_id,
+    concat('node ', n.ordinal, ' (', n.name, ') is ', n.state,
+        CASE
+            WHEN n.state = 'skipped' THEN concat(' because of ', n.skipped_because_of, ', which is ',
+                coalesce(c.state::text, 'not there'), ', and by its predecessors because of ',
+                coalesce(b.causes::text, 'nobody'))
+            ELSE concat(', and before it has failed ', coalesce(b.causes::text, 'nobody'))
+        END) AS detail
+FROM progressor.jobs j
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM progressor.job_nodes n
+    WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
+    OFFSET 0
+) n
+CROSS JOIN LATERAL (
+    SELECT array_agg(DISTINCT coalesce(s.skipped_because_of, s.ordinal)) AS causes
+    FROM unnest(n.predecessors) AS p (ordinal)
+    CROSS JOIN LATERAL (
+        SELECT d.ordinal, d.skipped_because_of
+        FROM progressor.job_nodes d
+        WHERE (d.slot, d.namespace, d.process_id, d.ordinal)
+                = (n.slot, n.namespace, n.process_id, p.ordinal)
+            AND d.state IN ('failed', 'skipped', 'cancelled')
+        OFFSET 0
+    ) s
+) b
+LEFT JOIN LATERAL (
+    SELECT c.state
+    FROM progressor.job_nodes c
+    WHERE (c.slot, c.namespace, c.process_id, c.ordinal)
+        = (n.slot, n.namespace, n.process_id, n.skipped_because_of)
+    OFFSET 0
+) c ON true
+WHERE j.state = 'running'
+    AND n.state <> 'cancelled'
+    AND CASE n.state
+        WHEN 'skipped' THEN
+            (c.state IN ('failed', 'cancelled') AND n.skipped_because_of = ANY (b.causes)) IS NOT TRUE
+        ELSE b.causes IS NOT NULL
+    END
+
+-- name: nodes_say_what_their_followers_do
+-- The settlement that ends a follower ends its node, the one that starts it says running, and what reopens
+-- it reopens its node; removing it ends its node too. A node may fail without a follower, with an error,
+-- and run with one in error whose timer is run again. One whose follower leads a job that was brought back
+-- from below is reopened when that is tended, and failed then where that has failed as a whole.
+SELECT n.namespace, n.process_id,
+    concat('node ', n.ordinal, ' (', n.name, ') is ', n.state, ', and its follower ', n.follower_namespace,
+        '/', n.follower_id, ' is ', coalesce(f.status::text, 'not there')) AS detail
+FROM progressor.jobs j
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM progressor.job_nodes n
+    WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
+    OFFSET 0
+) n
+LEFT JOIN LATERAL (
+    SELECT p.status
+    FROM progressor.processes p
+    WHERE (p.slot, p.namespace, p.process_id)
+            = (n.follower_slot, n.follower_namespace, n.follower_id)
+        AND (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
+            = (n.slot, n.namespace, n.process_id, n.ordinal)
+        -- Else it is of an earlier job of this leader's name.
+        AND n.started_at IS NOT NULL
+    OFFSET 0
+) f ON true
+LEFT JOIN LATERAL (
+    SELECT u.untended_at
+    FROM progressor.jobs u
+    WHERE (u.slot, u.namespace, u.process_id)
+            = (n.follower_slot, n.follower_namespace, n.follower_id)
+    OFFSET 0
+) u ON (n.state IN ('failed', 'cancelled') AND f.status = 'running')
+    OR (n.state = 'running' AND f.status = 'error')
+LEFT JOIN LATERAL (
+    SELECT s.task_id
+    FROM progressor.schedule s
+    WHERE (s.slot, s.namespace, s.process_id)
+        = (n.follower_slot, n.follower_namespace, n.follower_id)
+    UNION ALL
+    SELECT r.task_id
+    FROM progressor.running r
+    WHERE (r.slot, r.namespace, r.process_id)
+        = (n.follower_slot, n.follower_namespace, n.follower_id)
+    UNION ALL
+    SELECT g.task_id
+    FROM progressor.gated g
+    WHERE (g.slot, g.namespace, g.process_id)
+        = (n.follower_slot, n.follower_namespace, n.follower_id)
+    LIMIT 1
+) w ON n.state = 'running' AND f.status = 'error'
+WHERE j.state = 'running'
+    AND u.untended_at IS NULL
+    AND CASE n.state
+        WHEN 'running' THEN
+            (f.status IN ('init', 'running') OR w.task_id IS NOT NULL) IS NOT TRUE
+        WHEN 'done' THEN f.status <> 'finished'
+        WHEN 'failed' THEN coalesce(f.status <> 'error', n.error_reason IS NULL)
+        WHEN 'cancelled' THEN f.status IN ('init', 'running', 'finished')
+        -- One with constraints that a retry begins again waits for tend_job.
+        WHEN 'ready' THEN f.status IS NOT NULL AND NOT (n.gated AND f.status = 'error')
+        ELSE f.status IS NOT NULL
+    END
+
+-- name: ready_nodes_wait_for_room
+-- The settlement that makes a node ready starts it, if fewer than a window (domain/jobs/job.py) are beginning;
+-- the one that makes room starts others. What has constraints is left to tend_job, and noted as that.
+SELECT j.namespace, j.process_id,
+    concat(j.ready, ' nodes are ready, and ', j.beginning, ' beginning, of 512') AS detail
+FROM progressor.jobs j
+WHERE j.state = 'running'
+    AND (j.beginning > 512 OR (j.ready > 0 AND j.beginning < 512 AND j.untended_at IS NULL))
+
+-- name: jobs_that_come_to_their_end_are_joined
+-- The settlement that ends the last node gives its leader a join; what adds nodes, or begins one again,
+-- takes it back. The engine decides then; a processor may take its time, and is asked again.
+SELECT j.namespace, j.process_id,
+    CASE
+        WHEN j.join_task_id IS NULL THEN 'no node is unfinished, and the leader has no join'
+        ELSE concat('join ', j.join_task_id, ' is ',
+            CASE
+                WHEN t.status IS NULL THEN 'not there'
+                ELSE concat('a ', t.task_type, ', ', t.status)
+            END,
+            ', and the job runs with ', j.waiting + j.ready + j.running, ' nodes unfinished')
+    END AS detail
+FROM progressor.jobs j
+LEFT JOIN LATERAL (
+    SELECT t.status, t.task_type
+    FROM progressor.tasks t
+    WHERE (t.slot, t.namespace, t.process_id, t.task_id)
+        = (j.slot, j.namespace, j.process_id, j.join_task_id)
+    OFFSET 0
+) t ON true
+LEFT JOIN LATERAL (
+    SELECT p.led_by
+    FROM progressor.processes p
+    WHERE (p.slot, p.namespace, p.process_id) = (j.slot, j.namespace, j.process_id)
+    OFFSET 0
+) l ON true
+WHERE j.state = 'running'
+    AND CASE
+        WHEN j.join_task_id IS NULL THEN j.waiting + j.ready + j.running = 0
+        WHEN j.waiting + j.ready + j.running > 0 THEN t.status IN ('waiting', 'running')
+        WHEN l.led_by = 'engine' THEN (t.task_type = 'join' AND t.status IN ('waiting', 'running'))
+            IS NOT TRUE
+        ELSE t.task_type <> 'join'
+    END
+
+-- name: jobs_are_joined_once
+-- A join is of a job that runs, and the one that it names.
+SELECT w.namespace, w.process_id,
+    concat('join ', w.task_id, ' is ', w.place, ', and ',
+        CASE
+            WHEN j.state IS NULL THEN 'there is no job'
+            ELSE concat('the job, ', j.state, ', knows of ', coalesce(j.join_task_id::text, 'none'))
+        END) AS detail
+FROM (
+    SELECT slot, namespace, process_id, task_id, 'leased' AS place
+    FROM progressor.running
+    WHERE task_type = 'join'
+    UNION ALL
+    SELECT slot, namespace, process_id, task_id, 'scheduled'
+    FROM progressor.schedule
+    WHERE task_type = 'join'
+) w
+LEFT JOIN LATERAL (
+    SELECT j.state, j.join_task_id
+    FROM progressor.jobs j
+    WHERE (j.slot, j.namespace, j.process_id) = (w.slot, w.namespace, w.process_id)
+    OFFSET 0
+) j ON true
+WHERE j.state IS DISTINCT FROM 'running' OR j.join_task_id IS DISTINCT FROM w.task_id
+
+-- name: jobs_run_as_long_as_their_leaders
+-- The settlement that ends a leader ends its job, and what brings it back brings its job back.
+SELECT j.namespace, j.process_id,
+    concat('the job runs, and its leader, led by ', coalesce(p.led_by, 'nobody'), ', is ',
+        coalesce(p.status::text, 'not there')) AS detail
+FROM progressor.jobs j
+LEFT JOIN LATERAL (
+    SELECT p.status, p.led_by
+    FROM progressor.processes p
+    WHERE (p.slot, p.namespace, p.process_id) = (j.slot, j.namespace, j.process_id)
+    OFFSET 0
+) p ON true
+WHERE j.state = 'running' AND (p.status IN ('init', 'running') AND p.led_by IS NOT NULL) IS NOT TRUE
+
+-- name: ended_jobs_say_how_their_leaders_ended
+-- Deep. The other direction of jobs_run_as_long_as_their_leaders, and what led_by says.
+SELECT p.namespace, p.process_id,
+    concat('the leader is ', p.status, ', and its job ', coalesce(j.state::text, 'not there')) AS detail
+FROM progressor.processes p
+LEFT JOIN progressor.jobs j USING (slot, namespace, process_id)
+WHERE p.led_by IS NOT NULL
+    AND CASE
+        WHEN j.state IS NULL THEN p.led_by = 'processor' OR p.status = 'running'
+        WHEN j.state = 'running' THEN false
+        WHEN j.state = 'failed' THEN p.status <> 'error'
+        ELSE p.status <> 'finished'
+    END
+
+-- name: job_rows_have_their_leader
+-- Deep. Job and nodes go with their leader, and never without it.
+SELECT r.namespace, r.process_id, concat(r.what, ' is there without ', r.lacks) AS detail
+FROM (
+    SELECT j.namespace, j.process_id, 'a job' AS what, 'its leader' AS lacks
+    FROM progressor.jobs j
+    LEFT JOIN progressor.processes p USING (slot, namespace, process_id)
+    WHERE p.led_by IS NULL
+    UNION ALL
+    SELECT n.namespace, n.process_id, concat('node ', n.ordinal), 'its job'
+    FROM progressor.job_nodes n
+    LEFT JOIN progressor.jobs j USING (slot, namespace, process_id)
+    WHERE j.state IS NULL
+) r
+
+-- name: ended_jobs_leave_nothing_to_begin
+-- Deep. The transaction that ends a job ends what has not begun. What runs ends its step, or is stopped
+-- by tend_job, which is noted.
+SELECT j.namespace, j.process_id,
+    concat('the job, ', j.state, ', counts ', j.node_count, ' nodes, ', j.waiting, ' waiting, ', j.ready,
+        ' ready, ', j.running, ' running, ', j.failed, ' failed, ', j.skipped, ' skipped, ', j.cancelled,
+        ' cancelled; it has ', c.nodes, ', ', c.waiting, ', ', c.ready, ', ', c.running, ', ', c.failed,
+        ', ', c.skipped, ', ', c.cancelled, '; of those that run ', c.idle, ' have no step in hand')
+        AS detail
+FROM progressor.jobs j
+CROSS JOIN LATERAL (
+    SELECT count(*) AS nodes,
+        count(*) FILTER (WHERE n.state = 'waiting') AS waiting,
+        count(*) FILTER (WHERE n.state = 'ready') AS ready,
+        count(*) FILTER (WHERE n.state = 'running') AS running,
+        count(*) FILTER (WHERE n.state = 'running' AND r.task_id IS NULL) AS idle,
+        count(*) FILTER (WHERE n.state = 'failed') AS failed,
+        count(*) FILTER (WHERE n.state = 'skipped') AS skipped,
+        count(*) FILTER (WHERE n.state = 'cancelled') AS cancelled
+    FROM progressor.job_nodes n
+    LEFT JOIN progressor.running r
+        ON (r.slot, r.namespace, r.process_id)
+            = (n.follower_slot, n.follower_namespace, n.follower_id)
+    WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
+    OFFSET 0
+) c
+WHERE j.state <> 'running'
+    AND (j.waiting + j.ready > 0
+        OR (j.node_count, j.waiting, j.ready, j.running, j.failed, j.skipped, j.cancelled)
+            IS DISTINCT FROM
+            (c.nodes, c.waiting, c.ready, c.running, c.failed, c.skipped, c.cancelled)
+        OR (c.idle > 0 AND j.untended_at IS NULL))
+
+-- name: node_ordinals_run_without_gaps
+-- Deep. Nodes get the next ordinals when they are added, and are never taken away alone.
+SELECT j.namespace, j.process_id,
+    concat('of ', j.node_count, ' nodes the first is ', coalesce(c.first::text, 'none'), ', the last ',
+        coalesce(c.last::text, 'none'), ', and ', c.names, ' names are of ', c.nodes) AS detail
+FROM progressor.jobs j
+CROSS JOIN LATERAL (
+    SELECT min(n.ordinal) AS first, max(n.ordinal) AS last, count(*) AS nodes,
+        count(DISTINCT n.name) AS names
+    FROM progressor.job_nodes n
+    WHERE (n.slot, n.namespace, n.process_id) = (j.slot, j.namespace, j.process_id)
+    OFFSET 0
+) c
+WHERE (c.first, c.last, c.names, c.nodes)
+    IS DISTINCT FROM (1, j.node_count, j.node_count::bigint, j.node_count::bigint)
+
+-- name: edges_are_known_at_both_ends
+-- Deep. Who adds a node enters its edges at both ends, each once.
+SELECT e.namespace, e.process_id,
+    concat('the edge from node ', e.source, ' to ', e.target, ' is known ', e.before,
+        ' times to its source, ', e.behind, ' to its target') AS detail
+FROM (
+    SELECT u.slot, u.namespace, u.process_id, u.source, u.target,
+        count(*) FILTER (WHERE u.is_source) AS before, count(*) FILTER (WHERE NOT u.is_source) AS behind
+    FROM (
+        SELECT n.slot, n.namespace, n.process_id, n.ordinal AS source, s.ordinal AS target,
+            true AS is_source
+        FROM progressor.job_nodes n
+        CROSS JOIN LATERAL unnest(n.successors) AS s (ordinal)
+        UNION ALL
+        SELECT n.slot, n.namespace, n.process_id, p.ordinal, n.ordinal, false
+        FROM progressor.job_nodes n
+        CROSS JOIN LATERAL unnest(n.predecessors) AS p (ordinal)
+    ) u
+    GROUP BY u.slot, u.namespace, u.process_id, u.source, u.target
+) e
+WHERE (e.before, e.behind) <> (1, 1) OR e.source = e.target
+
+-- name: followers_at_work_are_nodes_that_run
+-- Deep. Of a job that runs: whoever follows it and has not ended is one of its nodes, which runs. That of a
+-- job that is gone, or has ended, is stopped when it ends its step; one that leads a job which was brought
+-- back from below is told of when that is tended.
+SELECT p.namespace, p.process_id,
+    concat('the process is ', p.status, ', and follows node ', p.node, ' of ', p.leader_namespace, '/',
+        p.leader_id, ', which is ', coalesce(n.state::text, 'not there')) AS detail
+FROM progressor.processes p
+JOIN progressor.jobs j
+    ON (j.slot, j.namespace, j.process_id) = (p.leader_slot, p.leader_namespace, p.leader_id)
+LEFT JOIN progressor.job_nodes n
+    ON (n.slot, n.namespace, n.process_id, n.ordinal)
+        = (p.leader_slot, p.leader_namespace, p.leader_id, p.node)
+    AND (n.follower_slot, n.follower_namespace, n.follower_id) = (p.slot, p.namespace, p.process_id)
+WHERE p.leader_id IS NOT NULL
+    AND p.status IN ('init', 'running')
+    AND j.state = 'running'
+    AND n.state IS DISTINCT FROM 'running'
+    -- Else its leader led an earlier job, and was removed; those who run then are stopped one by one.
+    AND p.created_at >= j.created_at
+    AND NOT EXISTS (
+        SELECT
+        FROM progressor.jobs u
+        WHERE (u.slot, u.namespace, u.process_id) = (p.slot, p.namespace, p.process_id)
+            AND u.state = 'running'
+            AND u.untended_at IS NOT NULL
+    )
+    AND NOT EXISTS (
+        SELECT
+        FROM progressor.orphans o
+        WHERE (o.slot, o.namespace, o.process_id) = (p.slot, p.namespace, p.process_id)
+    )
+
+-- name: jobs_are_tended
+-- The replica that leaves something to tend_job carries it out at once, and the scan where that has died.
+SELECT j.namespace, j.process_id,
+    concat('the job, ', j.state, ', has been left untended since ', j.untended_at) AS detail
+FROM progressor.jobs j
+WHERE j.untended_at IS NOT NULL
+
+-- name: deadlines_of_jobs_are_noticed
+-- The scan fails a job whose deadline has passed.
+SELECT j.namespace, j.process_id, concat('the job runs, and its deadline was ', j.deadline_at) AS detail
+FROM progressor.jobs j
+WHERE j.state = 'running' AND j.deadline_at <= (SELECT now())

@@ -1,0 +1,253 @@
+"""Our schema as it is in the database: is it that of this release, whole, and in good shape?"""
+
+from psycopg.rows import DictRow
+
+from progressor.storage.doctor import findings
+from progressor.storage.doctor.examination import Examination, checks
+from progressor.storage.doctor.findings import Verdict, bytes_of, count_of, span_of
+from progressor.storage.doctor.thresholds import (
+    DEAD_ROWS,
+    DEAD_SHARE,
+    TRANSACTION_ID_AGE,
+    TRANSACTION_ID_AGE_LAST,
+)
+from progressor.storage.postgres import migrations, statements
+from progressor.storage.postgres.functions import Functions
+
+INDEXES = (
+    "duties_pkey",
+    "events_pkey",
+    "firings_by_key",
+    "firings_pkey",
+    "firings_queued",
+    "firings_running",
+    "gate_holders_by_gate",
+    "gate_holders_pkey",
+    "gate_lines_by_age",
+    "gate_lines_by_head",
+    "gate_lines_pkey",
+    "gated_by_age",
+    "gated_by_cause",
+    "gated_by_head",
+    "gated_by_instant",
+    "gated_by_order",
+    "gated_by_state",
+    "gated_by_time",
+    "gated_inits",
+    "gated_pkey",
+    "gated_timers",
+    "gates_lowered",
+    "gates_pkey",
+    "job_nodes_pkey",
+    "job_nodes_ready",
+    "jobs_by_creation",
+    "jobs_by_deadline",
+    "jobs_pkey",
+    "jobs_running",
+    "jobs_untended",
+    "migrations_pkey",
+    "namespaces_pkey",
+    "orders_pkey",
+    "orphans_pkey",
+    "processes_by_creation",
+    "processes_by_metadata",
+    "processes_finished",
+    "processes_in_error",
+    "processes_pkey",
+    "replicas_pkey",
+    "replies_by_creation",
+    "replies_by_idempotency_key",
+    "replies_pkey",
+    "running_pkey",
+    "schedule_due",
+    "schedule_due_requests",
+    "schedule_pkey",
+    "schedule_retries",
+    "schedule_timer",
+    "schedules_by_id",
+    "schedules_due",
+    "schedules_pkey",
+    "tasks_by_idempotency_key",
+    "tasks_pkey",
+)
+"""Every index of the schema, as the migrations of this release come to it."""
+
+_SQL = statements.load("doctor/schema")
+_MIGRATE = "Run `progressor migrate` of this release."
+
+
+def migrations_verdict(examination: Examination) -> Verdict:
+    """Compare the migrations that were applied with those of this release."""
+    if not examination.row(_SQL["schema_exists"])["exists"]:
+        return findings.failed("there is no schema progressor in this database", advice=_MIGRATE)
+    applied = {row["number"]: row for row in examination.rows(_SQL["read_migrations"])}
+    ours = {each.number: each for each in migrations.migrations()}
+    changed = [
+        each.name
+        for number, each in ours.items()
+        if number in applied and applied[number]["checksum"] != each.checksum
+    ]
+    missing = [each.name for number, each in ours.items() if number not in applied]
+    ahead = [str(row["name"]) for number, row in applied.items() if number not in ours]
+    if changed:
+        return findings.failed(
+            f"{count_of(len(changed), 'migration')} applied with another text than this release's",
+            advice="Use the release that made this database: this one refuses to start on it.",
+            offenders=changed,
+        )
+    if missing:
+        return findings.failed(
+            f"{len(missing)} of {count_of(len(ours), 'migration')} not applied",
+            advice=f"{_MIGRATE} A replica does the same when it starts.",
+            offenders=missing,
+        )
+    return _ahead_verdict(ahead) if ahead else findings.ok(f"all {len(ours)} are applied")
+
+
+def functions_verdict(examination: Examination) -> Verdict:
+    """Look for the functions of this release."""
+    schema = Functions().schema
+    expected = {file.stem for file in statements.functions() if file.parent.name != "types"}
+    there = {row["name"] for row in examination.rows(_SQL["read_functions"], schema=schema)}
+    if not there:
+        return findings.failed(
+            f"the functions of this release ({schema}) are not deployed", advice=_MIGRATE
+        )
+    if missing := sorted(expected - there):
+        return findings.failed(
+            f"{len(missing)} of the {len(expected)} functions in {schema} are missing",
+            advice=(
+                f"Stop the replicas of this release, DROP SCHEMA {schema} CASCADE, and run "
+                "`progressor migrate`: functions are deployed only where their schema is absent."
+            ),
+            offenders=missing,
+        )
+    return findings.ok(f"{schema} is deployed")
+
+
+def indexes_verdict(examination: Examination) -> Verdict:
+    """Compare the indexes that are there with those that must be."""
+    there = {row["name"]: row for row in examination.rows(_SQL["read_indexes"])}
+    missing = [f"{name} is missing" for name in INDEXES if name not in there]
+    invalid = [
+        f"{name} on {row['on_table']} is invalid"
+        for name, row in there.items()
+        if not row["is_valid"]
+    ]
+    if missing or invalid:
+        return findings.failed(
+            f"{count_of(len(missing), 'index')} missing, {len(invalid)} invalid: statements read "
+            "whole tables, and a unique one no longer refuses what it should",
+            advice=(
+                "Create a missing one as in priv/migrations/schema.sql, with CREATE INDEX "
+                "CONCURRENTLY; for an invalid one REINDEX INDEX CONCURRENTLY, or DROP INDEX where "
+                "its name is not in that file."
+            ),
+            offenders=missing + invalid,
+        )
+    return findings.ok(f"all {len(INDEXES)} are there and valid")
+
+
+def autovacuum_verdict(examination: Examination) -> Verdict:
+    """Look for tables that nobody cleans."""
+    settings = examination.row(_SQL["read_autovacuum"])
+    off = [f"{name} is off" for name, value in settings.items() if value != "on"]
+    if off:
+        return findings.failed(
+            "nobody takes dead rows away: autovacuum does not run",
+            advice="ALTER SYSTEM SET autovacuum = on, and track_counts; SELECT pg_reload_conf().",
+            offenders=off,
+        )
+    tables = examination.rows(_SQL["read_tables"])
+    excluded = [str(row["name"]) for row in tables if row["is_vacuum_off"]]
+    if excluded:
+        return findings.failed(
+            f"autovacuum is off for {count_of(len(excluded), 'table')}",
+            advice="ALTER TABLE progressor.… RESET (autovacuum_enabled).",
+            offenders=excluded,
+        )
+    return findings.ok("autovacuum is on for every table")
+
+
+def dead_rows_verdict(examination: Examination) -> Verdict:
+    """Look for tables that vacuum does not keep up with."""
+    tables = examination.rows(_SQL["read_tables"])
+    bloated = [_dead(row) for row in tables if _is_bloated(row)]
+    if bloated:
+        return findings.warning(
+            f"{count_of(len(bloated), 'table')} with more than {DEAD_SHARE:.0%} and "
+            f"{DEAD_ROWS:,} dead rows",
+            advice=(
+                "See who holds vacuum back (the group sessions); else VACUUM the table, and give "
+                "autovacuum a higher autovacuum_vacuum_cost_limit."
+            ),
+            offenders=bloated,
+        )
+    dead = sum(row["dead_count"] for row in tables)
+    return findings.ok(f"{count_of(dead, 'dead row')} in {count_of(len(tables), 'table')}")
+
+
+def sizes_verdict(examination: Examination) -> Verdict:
+    """Tell the sizes, for whoever wonders where the disk went."""
+    tables = examination.rows(_SQL["read_tables"])
+    largest = ", ".join(f"{row['name']} {bytes_of(row['bytes'])}" for row in tables[:4])
+    return findings.ok(f"{bytes_of(sum(row['bytes'] for row in tables))} in all: {largest}")
+
+
+def transaction_ids_verdict(examination: Examination) -> Verdict:
+    """Look how far the database is from the end of its transaction ids."""
+    ages = examination.row(_SQL["read_transaction_ages"])
+    oldest = max(ages["transaction_age"], ages["multixact_age"])
+    words = f"the oldest unfrozen transaction id is {oldest / 1e6:,.0f} M transactions old"
+    advice = (
+        "End what holds vacuum back (the group sessions) and VACUUM (FREEZE) the oldest tables; at "
+        "2,000 M PostgreSQL refuses to write."
+    )
+    if oldest > TRANSACTION_ID_AGE_LAST:
+        return findings.failed(words, advice=advice)
+    if oldest > TRANSACTION_ID_AGE:
+        return findings.warning(words, advice=advice)
+    return findings.ok(words)
+
+
+CHECKS = (
+    *checks(
+        "schema",
+        migrations=migrations_verdict,
+        functions=functions_verdict,
+        indexes=indexes_verdict,
+    ),
+    *checks(
+        "tables",
+        autovacuum=autovacuum_verdict,
+        dead_rows=dead_rows_verdict,
+        sizes=sizes_verdict,
+        transaction_ids=transaction_ids_verdict,
+    ),
+)
+
+
+def _ahead_verdict(ahead: list[str]) -> Verdict:
+    words = f"all of this release are applied, and {count_of(len(ahead), 'later one')}"
+    if any("_post_" in name for name in ahead):
+        return findings.failed(
+            words,
+            advice="Use a newer release: after a later post step this one refuses to start.",
+            offenders=ahead,
+        )
+    return findings.warning(
+        words,
+        advice="A newer release is being rolled out: finish that, and use its `progressor doctor`.",
+        offenders=ahead,
+    )
+
+
+def _is_bloated(row: DictRow) -> bool:
+    share_of_live = DEAD_SHARE * int(row["live_count"])
+    return int(row["dead_count"]) > max(share_of_live, DEAD_ROWS)
+
+
+def _dead(row: DictRow) -> str:
+    vacuumed = row["vacuumed_ago"]
+    when = "never vacuumed" if vacuumed is None else f"vacuumed {span_of(vacuumed)} ago"
+    return f"{row['name']}: {row['dead_count']:,} dead of {row['live_count']:,} live rows, {when}"

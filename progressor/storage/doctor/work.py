@@ -1,0 +1,345 @@
+"""Replicas and work: who serves, in which version, by which clock; what waits, and for what."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Sequence
+
+from psycopg.rows import DictRow
+
+from progressor.domain.processes.namespace import Namespace
+from progressor.storage.doctor import findings
+from progressor.storage.doctor.examination import Examination, checks
+from progressor.storage.doctor.findings import OFFENDERS_MAX, Verdict, count_of, span_of
+from progressor.storage.doctor.thresholds import (
+    ATTEMPTS_SHARE,
+    CLOCK_SKEW,
+    COUNTED_MAX,
+    LONG_STEP,
+    OVERDUE,
+    UNCOLLECTED,
+)
+from progressor.storage.postgres import statements
+
+_SQL = statements.load("doctor/work")
+# What a namespace has that was written before there was the key.
+_TOLD_SECONDS = 600.0
+_DEFAULTS = Namespace(name="default", processor_targets=())
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The replicas, by what can be hoped of them. Rows of `read_replicas`."""
+
+    serving: Sequence[DictRow]
+    draining: Sequence[DictRow]
+    silent: Sequence[DictRow]
+
+    @property
+    def living(self) -> list[DictRow]:
+        """Return those that were heard of within their lease timeout."""
+        return [*self.serving, *self.draining]
+
+
+def see_replicas(examination: Examination) -> Seen:
+    """Read the replicas; each is judged by its own lease timeout where it tells one."""
+    rows = examination.rows(_SQL["read_replicas"])
+    ours = examination.replica.lease_timeout.total_seconds()
+    living = [row for row in rows if row["silent_for"] <= (row["lease_timeout"] or ours)]
+    return Seen(
+        serving=[row for row in living if not row["draining"]],
+        draining=[row for row in living if row["draining"]],
+        silent=[row for row in rows if row not in living],
+    )
+
+
+def heartbeats_verdict(examination: Examination) -> Verdict:
+    """Tell who serves, and who has fallen silent."""
+    seen = see_replicas(examination)
+    silent = [f"{_name(row)}: silent for {span_of(row['silent_for'])}" for row in seen.silent]
+    words = (
+        f"{count_of(len(seen.serving), 'replica')} serving, {len(seen.draining)} draining, "
+        f"{len(silent)} silent"
+    )
+    if not seen.serving:
+        return _nobody_serves(examination, words, silent)
+    if silent:
+        return findings.warning(
+            words,
+            advice=(
+                "See on their hosts why they ended, or cannot reach PostgreSQL; the others have "
+                "taken their steps, and their rows go after an hour."
+            ),
+            offenders=silent,
+        )
+    return findings.ok(words)
+
+
+def versions_verdict(examination: Examination) -> Verdict:
+    """Tell which releases run side by side."""
+    living = see_replicas(examination).living
+    builds = {(row["version"], row["functions"]) for row in living}
+    if len(builds) > 1:
+        return findings.warning(
+            f"{count_of(len(living), 'replica')} of {len(builds)} different builds",
+            advice="Finish the roll-out: two releases run side by side, but not for ever.",
+            offenders=[
+                f"{_name(row)}: {row['version']}, functions {row['functions']}" for row in living
+            ],
+        )
+    if not builds:
+        return findings.ok("no replica is there to have a version")
+    [(version, _)] = builds
+    return findings.ok(f"{count_of(len(living), 'replica')} of version {version}")
+
+
+def clocks_verdict(examination: Examination) -> Verdict:
+    """Compare the clocks of the replicas with PostgreSQL's."""
+    living = see_replicas(examination).living
+    told = [row for row in living if row["clock_offset"] is not None]
+    if living and not told:
+        return findings.not_done(
+            "no replica tells its clock",
+            advice=(
+                "Ask again in a heartbeat or two if they have just started; else run `progressor "
+                "migrate`, and replicas of this release."
+            ),
+        )
+    limit = CLOCK_SKEW.total_seconds()
+    skewed = [row for row in told if abs(row["clock_offset"]) > limit]
+    if skewed:
+        return findings.warning(
+            f"the clock of {count_of(len(skewed), 'replica')} differs from PostgreSQL's by more "
+            f"than {limit:g} s",
+            advice="Set up NTP there: no step is lost by it, but times in logs and traces are off.",
+            offenders=[
+                f"{_name(row)}: {span_of(abs(row['clock_offset']))} "
+                f"{'ahead' if row['clock_offset'] > 0 else 'behind'}"
+                for row in skewed
+            ],
+        )
+    if not told:
+        return findings.ok("no replica is there to have a clock")
+    furthest = max(abs(row["clock_offset"]) for row in told)
+    return findings.ok(f"{count_of(len(told), 'clock')} within {span_of(furthest)} of PostgreSQL's")
+
+
+def due_verdict(examination: Examination) -> Verdict:
+    """Tell what is due and not taken, and why, as far as the database knows."""
+    serving = len(see_replicas(examination).serving)
+    backlog = _read_backlog(examination)
+    late = [row for row in backlog if (row["overdue_for"] or 0) > OVERDUE.total_seconds()]
+    if not late:
+        due = sum(row["due_count"] for row in backlog)
+        return findings.ok(f"{count_of(due, 'due task')}, none for more than {_whole(OVERDUE)}")
+    named = [_late(row, serving) for row in late]
+    words = (
+        f"due tasks are not taken in {count_of(len(late), 'namespace')}, "
+        f"the oldest for {span_of(late[0]['overdue_for'])}"
+    )
+    if not serving:
+        return findings.failed(
+            f"{words}: nobody serves",
+            advice="Start a replica: `progressor serve`.",
+            offenders=named,
+        )
+    if all(_is_full(row, serving) for row in late):
+        return findings.warning(
+            f"{words}: all workers are taken",
+            advice=(
+                "See whether the processor is slow (`progressor trace`); else add replicas, or "
+                "raise worker_count_max of the namespace."
+            ),
+            offenders=named,
+        )
+    return findings.failed(
+        f"{words}: although there are free workers",
+        advice=(
+            "Look for `scan failed` and for slow statements in the logs of the replicas, and "
+            "whether PostgreSQL is busy."
+        ),
+        offenders=named,
+    )
+
+
+def long_steps_verdict(examination: Examination) -> Verdict:
+    """Tell which steps keep others of their process waiting."""
+    rows = examination.rows(_SQL["read_long_steps"], long_step=LONG_STEP, limit=OFFENDERS_MAX)
+    if not rows:
+        return findings.ok(f"nothing waits behind a step of more than {_whole(LONG_STEP)}")
+    return findings.warning(
+        f"{count_of(rows[0]['count'], 'process')} where requests wait behind a long step, "
+        f"the oldest for {span_of(rows[0]['leased_for'])}",
+        advice="See what the processor is doing; the namespace's step_timeout bounds a step.",
+        offenders=[
+            f"{_task(row)}: attempt {row['attempt']} for {span_of(row['leased_for'])} in replica "
+            f"{row['replica_id']}, {row['behind_count']} behind it"
+            for row in rows
+        ],
+    )
+
+
+def lost_leases_verdict(examination: Examination) -> Verdict:
+    """Tell which leases are lost and not collected."""
+    rows = examination.rows(
+        _SQL["read_lost_leases"],
+        lease_timeout=examination.replica.lease_timeout,
+        uncollected=UNCOLLECTED,
+        limit=OFFENDERS_MAX,
+    )
+    if not rows:
+        return findings.ok(f"none has been lost for more than {_whole(UNCOLLECTED)}")
+    return findings.failed(
+        f"{count_of(rows[0]['count'], 'lease')} lost and not collected, "
+        f"the oldest for {span_of(rows[0]['lost_for'])}",
+        advice=(
+            "Replicas collect them each second: start one if none serves; else look for `scan "
+            "failed` and `heartbeat missed` in their logs."
+        ),
+        offenders=[f"{_task(row)}: {row['cause']}, {span_of(row['lost_for'])}" for row in rows],
+    )
+
+
+def broken_verdict(examination: Examination) -> Verdict:
+    """Count the processes in error."""
+    rows = examination.rows(_SQL["read_broken"], counted_max=COUNTED_MAX)
+    if not rows:
+        return findings.ok("no process is in error")
+    job_count = sum(row["job_count"] for row in rows)
+    jobs = "; of jobs and their nodes `progressor job retry -n NAMESPACE JOB`" if job_count else ""
+    return findings.warning(
+        f"{_counted(sum(row['count'] for row in rows), 'process')} in error",
+        advice=(
+            "`progressor list --status error` names them, `progressor trace -n NAMESPACE ID` tells "
+            f"why; then `progressor repair` or `simple-repair`{jobs}."
+        ),
+        offenders=[_broken(row) for row in rows],
+    )
+
+
+def retries_verdict(examination: Examination) -> Verdict:
+    """Tell which tasks are far in their attempts."""
+    rows = examination.rows(
+        _SQL["read_retries"],
+        share=ATTEMPTS_SHARE,
+        attempts_max=_DEFAULTS.retry_policy.attempts_max,
+        limit=OFFENDERS_MAX,
+    )
+    if not rows:
+        return findings.ok(f"no waiting task has used {ATTEMPTS_SHARE:.0%} of its attempts")
+    return findings.warning(
+        f"{count_of(rows[0]['count'], 'waiting task')} with {ATTEMPTS_SHARE:.0%} of the attempts "
+        "used, or more",
+        advice="`progressor trace` tells what the processor said; once they are spent it breaks.",
+        offenders=[
+            f"{_task(row)}: attempt {row['attempt']} of {row['attempts_max']} failed, "
+            f"next {_when(row['due_in'])}"
+            for row in rows
+        ],
+    )
+
+
+def large_steps_verdict(examination: Examination) -> Verdict:
+    """Report the namespaces whose steps come near their processors' limit."""
+    rows = examination.rows(_SQL["read_large_steps"], limit=OFFENDERS_MAX)
+    ours = examination.replica.lease_timeout.total_seconds()
+    # Who has been silent for long says nothing of now.
+    rows = [row for row in rows if row["silent_for"] <= _TOLD_SECONDS + ours]
+    if not rows:
+        return findings.ok("no step has reached half of its processor's limit")
+    return findings.warning(
+        f"steps of {count_of(len({row['namespace'] for row in rows}), 'namespace')} have reached "
+        "half of their processors' limit; a process breaks if its step exceeds the limit",
+        advice=(
+            "Raise the processor's limit on received messages and announce it "
+            "(ProcessorService.Describe), or have the namespace send less history: last n, or none."
+        ),
+        offenders=[
+            f"{row['namespace']}/{row['process_id']}: {row['size_bytes']:,} of "
+            f"{row['limit_bytes']:,} bytes"
+            for row in rows
+        ],
+    )
+
+
+CHECKS = (
+    *checks(
+        "replicas",
+        heartbeats=heartbeats_verdict,
+        versions=versions_verdict,
+        clocks=clocks_verdict,
+    ),
+    *checks(
+        "work",
+        due_tasks=due_verdict,
+        long_steps=long_steps_verdict,
+        lost_leases=lost_leases_verdict,
+        broken_processes=broken_verdict,
+        retries=retries_verdict,
+        large_steps=large_steps_verdict,
+    ),
+)
+
+
+def _read_backlog(examination: Examination) -> list[DictRow]:
+    return examination.rows(
+        _SQL["read_backlog"],
+        counted_max=COUNTED_MAX,
+        worker_count_max=_DEFAULTS.worker_count_max,
+    )
+
+
+def _nobody_serves(examination: Examination, words: str, silent: list[str]) -> Verdict:
+    backlog = _read_backlog(examination)
+    due = sum(row["due_count"] for row in backlog)
+    leased = sum(row["leased_count"] for row in backlog)
+    if due or leased:
+        return findings.failed(
+            f"{words}, while {_counted(due, 'task')} due and {leased:,} leased",
+            advice="Start a replica: `progressor serve`.",
+            offenders=silent,
+        )
+    return findings.warning(
+        f"{words}; nothing is due",
+        advice="Start a replica if this database is in use: `progressor serve`.",
+        offenders=silent,
+    )
+
+
+def _is_full(row: DictRow, serving: int) -> bool:
+    return int(row["leased_count"]) >= int(row["worker_count_max"]) * serving
+
+
+def _late(row: DictRow, serving: int) -> str:
+    room = row["worker_count_max"] * serving
+    return (
+        f"{row['namespace']}: {_counted(row['due_count'], 'task')} due, the oldest for "
+        f"{span_of(row['overdue_for'])}, {row['leased_count']:,} of {room:,} workers taken"
+    )
+
+
+def _broken(row: DictRow) -> str:
+    words = f"{row['namespace']}: {_counted(row['count'], 'process')}"
+    jobs = row["job_count"]
+    return f"{words}, of which {jobs:,} are jobs or nodes of jobs" if jobs else words
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count_of(count, what)}{' or more' if count >= COUNTED_MAX else ''}"
+
+
+def _name(row: DictRow) -> str:
+    return f"{row['name']} (replica {row['replica_id']})"
+
+
+def _task(row: DictRow) -> str:
+    return f"{row['namespace']}/{row['process_id']} {row['task_type']} {row['task_id']}"
+
+
+def _when(due_in: float | None) -> str:
+    if due_in is None:
+        return "behind another task"
+    return f"in {span_of(due_in)}" if due_in > 0 else "now"
+
+
+def _whole(limit: dt.timedelta) -> str:
+    return span_of(limit.total_seconds())

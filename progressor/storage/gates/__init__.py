@@ -1,0 +1,1 @@
+"""Gates: read, set and deleted; the tasks that wait at them woken. Start with ``gates``."""

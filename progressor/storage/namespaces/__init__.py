@@ -1,0 +1,1 @@
+"""Namespaces: kept in PostgreSQL, cached by each replica. Start with ``namespaces``."""

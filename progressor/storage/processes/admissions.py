@@ -1,0 +1,514 @@
+"""Admissions: requests become tasks, in batches.
+
+The rules are in ``domain/processes/admission.py``; ``priv/functions/admission`` applies them under
+the locks of the processes.
+"""
+
+import asyncio
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from progressor.clock import Clock
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.processes.admission import Admission, Request, Verdict
+from progressor.domain.processes.process import JobOptions, Part, Process, ProcessKey, ProcessStatus
+from progressor.domain.processes.task import FINAL_STATUSES, RunningTask, TaskType
+from progressor.settings.sections import Commit
+from progressor.storage.commit.group_commit import (
+    GroupCommit,
+    Insistence,
+    OnBatch,
+    Waiting,
+    Write,
+    tell_nobody,
+)
+from progressor.storage.postgres.arrays import (
+    BoolColumn,
+    ByteaColumn,
+    Column,
+    Float8Column,
+    Int2Column,
+    Int4Column,
+    Int8Column,
+    JsonbColumn,
+    JsonColumn,
+    TextColumn,
+)
+from progressor.storage.postgres.backoff import steady
+from progressor.storage.postgres.direct import Direct
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.locks import Concern, find_blocked, find_locked
+from progressor.storage.postgres.pools import Connection, Pool, before_sending
+from progressor.storage.rows import tasks as rows
+from progressor.storage.rows.constraints import constraints_text
+from progressor.storage.rows.gate_effects import PATIENCE, OnPromoted, ignore, promoted
+from progressor.storage.rows.job_membership import options_text, part_of
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """A request, whether a worker is reserved for it, and how long its step may then take.
+
+    ``expires_after`` is the namespace's step timeout and grace together. ``on_sent`` is called when
+    the batch with it is sent.
+    """
+
+    request: Request
+    run: bool
+    expires_after: dt.timedelta
+    on_sent: Callable[[], None] | None = dataclasses.field(default=None, compare=False)
+
+
+class Admissions:
+    """The group commits of admission: starts, and requests to existing processes.
+
+    Those with constraints go by themselves, so that the others pay nothing for them.
+    """
+
+    def __init__(  # noqa: PLR0913  a composition root's business
+        self,
+        *,
+        pool: Pool,
+        functions: Functions,
+        clock: Clock,
+        replica_id: Callable[[], int],
+        commit: Commit,
+        statement_timeout: dt.timedelta,
+        on_batch: OnBatch = tell_nobody,
+        crowd: Callable[[], int] = lambda: 0,
+        jitter: Callable[[], float] = steady,
+        patience: dt.timedelta = PATIENCE,
+        on_promoted: OnPromoted = ignore,
+    ) -> None:
+        """Open nothing; ``on_promoted`` hears of gates what admissions tell."""
+        self._clock = clock
+        self._replica_id = replica_id
+        self._patience = patience.total_seconds()
+        self._on_promoted = on_promoted
+        self._admit_starts = Direct(functions.call("admit_starts", arguments=17))
+        self._admit_requests = Direct(functions.call("admit_requests", arguments=18))
+        self._admit_jobs = Direct(functions.call("admit_jobs", arguments=19))
+        self._admit_gated_starts = Direct(functions.call("admit_gated_starts", arguments=17))
+        self._admit_gated_requests = Direct(functions.call("admit_gated_requests", arguments=18))
+        self._find_missing_gates = Direct(functions.call("find_missing_gates", arguments=2))
+
+        locked = find_locked(functions, statement_timeout)
+        blocked = find_blocked(functions, statement_timeout, _concern)
+
+        def group(
+            name: str,
+            write: Write[Entry, Admission],
+            rival: Callable[[Entry], Hashable | None] | None = None,
+        ) -> GroupCommit[Entry, Admission]:
+            return GroupCommit(
+                name=name,
+                write=write,
+                key=_key,
+                rival=rival,
+                size=_bytes_of,
+                pool=pool,
+                insistence=Insistence.GIVE_UP,
+                find_locked=locked,
+                find_blocked=blocked,
+                lane_count=commit.lane_count,
+                batch_max=commit.batch_max,
+                queue_max=commit.queue_max,
+                statement_timeout=statement_timeout.total_seconds(),
+                gather_max=commit.gather.total_seconds(),
+                crowd=crowd,
+                jitter=jitter,
+                on_batch=on_batch,
+            )
+
+        self._starts = group("admit_starts", self._write_starts)
+        self._requests = group("admit_requests", self._write_requests, _equal_requests)
+        self._gated_starts = group("admit_gated_starts", self._write_gated_starts)
+        self._gated_requests = group(
+            "admit_gated_requests", self._write_gated_requests, _equal_requests
+        )
+        self._jobs = group("admit_jobs", self._write_jobs)
+        self._groups = (
+            self._starts, self._requests, self._gated_starts, self._gated_requests, self._jobs,
+        )  # fmt: skip
+
+    def submit(self, entry: Entry) -> asyncio.Future[Admission]:
+        """Put a request in line; see GroupCommit.submit."""
+        starts = entry.request.task_type is TaskType.INIT
+        if entry.request.constraints is not None:
+            return (self._gated_starts if starts else self._gated_requests).submit(entry)
+        if entry.request.led_by is not None:
+            return self._jobs.submit(entry)
+        return (self._starts if starts else self._requests).submit(entry)
+
+    def waiting(self) -> Sequence[Waiting]:
+        """Return what is in line, from any thread."""
+        return [group.waiting for group in self._groups]
+
+    def is_waiting(self, key: ProcessKey) -> bool:
+        """Tell whether a request to a process is in line, or under way."""
+        return any(group.is_waiting(key) for group in self._groups)
+
+    async def run(self) -> None:
+        """Admit until `close`."""
+        async with asyncio.TaskGroup() as tasks:
+            for group in self._groups:
+                tasks.create_task(group.run(), name=group.name)
+
+    def close(self) -> None:
+        """Take no more requests."""
+        for group in self._groups:
+            group.close()
+
+    async def _write_starts(
+        self,
+        connection: Connection,
+        batch: Sequence[Entry],
+        _again: bool,  # noqa: FBT001  as the group commit calls it
+    ) -> list[Admission]:
+        with before_sending():
+            arguments = self._start_arguments(batch)
+        found = await self._admit_starts.execute(connection, arguments)
+        return self._started(batch, found)
+
+    async def _write_jobs(
+        self,
+        connection: Connection,
+        batch: Sequence[Entry],
+        _again: bool,  # noqa: FBT001  as the group commit calls it
+    ) -> list[Admission]:
+        results = await self._without_node_gates(connection, batch)
+        places = [place for place, result in enumerate(results) if result is None]
+        if not places:
+            return _complete(results)
+        entries = [batch[place] for place in places]
+        requests = [entry.request for entry in entries]
+        with before_sending():
+            arguments = [
+                *self._start_arguments(entries),
+                TextColumn([request.led_by for request in requests]),
+                JsonColumn([it.job_options and options_text(it.job_options) for it in requests]),
+            ]
+        found = await self._admit_jobs.execute(connection, arguments)
+        for place, admission in zip(places, self._started(entries, found), strict=True):
+            results[place] = admission
+        return _complete(results)
+
+    def _start_arguments(self, batch: Sequence[Entry]) -> list[Any]:
+        requests = [entry.request for entry in batch]
+        _tell_sent(batch)
+        return [
+            self._clock.pinned(),
+            self._replica_id(),
+            *_key_columns(requests),
+            *_request_columns(requests),
+            JsonbColumn([rows.json_text(request.metadata) for request in requests]),
+            *_run_columns(batch),
+        ]
+
+    @staticmethod
+    def _started(batch: Sequence[Entry], found: Sequence[rows.Row]) -> list[Admission]:
+        results: list[Admission | None] = [None] * len(batch)
+        for row in found:
+            entry = batch[row[0] - 1]
+            new = None
+            if row[4] is not None:
+                new = _new_process(entry.request, at=row[2], init_task_id=row[3])
+            results[row[0] - 1] = _admission(entry, row[1:5], row[5:13], process=new, free=True)
+        return _complete(results)
+
+    async def _write_requests(
+        self,
+        connection: Connection,
+        batch: Sequence[Entry],
+        _again: bool,  # noqa: FBT001  as the group commit calls it
+    ) -> list[Admission]:
+        requests = [entry.request for entry in batch]
+        with before_sending():
+            _tell_sent(batch)
+            arguments = [
+                self._clock.pinned(),
+                self._replica_id(),
+                *_key_columns(requests),
+                Int4Column(_heads(requests)),
+                TextColumn([request.task_type for request in requests]),
+                *_request_columns(requests),
+                *_run_columns(batch),
+            ]
+        found = await self._admit_requests.execute(connection, arguments)
+        results: list[Admission | None] = [None] * len(batch)
+        for row in found:
+            entry = batch[row[0] - 1]
+            process = (
+                None
+                if row[14] is None
+                else rows.process(entry.request.key, row[14:24], part=part_of(row[24]))
+            )
+            results[row[0] - 1] = _admission(
+                entry, row[1:5], row[6:14], process=process, free=bool(row[5])
+            )
+        return _complete(results)
+
+    async def _write_gated_starts(
+        self,
+        connection: Connection,
+        batch: Sequence[Entry],
+        _again: bool,  # noqa: FBT001  as the group commit calls it
+    ) -> list[Admission]:
+        results = await self._without_gates(connection, batch)
+        places = [place for place, result in enumerate(results) if result is None]
+        if not places:
+            return _complete(results)
+        entries = [batch[place] for place in places]
+        requests = [entry.request for entry in entries]
+        with before_sending():
+            _tell_sent(entries)
+            arguments = [
+                self._clock.pinned(),
+                self._replica_id(),
+                self._patience,
+                *_key_columns(requests),
+                *_request_columns(requests),
+                JsonbColumn([rows.json_text(request.metadata) for request in requests]),
+                BoolColumn([request.waits for request in requests]),
+                _constraints_column(requests),
+            ]
+        found = await self._admit_gated_starts.execute(connection, arguments)
+        for row in found:
+            if not row[0]:
+                self._on_promoted(promoted(row[12]))
+                continue
+            place = places[row[0] - 1]
+            results[place] = _admission(batch[place], row[1:5], row[5:13], process=None, free=False)
+        return _complete(results)
+
+    async def _write_gated_requests(
+        self,
+        connection: Connection,
+        batch: Sequence[Entry],
+        _again: bool,  # noqa: FBT001  as the group commit calls it
+    ) -> list[Admission]:
+        results = await self._without_gates(connection, batch)
+        places = [place for place, result in enumerate(results) if result is None]
+        if not places:
+            return _complete(results)
+        entries = [batch[place] for place in places]
+        requests = [entry.request for entry in entries]
+        with before_sending():
+            _tell_sent(entries)
+            arguments = [
+                self._clock.pinned(),
+                self._replica_id(),
+                self._patience,
+                *_key_columns(requests),
+                Int4Column(_heads(requests)),
+                TextColumn([request.task_type for request in requests]),
+                *_request_columns(requests),
+                BoolColumn([request.waits for request in requests]),
+                _constraints_column(requests),
+            ]
+        found = await self._admit_gated_requests.execute(connection, arguments)
+        for row in found:
+            if not row[0]:
+                self._on_promoted(promoted(row[18]))
+                continue
+            place = places[row[0] - 1]
+            request = batch[place].request
+            process = (
+                None
+                if row[14] is None
+                else rows.process(request.key, row[14:24], part=part_of(row[24]))
+            )
+            results[place] = _admission(
+                batch[place], row[1:5], row[6:14], process=process, free=False
+            )
+        return _complete(results)
+
+    async def _without_gates(
+        self, connection: Connection, batch: Sequence[Entry]
+    ) -> list[Admission | None]:
+        """Refuse the requests that name a gate which is not there, and give it no capacity."""
+        results: list[Admission | None] = [None] * len(batch)
+        requests = [entry.request for entry in batch]
+        with before_sending():
+            is_any_required = any(
+                None in request.constraints.gates.values()
+                for request in requests
+                if request.constraints is not None
+            )
+        if is_any_required:
+            with before_sending():
+                arguments = [
+                    TextColumn([request.key.namespace for request in requests]),
+                    _constraints_column(requests),
+                ]
+            found = await self._find_missing_gates.execute(connection, arguments)
+            for item, gate in found:
+                results[item - 1] = Admission(verdict=Verdict.GATE_NOT_FOUND, gate=gate)
+        return results
+
+    async def _without_node_gates(
+        self, connection: Connection, batch: Sequence[Entry]
+    ) -> list[Admission | None]:
+        """Refuse the jobs whose nodes name a gate which is not there, and give it no capacity."""
+        results: list[Admission | None] = [None] * len(batch)
+        named = [
+            (place, namespace, Constraints(gates=dict.fromkeys(gates)))
+            for place, entry in enumerate(batch)
+            for namespace, gates in entry.request.node_gates.items()
+        ]
+        if named:
+            with before_sending():
+                arguments = [
+                    TextColumn([namespace for _, namespace, _ in named]),
+                    JsonColumn([constraints_text(constraints) for _, _, constraints in named]),
+                ]
+            for item, gate in await self._find_missing_gates.execute(connection, arguments):
+                place, namespace, _ = named[item - 1]
+                results[place] = Admission(
+                    verdict=Verdict.GATE_NOT_FOUND, gate=gate, gate_namespace=namespace
+                )
+        return results
+
+
+def _constraints_column(requests: Sequence[Request]) -> Column:
+    return JsonColumn([constraints_text(request.constraints) for request in requests])
+
+
+def _tell_sent(batch: Sequence[Entry]) -> None:
+    for entry in batch:
+        if entry.on_sent is not None:
+            entry.on_sent()
+
+
+def _key(entry: Entry) -> ProcessKey:
+    return entry.request.key
+
+
+def _concern(entry: Entry) -> Concern:
+    constraints = entry.request.constraints
+    if constraints is None:
+        return Concern(entry.request.key)
+    order = None if constraints.order is None else constraints.order.key
+    return Concern(entry.request.key, tuple(constraints.gates), order)
+
+
+def _bytes_of(entry: Entry) -> int:
+    return len(entry.request.args)
+
+
+def _equal_requests(entry: Entry) -> Hashable | None:
+    """Return what one batch may hold once: an idempotency key of a process.
+
+    The second must find the first one's task.
+    """
+    request = entry.request
+    return None if request.idempotency_key is None else (request.key, request.idempotency_key)
+
+
+def _key_columns(requests: Sequence[Request]) -> list[Column]:
+    keys = [request.key for request in requests]
+    return [
+        Int2Column([key.slot for key in keys]),
+        TextColumn([key.namespace for key in keys]),
+        TextColumn([key.process_id for key in keys]),
+    ]
+
+
+def _heads(requests: Sequence[Request]) -> list[int]:
+    """Return for each request the position of the first one on its process, from 1."""
+    heads: dict[ProcessKey, int] = {}
+    return [heads.setdefault(request.key, at) for at, request in enumerate(requests, start=1)]
+
+
+def _request_columns(requests: Sequence[Request]) -> list[Column]:
+    ranges = [rows.history_columns(request.history_range) for request in requests]
+    return [
+        ByteaColumn([request.args for request in requests]),
+        JsonColumn([rows.json_text(request.caller_context) for request in requests]),
+        JsonColumn([rows.json_text(request.trace_context) for request in requests]),
+        Int8Column([after for after, _, _ in ranges]),
+        Int4Column([limit for _, limit, _ in ranges]),
+        BoolColumn([backward for _, _, backward in ranges]),
+        TextColumn([request.idempotency_key for request in requests]),
+        ByteaColumn(
+            [
+                request.fingerprint() if request.idempotency_key is not None else None
+                for request in requests
+            ]
+        ),
+    ]
+
+
+def _run_columns(batch: Sequence[Entry]) -> list[Column]:
+    return [
+        BoolColumn([entry.request.waits for entry in batch]),
+        BoolColumn([entry.run for entry in batch]),
+        Float8Column([entry.expires_after.total_seconds() for entry in batch]),
+    ]
+
+
+def _new_process(request: Request, *, at: dt.datetime, init_task_id: int) -> Process:
+    """Return the process that a start has just created."""
+    return Process(
+        key=request.key,
+        status=ProcessStatus.INIT,
+        previous_status=None,
+        detail=None,
+        aux_state=b"",
+        metadata=request.metadata,
+        corrupted_by=None,
+        created_at=at,
+        status_changed_at=at,
+        last_event_id=0,
+        init_task_id=init_task_id,
+        result=None,
+        part=_part(request),
+    )
+
+
+def _part(request: Request) -> Part | None:
+    if request.led_by is None and request.job_options is None:
+        return None
+    return Part(led_by=request.led_by, options=request.job_options or JobOptions())
+
+
+def _admission(
+    entry: Entry, head: rows.Row, task: rows.Row, *, process: Process | None, free: bool
+) -> Admission:
+    verdict, admitted_at, task_id, token = Verdict(head[0]), head[1], head[2], head[3]
+    request = entry.request
+    if verdict is Verdict.DUPLICATE:
+        known = rows.task_result(task_id, task)
+        ended = known if known.status in FINAL_STATUSES else None
+        return Admission(verdict=verdict, task_id=task_id, ended=ended)
+    if verdict is not Verdict.ACCEPTED:
+        failed = verdict is Verdict.PROCESS_FAILED
+        failure = rows.task_error(task[3:8]) if failed else None
+        return Admission(verdict=verdict, process=process, failure=failure)
+    if token is None:
+        return Admission(verdict=verdict, task_id=task_id, due_now=free)
+    assert process is not None, "a task was leased without its process"
+    running = RunningTask(
+        process=process,
+        task_id=task_id,
+        task_type=request.task_type,
+        attempt=1,
+        token=token,
+        args=request.args,
+        caller_context=request.caller_context,
+        trace_context=request.trace_context,
+        history_range=request.history_range,
+        step_timeout=None,
+        scheduled_at=admitted_at,
+        started_at=admitted_at,
+        first_started_at=admitted_at,
+    )
+    return Admission(verdict=verdict, task_id=task_id, running=running)
+
+
+def _complete(results: Sequence[Admission | None]) -> list[Admission]:
+    complete = [result for result in results if result is not None]
+    assert len(complete) == len(results), "a batch came back with items missing"
+    return complete

@@ -1,0 +1,263 @@
+"""Claims: tasks whose time has come are leased to this replica."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from progressor import errors
+from progressor.clock import Clock
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import Claim, RunningTask
+from progressor.storage.postgres import arrays, statements
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.pools import Pool, connection_of
+from progressor.storage.processes.settlements import Due
+from progressor.storage.rows import tasks as rows
+from progressor.storage.rows.job_membership import part_of
+
+_SQL = statements.load("processes/claims")
+
+PASSES_SECONDS = 1.0
+"""For how long nobody waits for locked processes again, once one was locked for LOCK_TIMEOUT: a
+backlog is claimed as places become free, and would stand still for that time at each of them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A leased task, since when it was due, and the replica that put it in the schedule."""
+
+    task: RunningTask
+    due_at: dt.datetime
+    set_by: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A task to claim by its id; ``expires_after`` as in admissions.Entry."""
+
+    key: ProcessKey
+    task_id: int
+    expires_after: dt.timedelta
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How many tasks of a namespace this replica can take.
+
+    ``requests_first`` says whose turn it is: places go to the oldest request and the oldest of all
+    tasks by turns. ``after`` is the time and the id of the last task that `find_upcoming` told of.
+    """
+
+    namespace: str
+    limit: int
+    expires_after: dt.timedelta
+    requests_first: bool = False
+    after: tuple[dt.datetime, int] | None = None
+
+
+class Claims:
+    """The two ways to a lease: by id at the due time, and by search."""
+
+    def __init__(
+        self,
+        *,
+        functions: Functions,
+        clock: Clock,
+        replica_id: Callable[[], int],
+        step_grace: dt.timedelta,
+        statement_timeout: dt.timedelta,
+    ) -> None:
+        """Open nothing."""
+        self._clock = clock
+        self._replica_id = replica_id
+        self._step_grace = step_grace.total_seconds()
+        self._statement_timeout = statement_timeout.total_seconds()
+        self._begun = 0
+        self._passes_until = float("-inf")
+        self._under_way: dict[int, None] = {}
+        self._sent: dict[int, asyncio.Task[Any] | None] = {}
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._claim_tasks = functions.call("claim_tasks", arguments=9)
+        self._claim_due = functions.call("claim_due", arguments=9)
+
+    @property
+    def begun_count(self) -> int:
+        """How many claims were begun until now."""
+        return self._begun
+
+    @property
+    def answered_count(self) -> int:
+        """How many of the first claims have all been answered, or given up."""
+        oldest = next(iter(self._under_way), self._begun + 1)
+        return oldest - 1
+
+    def sent_by(self, task: asyncio.Task[Any]) -> bool:
+        """Whether a claim of this task is with PostgreSQL, and may have leased something."""
+        return task in self._sent.values()
+
+    async def answered(self) -> None:
+        """Wait until no claim is with PostgreSQL."""
+        while self._sent:
+            await self._quiet.wait()
+
+    async def claim_tasks(self, pool: Pool, wanted: Sequence[Wanted]) -> list[Claimed]:
+        """Claim tasks by their ids, at most one per process.
+
+        Safe to repeat and to cancel: a claim whose answer is lost is found by its replica or
+        expires. A replica that stops does not cancel one that is with PostgreSQL: see `answered`.
+
+        Returns:
+            Those that wait and are due; the others are gone, blocked, put off or taken, or their
+            process is locked by somebody who does not let go: the safety net comes for them.
+
+        Raises:
+            StorageUnavailableError: No connection, or it broke.
+        """
+        arguments: list[Any] = [
+            self._clock.pinned(),
+            self._replica_id(),
+            self._step_grace,
+            True,
+            arrays.Int2Column(each.key.slot for each in wanted),
+            arrays.TextColumn(each.key.namespace for each in wanted),
+            arrays.TextColumn(each.key.process_id for each in wanted),
+            arrays.Int8Column(each.task_id for each in wanted),
+            arrays.Float8Column(each.expires_after.total_seconds() for each in wanted),
+        ]
+        try:
+            return await self._claim_once(pool, self._claim_tasks, arguments)
+        except errors.StorageLockedError:
+            passing = [*arguments[:3], False, *arguments[4:]]
+            return await self._claim_once(pool, self._claim_tasks, passing)
+
+    async def claim_due(
+        self, pool: Pool, rooms: Sequence[Room], *, overdue: dt.timedelta, wait: bool
+    ) -> list[Claimed]:
+        """Claim tasks that have been due for `overdue` or longer, by turns: see claim_due.sql.
+
+        ``wait`` for processes that somebody else has locked, if it is not for long, instead of
+        passing them over at once. For PASSES_SECONDS after one was locked for longer, they are
+        passed over as long as something else is found.
+
+        Returns:
+            At most ``limit`` tasks per room; fewer than due when other replicas were faster.
+
+        Raises:
+            StorageUnavailableError: No connection, or it broke.
+
+        Source: SKIP LOCKED semantics, PostgreSQL manual, "SELECT - The Locking Clause".
+        """
+        arguments: list[Any] = [
+            self._clock.pinned(),
+            self._replica_id(),
+            self._step_grace,
+            overdue.total_seconds(),
+            wait,
+            arrays.TextColumn(room.namespace for room in rooms),
+            arrays.Int4Column(room.limit for room in rooms),
+            arrays.BoolColumn(room.requests_first for room in rooms),
+            arrays.Float8Column(room.expires_after.total_seconds() for room in rooms),
+        ]
+        passing = [*arguments[:4], False, *arguments[5:]]
+        if wait and self._clock.monotonic() < self._passes_until:
+            claimed = await self._claim_once(pool, self._claim_due, passing)
+            if claimed:
+                return claimed
+        try:
+            return await self._claim_once(pool, self._claim_due, arguments)
+        except errors.StorageLockedError:
+            self._passes_until = self._clock.monotonic() + PASSES_SECONDS
+            return await self._claim_once(pool, self._claim_due, passing)
+
+    async def _claim_once(
+        self, pool: Pool, statement: bytes, arguments: Sequence[Any]
+    ) -> list[Claimed]:
+        self._begun += 1
+        number = self._begun
+        self._under_way[number] = None
+        sent_at = self._clock.now()
+        try:
+            async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
+                self._sent[number] = asyncio.current_task()
+                self._quiet.clear()
+                cursor = await connection.execute(statement, arguments, binary=True)
+                found = await cursor.fetchall()
+            answered_at = self._clock.now()
+            return [_claimed(row, sent_at, answered_at) for row in found]
+        finally:
+            del self._under_way[number]
+            self._sent.pop(number, None)
+            if not self._sent:
+                self._quiet.set()
+
+    async def find_overdue(
+        self, pool: Pool, namespaces: Sequence[str], *, overdue: dt.timedelta
+    ) -> frozenset[str]:
+        """Return those of the namespaces that have a task due for `overdue` or longer."""
+        parameters = {
+            "now": self._clock.pinned(),
+            "namespace": arrays.TextColumn(namespaces),
+            "overdue": overdue,
+        }
+        async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
+            cursor = await connection.execute(_SQL["find_overdue"], parameters)
+            return frozenset(row[0] for row in await cursor.fetchall())
+
+    async def find_upcoming(
+        self,
+        pool: Pool,
+        rooms: Sequence[Room],
+        *,
+        horizon: dt.timedelta,
+        lease_timeout: dt.timedelta,
+    ) -> tuple[list[Due], dt.datetime | None]:
+        """Find tasks due within `horizon` that are this replica's to claim, or nobody's.
+
+        Those that another living replica has set are left to it.
+
+        Returns:
+            At most ``limit`` tasks per room, and PostgreSQL's instant; None without tasks.
+        """
+        parameters = {
+            "now": self._clock.pinned(),
+            "replica_id": self._replica_id(),
+            "horizon": horizon,
+            "lease_timeout": lease_timeout,
+            "namespace": arrays.TextColumn(room.namespace for room in rooms),
+            "limit": arrays.Int4Column(room.limit for room in rooms),
+            "after_at": arrays.InstantColumn(room.after and room.after[0] for room in rooms),
+            "after_id": arrays.Int8Column(room.after and room.after[1] for room in rooms),
+        }
+        async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
+            cursor = await connection.execute(_SQL["find_upcoming"], parameters, binary=True)
+            found = await cursor.fetchall()
+        told_at = found[0][5] if found else None
+        return [
+            Due(key=ProcessKey(row[0], row[1], row[2]), task_id=row[3], due_at=row[4])
+            for row in found
+        ], told_at
+
+
+def _claimed(row: rows.Row, sent_at: dt.datetime, answered_at: dt.datetime) -> Claimed:
+    key = ProcessKey(row[0], row[1], row[2])
+    task = RunningTask(
+        process=rows.process(key, row[19:29], part=part_of(row[30])),
+        task_id=row[3],
+        task_type=rows.TASK_TYPES[row[4]],
+        attempt=row[5],
+        token=row[6],
+        args=row[7],
+        caller_context=row[8] or {},
+        trace_context=row[9] or {},
+        history_range=rows.history_range(row[10], row[11], backward=row[12]),
+        step_timeout=rows.seconds(row[13]),
+        scheduled_at=row[14],
+        started_at=row[15],
+        first_started_at=row[16],
+        claim=Claim(row[17], sent_at, answered_at),
+        spent=None if row[29] is None else tuple(row[29]),
+    )
+    return Claimed(task=task, due_at=row[17], set_by=row[18])

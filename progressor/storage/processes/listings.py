@@ -1,0 +1,148 @@
+"""Listings: pages of processes, each with what its first unfinished task waits for.
+
+Which processes wait for a gate, say, only the whole schedule could tell, in no order of theirs. So
+a list of certain causes looks at the processes in their order, and keeps those that wait so; and at
+no more than LOOKED_AT_MAX for one page, which may be short then.
+"""
+
+import asyncio
+import dataclasses
+import datetime as dt
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+from psycopg.types.json import Jsonb
+
+from progressor.clock import Clock
+from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus
+from progressor.domain.views.process import Listed, ProcessPage, ProcessQuery, place_of
+from progressor.domain.views.wait import UnfinishedTask, Wait
+from progressor.storage.postgres import arrays, statements
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.pools import Pool, connection_of
+from progressor.storage.rows import processes as views
+from progressor.storage.rows import tasks as rows
+
+_SQL = statements.load("processes/processes")
+
+LOOKED_AT_MAX = 5000
+"""Processes that are looked at for one page."""
+
+CHUNK_MAX = 1000
+"""Those of them that are read at once."""
+
+Why = Callable[[Sequence[UnfinishedTask]], tuple[Wait, ...]]
+
+
+class Listings:
+    """Reads pages of processes."""
+
+    def __init__(
+        self,
+        *,
+        pool: Pool,
+        functions: Functions,
+        clock: Clock,
+        patience: dt.timedelta,
+        whys: Callable[[str], Awaitable[Why]],
+        statement_timeout: dt.timedelta,
+    ) -> None:
+        """Open nothing; ``whys`` returns what finds the causes in a namespace."""
+        self._pool = pool
+        self._clock = clock
+        self._patience = patience.total_seconds()
+        self._whys = whys
+        self._statement_timeout = statement_timeout.total_seconds()
+        self._read_first_waits = functions.call("read_first_waits", arguments=6)
+
+    async def page(self, query: ProcessQuery) -> ProcessPage:
+        """Read one page; where causes are asked for, of at most LOOKED_AT_MAX processes."""
+        listed: list[Listed] = []
+        size, left = query.page_size, LOOKED_AT_MAX if query.causes else query.page_size
+        while True:
+            # One more than is looked at tells whether there are others.
+            found = await self._list(dataclasses.replace(query, page_size=size + 1))
+            looked_at = found[:size]
+            waits = await self._waits_of(looked_at)
+            for number, (process, _) in enumerate(looked_at, start=1):
+                wait = waits.get(process.key)
+                if not query.causes or (wait and isinstance(wait.cause, query.causes)):
+                    listed.append(Listed(process=process, first_wait=wait))
+                if len(listed) == query.page_size:
+                    is_last = number == len(found)
+                    return ProcessPage(
+                        listed=tuple(listed), next_before=None if is_last else process
+                    )
+            if len(found) <= size:
+                return ProcessPage(listed=tuple(listed), next_before=None)
+            last, left = looked_at[-1][0], left - size
+            if not left:
+                return ProcessPage(listed=tuple(listed), next_before=last)
+            query = dataclasses.replace(query, before=place_of(last))
+            size = min(CHUNK_MAX, left)
+
+    async def first_waits(
+        self, keys: Sequence[ProcessKey], gated: Collection[ProcessKey] | None
+    ) -> Mapping[ProcessKey, Wait]:
+        """Read what the task waits for that runs, or else comes first, of each of some processes.
+
+        Those without an unfinished task are left out. ``gated``: which of them have tasks with
+        constraints; None: any may. As of an instant after now.
+        """
+        if not keys:
+            return {}
+        async with (
+            connection_of(self._pool, reads_only=True) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            cursor = await connection.execute(
+                self._read_first_waits,
+                [
+                    self._clock.pinned(),
+                    self._patience,
+                    arrays.Int2Column(each.slot for each in keys),
+                    arrays.TextColumn(each.namespace for each in keys),
+                    arrays.TextColumn(each.process_id for each in keys),
+                    arrays.BoolColumn(gated is None or each in gated for each in keys),
+                ],
+                binary=True,
+            )
+            found = {keys[row[0] - 1]: views.task(row[1]) for row in await cursor.fetchall()}
+        # Each stands for itself: in a line they would be behind each other.
+        finders = {name: await self._whys(name) for name in {key.namespace for key in found}}
+        return {key: finders[key.namespace]([task])[0] for key, task in found.items()}
+
+    async def _waits_of(self, found: Sequence[tuple[Process, bool]]) -> Mapping[ProcessKey, Wait]:
+        # A finished one has no tasks that wait.
+        keys = [it.key for it, _ in found if it.status is not ProcessStatus.FINISHED]
+        gated = {it.key for it, is_gated in found if is_gated}
+        return await self.first_waits(keys, gated)
+
+    async def _list(self, query: ProcessQuery) -> list[tuple[Process, bool]]:
+        """Read processes, and of each whether it may have tasks with constraints."""
+        before_at, before_namespace, before_id = query.before or (None, None, None)
+        parameters = {
+            "namespace": query.namespace,
+            "statuses": f"{{{','.join(query.statuses)}}}" if query.statuses else None,
+            "failed": query.statuses == (ProcessStatus.ERROR,),
+            "created_from": query.created_from,
+            "created_to": query.created_to,
+            "metadata": Jsonb(query.metadata) if query.metadata else None,
+            "before_at": before_at,
+            "before_namespace": before_namespace,
+            "before_id": before_id,
+            "limit": query.page_size,
+        }
+        async with (
+            connection_of(self._pool, reads_only=True) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            statement = _SQL["list_processes" if query.namespace else "list_all_processes"]
+            cursor = await connection.execute(statement, parameters, binary=True)
+            found = await cursor.fetchall()
+        return [
+            (rows.process(ProcessKey(row[1], row[0], row[2]), row[3:13]), row[13]) for row in found
+        ]
+
+    async def list(self, query: ProcessQuery) -> tuple[Process, ...]:
+        """Read processes, newest first, without aux_state and result, whatever they wait for."""
+        return tuple(process for process, _ in await self._list(query))

@@ -1,0 +1,465 @@
+"""Processes as people see them, and the rare writes: put, remove, simple repair."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from psycopg.types.json import Json, Jsonb
+
+from progressor import errors
+from progressor.clock import Clock
+from progressor.domain.processes.admission import Import, Verdict
+from progressor.domain.processes.event import NO_HISTORY, Direction, HistoryRange
+from progressor.domain.processes.process import Process, ProcessKey
+from progressor.domain.processes.task import TaskType
+from progressor.domain.views import why
+from progressor.domain.views.process import (
+    HistoryPage,
+    ProcessPage,
+    ProcessQuery,
+    ProcessView,
+    TaskTrace,
+)
+from progressor.domain.views.wait import UnfinishedTask, Wait
+from progressor.storage.commit.group_read import GroupRead
+from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.postgres import arrays, statements
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.pools import Connection, Pool, connection_of
+from progressor.storage.processes.histories import Histories
+from progressor.storage.processes.listings import Listings
+from progressor.storage.processes.settlements import Due
+from progressor.storage.processes.traces import Traces
+from progressor.storage.replicas.status import Watch
+from progressor.storage.rows import processes as views
+from progressor.storage.rows import tasks as rows
+from progressor.storage.rows.cancelled import Cancelled, cancelled
+from progressor.storage.rows.gate_effects import PATIENCE, OnPromoted, ignore, promoted
+
+_SQL = statements.load("processes/processes")
+
+WAITS_MAX = 100
+
+READER_COUNT = 4
+"""Batches of reads in flight at once."""
+BATCH_MAX = 64
+WAITING_MAX = 100_000
+
+# What one item of a batch may carry. More, and it is read alone: its neighbours would wait for it,
+# and sixty-four of them have to fit in memory.
+STATE_BYTES_MAX = 64 * 1024
+BATCH_EVENTS_MAX = 100
+BATCH_EVENT_BYTES_MAX = 64 * 1024
+_NO_BOUND = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """What became of an import; ``due`` is its timer, as of PostgreSQL's instant `told_at`."""
+
+    verdict: Verdict
+    task_id: int | None
+    due: Due | None
+    told_at: dt.datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SimpleRepair:
+    """What became of a simple repair; ``task_id`` is the timer that runs again.
+
+    ``due``: it is due now; None where it has constraints, or where there is none.
+    """
+
+    verdict: Verdict
+    task_id: int | None
+    due: Due | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CancelledByRequest:
+    """A task that was cancelled, and all that will never run because of it.
+
+    ``removed``: it was the init task, and its process is gone with it.
+    """
+
+    task_id: int
+    removed: bool
+    cancelled: tuple[Cancelled, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a Get asks for."""
+
+    key: ProcessKey
+    history: HistoryRange
+
+
+class Processes:
+    """Reads of processes, and their rare writes."""
+
+    def __init__(  # noqa: PLR0913  what it reads by, and how
+        self,
+        *,
+        pool: Pool,
+        functions: Functions,
+        clock: Clock,
+        replica_id: Callable[[], int],
+        histories: Histories,
+        namespaces: Namespaces,
+        watch: Watch,
+        statement_timeout: dt.timedelta,
+        patience: dt.timedelta = PATIENCE,
+        on_promoted: OnPromoted = ignore,
+    ) -> None:
+        """Open nothing; ``on_promoted`` hears of gates what the writes tell."""
+        self._patience = patience.total_seconds()
+        self._on_promoted = on_promoted
+        self._pool = pool
+        self._clock = clock
+        self._replica_id = replica_id
+        self._histories = histories
+        self._namespaces = namespaces
+        self._watch = watch
+        self._statement_timeout = statement_timeout.total_seconds()
+        self._reads: GroupRead[Wanted, rows.Row | None] = GroupRead(
+            name="processes",
+            read=self._read_batch,
+            pool=pool,
+            reader_count=READER_COUNT,
+            batch_max=BATCH_MAX,
+            waiting_max=WAITING_MAX,
+            statement_timeout=self._statement_timeout,
+        )
+        self._listings = Listings(
+            pool=pool,
+            functions=functions,
+            clock=clock,
+            patience=patience,
+            whys=self._whys,
+            statement_timeout=statement_timeout,
+        )
+        self._traces = Traces(pool=pool, statement_timeout=statement_timeout)
+        self._read_processes = functions.call("read_processes", arguments=12)
+        self._put_process = functions.call("put_process", arguments=29)
+        self._remove_process = functions.call("remove_process", arguments=7)
+        self._halt_process = functions.call("halt_process", arguments=7)
+        self._simple_repair = functions.call("simple_repair", arguments=6)
+        self._cancel_task = functions.call("cancel_task", arguments=8)
+
+    async def run(self) -> None:
+        """Carry the reads of `get` and `read`, until `close` and until nobody waits."""
+        await self._reads.run()
+
+    def close(self) -> None:
+        """Take no more of those reads."""
+        self._reads.close()
+
+    async def get(self, key: ProcessKey) -> ProcessView:
+        """Read a process, its timer and what its unfinished tasks wait for.
+
+        Raises:
+            ProcessNotFoundError: There is none.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        return await self._view(key, await self._row(Wanted(key, NO_HISTORY)))
+
+    async def read(
+        self, key: ProcessKey, wanted: HistoryRange, *, bytes_max: int
+    ) -> tuple[ProcessView, HistoryPage]:
+        """Read what `get` does, and a range of the history as of the same instant.
+
+        A history is empty where the range begins behind it. What is larger than a batch should
+        carry is read by statements of its own: the history as `history` does it.
+
+        Raises:
+            ProcessNotFoundError: There is none.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        row = await self._row(Wanted(key, wanted))
+        view, page = await self._view(key, row), views.page(row, wanted)
+        if page is None:
+            last_event_id = view.process.last_event_id
+            page = await self.history(key, wanted, last_event_id=last_event_id, bytes_max=bytes_max)
+        return view, page
+
+    async def first_waits(
+        self,
+        keys: Sequence[ProcessKey],
+        gated: Collection[ProcessKey] | None = None,
+    ) -> Mapping[ProcessKey, Wait]:
+        """Read what the first unfinished tasks wait for; see Listings.first_waits."""
+        return await self._listings.first_waits(keys, gated)
+
+    async def _view(self, key: ProcessKey, row: rows.Row) -> ProcessView:
+        return views.view(key, row, await self._waits(key.namespace, views.tasks(row)))
+
+    async def _waits(self, namespace: str, tasks: Sequence[UnfinishedTask]) -> tuple[Wait, ...]:
+        return (await self._whys(namespace))(tasks) if tasks else ()
+
+    async def _whys(self, namespace: str) -> Callable[[Sequence[UnfinishedTask]], tuple[Wait, ...]]:
+        """Return what finds causes, by what the replicas told last."""
+        facts = await self._watch.facts()
+        found = await self._namespaces.lookup(namespace)
+        return functools.partial(why.waits, facts=facts, namespace=found)
+
+    async def _row(self, wanted: Wanted) -> rows.Row:
+        row = await self._reads.ask(wanted)
+        if row is not None and not views.is_whole(row):
+            async with (
+                connection_of(self._pool, reads_only=True) as connection,
+                asyncio.timeout(self._statement_timeout),
+            ):
+                [row] = await self._read_rows(connection, [wanted], state_bytes_max=_NO_BOUND)
+        if row is None:
+            raise errors.ProcessNotFoundError(wanted.key.namespace, wanted.key.process_id)
+        return row
+
+    async def _read_batch(
+        self, connection: Connection, batch: Sequence[Wanted]
+    ) -> Sequence[rows.Row | None]:
+        return await self._read_rows(connection, batch, state_bytes_max=STATE_BYTES_MAX)
+
+    async def _read_rows(
+        self, connection: Connection, batch: Sequence[Wanted], *, state_bytes_max: int
+    ) -> list[rows.Row | None]:
+        cursor = await connection.execute(
+            self._read_processes,
+            [
+                self._clock.pinned(),
+                self._patience,
+                state_bytes_max,
+                BATCH_EVENTS_MAX,
+                BATCH_EVENT_BYTES_MAX,
+                WAITS_MAX,
+                arrays.Int2Column(each.key.slot for each in batch),
+                arrays.TextColumn(each.key.namespace for each in batch),
+                arrays.TextColumn(each.key.process_id for each in batch),
+                arrays.Int8Column(each.history.after for each in batch),
+                arrays.Int4Column(each.history.limit for each in batch),
+                arrays.BoolColumn(each.history.direction is Direction.BACKWARD for each in batch),
+            ],
+            binary=True,
+        )
+        found: list[rows.Row | None] = [None] * len(batch)
+        for row in await cursor.fetchall():
+            found[views.number(row)] = row
+        return found
+
+    async def history(
+        self, key: ProcessKey, wanted: HistoryRange, *, last_event_id: int, bytes_max: int
+    ) -> HistoryPage:
+        """Read a range of a history; see Histories.read."""
+        return await self._histories.read(
+            key, wanted, last_event_id=last_event_id, bytes_max=bytes_max
+        )
+
+    async def list(self, query: ProcessQuery) -> tuple[Process, ...]:
+        """Read processes, newest first; see Listings.list."""
+        return await self._listings.list(query)
+
+    async def page(self, query: ProcessQuery) -> ProcessPage:
+        """Read a page of processes with what each waits for; see Listings.page."""
+        return await self._listings.page(query)
+
+    async def trace(self, key: ProcessKey, *, after: int, limit: int) -> tuple[TaskTrace, ...]:
+        """Read tasks of a process with their events; see Traces.read."""
+        return await self._traces.read(key, after=after, limit=limit)
+
+    async def put(self, process: Import) -> Put:
+        """Import a process; atomic. Raises StorageUnavailableError if PostgreSQL is away."""
+        async with (
+            connection_of(self._pool) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            cursor = await connection.execute(
+                self._put_process,
+                [self._clock.pinned(), self._replica_id(), *_import_arguments(process)],
+                binary=True,
+            )
+            row = await cursor.fetchone()
+        assert row is not None, "put_process returns a row"
+        due = None if row[2] is None else Due(key=process.key, task_id=row[2], due_at=row[3])
+        return Put(verdict=Verdict(row[0]), task_id=row[1], due=due, told_at=row[4])
+
+    async def remove(self, key: ProcessKey) -> tuple[Cancelled, ...]:
+        """Delete a process with all its rows; return its unfinished tasks.
+
+        If it is cancelled, whether this process was deleted is unknown; a later one is not.
+
+        Raises:
+            ProcessNotFoundError: There is none.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        async with (
+            connection_of(self._pool) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            which = [key.slot, key.namespace, key.process_id]
+            found = await (await connection.execute(_SQL["find_init_task"], which)).fetchone()
+            if found is None:
+                raise errors.ProcessNotFoundError(key.namespace, key.process_id)
+            cursor = await connection.execute(
+                self._remove_process,
+                [self._clock.pinned(), self._replica_id(), self._patience, *which, found[0]],
+                binary=True,
+            )
+            row = await cursor.fetchone()
+        assert row is not None, "remove_process returns a row"
+        if row[2] is not None:
+            self._on_promoted(promoted(row[2]))
+        if not row[0]:
+            # Somebody else was faster.
+            raise errors.ProcessNotFoundError(key.namespace, key.process_id)
+        return cancelled(row[1])
+
+    async def halt(self, key: ProcessKey, detail: str) -> tuple[Cancelled, ...]:
+        """Put a process that has not ended into error; return its unfinished tasks.
+
+        A step in hand loses its lease. If this is cancelled, whether it was done is unknown.
+
+        Raises:
+            ProcessNotFoundError: There is none.
+            ProcessFinishedError: It has ended, one way or the other.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        async with (
+            connection_of(self._pool) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            which = [key.slot, key.namespace, key.process_id]
+            cursor = await connection.execute(
+                self._halt_process,
+                [self._clock.pinned(), self._replica_id(), self._patience, *which, detail],
+                binary=True,
+            )
+            row = await cursor.fetchone()
+        assert row is not None, "halt_process returns a row"
+        if row[2] is not None:
+            self._on_promoted(promoted(row[2]))
+        if row[0] == "process_not_found":
+            raise errors.ProcessNotFoundError(key.namespace, key.process_id)
+        if row[0] == "process_has_ended":
+            raise errors.ProcessFinishedError(key.process_id)
+        return cancelled(row[1])
+
+    async def cancel(self, key: ProcessKey, task: int | str) -> CancelledByRequest:
+        """Cancel a task that waits, known by its id or idempotency key.
+
+        Raises:
+            ProcessNotFoundError: There is no such process.
+            TaskNotFoundError: It has no such task.
+            TaskIsRunningError: It runs.
+            TaskHasEndedError: It has ended, or was cancelled.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        by_id = isinstance(task, int)
+        async with (
+            connection_of(self._pool) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            cursor = await connection.execute(
+                self._cancel_task,
+                [
+                    self._clock.pinned(),
+                    self._replica_id(),
+                    self._patience,
+                    key.slot,
+                    key.namespace,
+                    key.process_id,
+                    task if by_id else None,
+                    None if by_id else task,
+                ],
+                binary=True,
+            )
+            row, *told = await cursor.fetchall()
+        refusal = _refusal_to_cancel(row[0], key, task, row[4])
+        if refusal is not None:
+            raise refusal
+        self._on_promoted(promoted((it[2], it[3], it[4], *it[7:12]) for it in told))
+        return CancelledByRequest(
+            task_id=row[4],
+            removed=rows.TASK_TYPES[row[5]] is TaskType.INIT,
+            cancelled=cancelled(row[6]),
+        )
+
+    async def simple_repair(self, key: ProcessKey) -> SimpleRepair:
+        """Bring a broken process back; see priv/functions/processes/simple_repair.sql."""
+        async with (
+            connection_of(self._pool) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            cursor = await connection.execute(
+                self._simple_repair,
+                [
+                    self._clock.pinned(),
+                    self._replica_id(),
+                    self._patience,
+                    key.slot,
+                    key.namespace,
+                    key.process_id,
+                ],
+                binary=True,
+            )
+            row = await cursor.fetchone()
+        assert row is not None, "simple_repair returns a row"
+        if row[3] is not None:
+            self._on_promoted(promoted(row[3]))
+        due = None if row[2] is None else Due(key=key, task_id=row[1], due_at=row[2])
+        return SimpleRepair(verdict=Verdict(row[0]), task_id=row[1], due=due)
+
+
+def _refusal_to_cancel(
+    verdict: str, key: ProcessKey, task: int | str, task_id: int
+) -> errors.RequestError | None:
+    match verdict:
+        case "process_not_found":
+            return errors.ProcessNotFoundError(key.namespace, key.process_id)
+        case "task_not_found":
+            return errors.TaskNotFoundError(key.process_id, task)
+        case "task_is_running":
+            return errors.TaskIsRunningError(key.process_id, task_id)
+        case "task_has_ended":
+            return errors.TaskHasEndedError(key.process_id, task_id)
+        case _:
+            return None
+
+
+def _import_arguments(process: Import) -> list[Any]:
+    key, timer = process.key, process.timer
+    after, limit, backward = rows.history_columns(timer.history_range if timer else None)
+    timer_type = None
+    if timer is not None:
+        timer_type = TaskType.REMOVE if timer.remove else TaskType.TIMEOUT
+    return [
+        key.slot,
+        key.namespace,
+        key.process_id,
+        str(process.status),
+        None if process.previous_status is None else str(process.previous_status),
+        process.detail,
+        None if process.corrupted_by_type is None else str(process.corrupted_by_type),
+        process.aux_state,
+        None if process.metadata is None else Jsonb(process.metadata),
+        process.created_at,
+        process.status_changed_at,
+        process.result,
+        process.idempotency_key,
+        process.fingerprint() if process.idempotency_key is not None else None,
+        None if timer_type is None else str(timer_type),
+        timer and timer.at,
+        timer.after.total_seconds() if timer and timer.after is not None else None,
+        timer and timer.args,
+        timer.step_timeout.total_seconds() if timer and timer.step_timeout else None,
+        Json(process.trace_context) if timer and process.trace_context else None,
+        after,
+        limit,
+        backward,
+        arrays.ByteaColumn(event.payload for event in process.history),
+        arrays.Int4Column(event.format_version for event in process.history),
+        arrays.JsonColumn(rows.json_text(event.metadata) for event in process.history),
+        arrays.InstantColumn(event.occurred_at for event in process.history),
+    ]

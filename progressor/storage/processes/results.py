@@ -1,0 +1,193 @@
+"""Results: how tasks ended, for callers who wait in a replica that did not carry them."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+from progressor import errors
+from progressor.clock import Clock
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
+from progressor.storage.postgres import arrays, statements
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.pools import (
+    BoundedConnection,
+    Pool,
+    connection_of,
+    heed_cancellation,
+    translated,
+)
+from progressor.storage.postgres.writer import insists_on_writes, refuse_read_only
+from progressor.storage.rows import tasks as rows
+
+_SQL = statements.load("processes/results")
+
+_log = logging.getLogger(__name__)
+
+_DUE = "due"
+_DIGITS_MAX = 19
+PROBE_SECONDS = 5.0
+"""How often a connection that listens asks whether the server is there, and takes writes."""
+
+PROBE_TIMEOUT_SECONDS = 10.0
+NOTIFY_IDS_MAX = 350
+"""Task ids of one notification: a payload holds 8,000 bytes, an id at most 20 and a comma."""
+
+
+class Results:
+    """Reads of ended tasks, and word of them between replicas."""
+
+    def __init__(
+        self, *, pool: Pool, functions: Functions, clock: Clock, replica_id: Callable[[], int]
+    ) -> None:
+        """Open nothing."""
+        self._pool = pool
+        self._clock = clock
+        self._replica_id = replica_id
+        self._await_task = functions.call("await_task", arguments=6)
+
+    async def await_task(self, key: ProcessKey, task: int | str) -> TaskResult | int:
+        """Return how a task ended; or its id if it has not: this replica is then told when it does.
+
+        Args:
+            key: Its process.
+            task: Its id or its idempotency key.
+
+        Raises:
+            ProcessNotFoundError: There is no such process, and no answer left of it.
+            TaskNotFoundError: The process has no such task.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        by_id = task if isinstance(task, int) else None
+        by_key = task if isinstance(task, str) else None
+        async with connection_of(self._pool) as connection:
+            cursor = await connection.execute(
+                self._await_task,
+                [self._replica_id(), key.slot, key.namespace, key.process_id, by_id, by_key],
+                binary=True,
+            )
+            row = await cursor.fetchone()
+        assert row is not None, "await_task returns a row"
+        if row[1] is None:
+            if not row[0]:
+                raise errors.ProcessNotFoundError(key.namespace, key.process_id)
+            raise errors.TaskNotFoundError(key.process_id, task)
+        result = rows.task_result(row[1], row[2:10])
+        if result.status in {TaskStatus.FINISHED, TaskStatus.ERROR, TaskStatus.CANCELLED}:
+            return result
+        return result.task_id
+
+    async def fetch(self, tasks: Mapping[int, ProcessKey]) -> list[TaskResult]:
+        """Return how tasks ended, for those that have; a task without a row is removed."""
+        parameters = {
+            "slot": arrays.Int2Column(key.slot for key in tasks.values()),
+            "namespace": arrays.TextColumn(key.namespace for key in tasks.values()),
+            "process_id": arrays.TextColumn(key.process_id for key in tasks.values()),
+            "task_id": arrays.Int8Column(tasks.keys()),
+        }
+        async with connection_of(self._pool, reads_only=True) as connection:
+            cursor = await connection.execute(_SQL["fetch_results"], parameters, binary=True)
+            return [_result(row) for row in await cursor.fetchall()]
+
+    async def notify(self, ended: Mapping[int, Sequence[int]]) -> None:
+        """Tell replicas of tasks that have ended, by replica id."""
+        pieces = [
+            (replica_id, ",".join(map(str, task_ids[start : start + NOTIFY_IDS_MAX])))
+            for replica_id, task_ids in ended.items()
+            for start in range(0, len(task_ids), NOTIFY_IDS_MAX)
+        ]
+        parameters = {
+            "replica_id": arrays.Int8Column(replica_id for replica_id, _ in pieces),
+            "task_ids": arrays.TextColumn(task_ids for _, task_ids in pieces),
+        }
+        async with connection_of(self._pool) as connection:
+            await connection.execute(_SQL["notify_replicas"], parameters)
+
+    async def call_others(self, *, lease_timeout: dt.timedelta) -> None:
+        """Tell all other living replicas that there are due tasks which this one leaves to them."""
+        parameters = {
+            "replica_id": self._replica_id(),
+            "lease_timeout": lease_timeout,
+            "payload": _DUE,
+            "now": self._clock.pinned(),
+        }
+        async with connection_of(self._pool) as connection:
+            await connection.execute(_SQL["call_others"], parameters)
+
+    async def delete_old_replies(self, *, age: dt.timedelta) -> int:
+        """Delete answers of removed processes older than `age`; return how many."""
+        async with connection_of(self._pool) as connection:
+            cursor = await connection.execute(
+                _SQL["delete_old_replies"], {"age": age, "now": self._clock.pinned()}
+            )
+            return cursor.rowcount
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """What a replica is told: of tasks that have ended, or that some are due which it may take.
+
+    Neither: from now on nothing is missed.
+    """
+
+    task_ids: tuple[int, ...] = ()
+    work_is_due: bool = False
+
+
+async def listen(
+    dsn: str, replica_id: int, *, probe_seconds: float = PROBE_SECONDS
+) -> AsyncIterator[Word]:
+    """Yield each notification, on a connection of its own, until it breaks; an empty word first.
+
+    Where a transaction-mode pooler stands in between, none ever comes: the slow round of
+    ``runtime/core/replies`` finds all answers, up to a second later.
+
+    Raises:
+        StorageUnavailableError: The connection broke, or there was none.
+        StorageReadOnlyError: The server takes no writes, or not any more: nobody notifies there.
+    """
+    insists = insists_on_writes(dsn)
+    with translated():
+        connection = await BoundedConnection.connect(dsn, autocommit=True, prepare_threshold=None)
+        async with connection:
+            await connection.execute(f"LISTEN progressor_{int(replica_id)}".encode())
+            if insists:
+                await refuse_read_only(connection)
+            yield Word()
+            while True:
+                async for notice in connection.notifies(timeout=probe_seconds):
+                    heed_cancellation()
+                    word = _word(notice.payload)
+                    if word is None:
+                        extra = {"characters": len(notice.payload)}
+                        _log.warning("not a word of a replica", extra=extra)
+                    else:
+                        yield word
+                # Who only listens does not notice that nobody is there any more, or that whoever
+                # is to be heard has gone elsewhere.
+                async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+                    if insists:
+                        await refuse_read_only(connection)
+                    else:
+                        await connection.execute("")
+                heed_cancellation()
+
+
+def _word(payload: str) -> Word | None:
+    """Return what a notification says; None: anybody who may connect can send anything."""
+    if payload == _DUE:
+        return Word(work_is_due=True)
+    parts = payload.split(",")
+    if not all(part.isascii() and part.isdigit() and len(part) <= _DIGITS_MAX for part in parts):
+        return None
+    return Word(task_ids=tuple(map(int, parts)))
+
+
+def _result(row: rows.Row) -> TaskResult:
+    if row[1] is None:
+        return TaskResult(
+            task_id=row[0], task_type=TaskType.CALL, status=TaskStatus.CANCELLED, removed=True
+        )
+    return rows.task_result(row[0], row[1:9])

@@ -1,0 +1,167 @@
+"""The heartbeat's own connection: blocking, for its own thread, outside the pools.
+
+Each beat also measures how far the replica's clock is from PostgreSQL's: the beat's instant there
+is taken for the middle of its round trip here, so the offset is known to half a round trip. The
+next beat tells it. Nothing that replicas compare goes by their clocks, so an offset is worth a
+warning and no more.
+
+A beat is a write, and there is always a next one: so this is where a replica learns that its server
+takes no writes any more, also when nothing else is to be written.
+"""
+
+import contextlib
+import dataclasses
+import datetime as dt
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from progressor import errors
+from progressor.clock import Clock
+from progressor.domain.views.replica import Load
+from progressor.settings.sections import Replica
+from progressor.storage.postgres import statements
+from progressor.storage.postgres.pools import translated
+from progressor.storage.replicas import status as watch
+
+_log = logging.getLogger(__name__)
+_SQL = statements.load("replicas/replicas")
+
+TRIP_SECONDS_MAX = 1.0
+"""A beat that took longer measures nothing: half of it would be as much as what it looks for."""
+
+OFFSET_SECONDS_MAX = 1.0
+OFFSET_LOG_SECONDS = 600.0
+"""An offset beyond the former is logged, once in so many seconds."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who a replica is, for its row."""
+
+    replica_id: int
+    name: str
+    version: str
+    functions: str
+
+
+class Heartbeats:
+    """Writes heartbeats; connects when it has to."""
+
+    def __init__(
+        self,
+        *,
+        dsn: str,
+        identity: Identity,
+        replica: Replica,
+        clock: Clock,
+        on_read_only: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Open nothing.
+
+        Args:
+            dsn: How to connect, see ``writer``; timeouts are those of the beat.
+            identity: Who beats.
+            replica: Interval and lease timeout.
+            clock: For the offset, and for the beat's instant where it is pinned.
+            on_read_only: Called where a server has refused a beat because it takes no writes, from
+                the thread that beats.
+        """
+        self._dsn = dsn
+        self._on_read_only = on_read_only
+        self._constants = dataclasses.asdict(identity) | {"lease_timeout": replica.lease_timeout}
+        self._interval = replica.heartbeat_interval
+        self._lease_timeout = replica.lease_timeout
+        self._clock = clock
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._offset: float | None = None
+        self._offset_logged_at = float("-inf")
+        # The connection's socket under a number of ours: libpq's own could have been closed, and
+        # given to somebody else, by the time that `cut` uses it.
+        self._socket: socket.socket | None = None
+        self._socket_lock = threading.Lock()
+
+    def beat(self, *, draining: bool, load: Load) -> None:
+        """Renew all leases of the replica, or enter it. Blocks.
+
+        Raises:
+            StorageError: It could not be written; the next beat connects anew.
+        """
+        parameters = self._constants | {
+            "draining": draining,
+            "now": self._clock.pinned(),
+            "step_count": load.step_count,
+            "caller_count": load.caller_count,
+            "clock_offset": self._offset,
+            "facts": watch.told(load.crews),
+        }
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            try:
+                with translated():
+                    self._connection = self._connection or self._connect()
+                    sent_at, started = self._clock.now(), self._clock.monotonic()
+                    row = self._connection.execute(_SQL["beat"], parameters).fetchone()
+            except errors.StorageReadOnlyError:
+                self._on_read_only()
+                raise
+            undo.pop_all()
+        assert row is not None, "a beat returns its instant"
+        self._measure(row[0], sent_at=sent_at, trip=self._clock.monotonic() - started)
+
+    def cut(self) -> None:
+        """Break the connection under a beat in flight, which then fails. From any thread."""
+        with self._socket_lock, contextlib.suppress(OSError):
+            if self._socket is not None:
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        with self._socket_lock:
+            wire, self._socket = self._socket, None
+            if wire is not None:
+                wire.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                connection.close()
+
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        # A beat that hangs is a beat missed: neither connecting nor an answer may outlast a lease.
+        half: dt.timedelta = self._lease_timeout / 2
+        connection = psycopg.connect(
+            self._dsn,
+            autocommit=True,
+            connect_timeout=max(2, round(self._interval.total_seconds())),
+            tcp_user_timeout=max(1, round(half.total_seconds() * 1000)),
+            prepare_threshold=None,
+        )
+        # Where no number is left, it is a connection that nothing cuts.
+        with self._socket_lock, contextlib.suppress(OSError):
+            self._socket = socket.socket(fileno=os.dup(connection.fileno()))
+        return connection
+
+    def _measure(self, beaten_at: dt.datetime, *, sent_at: dt.datetime, trip: float) -> None:
+        if trip > TRIP_SECONDS_MAX:
+            return
+        middle = sent_at + dt.timedelta(seconds=trip / 2)
+        self._offset = (middle - beaten_at).total_seconds()
+        now = self._clock.monotonic()
+        if (
+            abs(self._offset) > OFFSET_SECONDS_MAX
+            and now - self._offset_logged_at >= OFFSET_LOG_SECONDS
+        ):
+            self._offset_logged_at = now
+            _log.warning(
+                "this replica's clock differs from PostgreSQL's",
+                extra={
+                    "ahead_seconds": round(self._offset, 3),
+                    "affected": "deadlines told to processors, elapsed_max of retries, log, spans",
+                    "unaffected": "leases, timers, order: PostgreSQL's clock alone",
+                },
+            )

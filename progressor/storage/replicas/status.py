@@ -1,0 +1,190 @@
+"""Watch: what the replicas know of their namespaces, told by each and read by all.
+
+A replica tells with its heartbeats, in one column of its row. Every replica reads the rows of all
+when somebody asks why a task waits, or what goes on, and at most once a second: a Get costs no
+statement more.
+
+Of each namespace it tells a list: places taken, places, the seconds for which its processor has
+been out of reach, and its tally (settled, attempts, failed, the seconds that they took). What a
+later release tells goes behind that: those before leave it unread, and their own lists end sooner.
+"""
+
+import asyncio
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from progressor.clock import Clock
+from progressor.domain.views.replica import Crew, Facts, ReplicaFacts, StepSize, Tally
+from progressor.storage.postgres import statements
+from progressor.storage.postgres.pools import Pool, connection_of
+from progressor.storage.rows import tasks as rows
+
+_SQL = statements.load("replicas/replicas")
+
+AGE_MAX = dt.timedelta(seconds=1)
+REPLICAS_MAX = 1000
+"""Rows that are read, those with the latest heartbeats."""
+
+_DECIMALS = 3
+_SIZED = 3
+_TALLIED = 7
+
+
+class Watch:
+    """The facts of all replicas, as of at most a second ago."""
+
+    def __init__(
+        self,
+        *,
+        pool: Pool,
+        clock: Clock,
+        lease_timeout: dt.timedelta,
+        collecting: dt.timedelta,
+        statement_timeout: dt.timedelta,
+        age_max: dt.timedelta = AGE_MAX,
+    ) -> None:
+        """Open nothing.
+
+        Args:
+            pool: Where the rows are read.
+            clock: For the age of what was read.
+            lease_timeout: For replicas that do not tell their own.
+            collecting: How long a lost lease may wait for a scan of this replica.
+            statement_timeout: For reading them.
+            age_max: How old what is told may be.
+        """
+        self._pool = pool
+        self._clock = clock
+        self._lease_timeout = lease_timeout
+        self._collecting = collecting
+        self._statement_timeout = statement_timeout.total_seconds()
+        self._age_max = age_max.total_seconds()
+        self._known: Facts | None = None
+        self._asked_at = float("-inf")
+        self._reading = asyncio.Lock()
+
+    async def facts(self) -> Facts:
+        """Return what the replicas told; those who ask at once share one statement.
+
+        Raises:
+            StorageUnavailableError: It is too old, and PostgreSQL is away.
+        """
+        known = self._fresh()
+        if known is not None:
+            return known
+        async with self._reading:
+            known = self._fresh()
+            if known is None:
+                asked_at = self._clock.monotonic()
+                self._known = known = await self._read()
+                self._asked_at = asked_at
+        return known
+
+    def _fresh(self) -> Facts | None:
+        is_fresh = self._clock.monotonic() - self._asked_at < self._age_max
+        return self._known if is_fresh else None
+
+    async def _read(self) -> Facts:
+        parameters: dict[str, Any] = {
+            "now": self._clock.pinned(),
+            "lease_timeout": self._lease_timeout,
+            "limit": REPLICAS_MAX,
+        }
+        async with (
+            connection_of(self._pool, reads_only=True) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            cursor = await connection.execute(_SQL["read_facts"], parameters)
+            found = await cursor.fetchall()
+        return Facts(
+            read_at=found[0][0],
+            replicas={row[1]: _replica(row) for row in found if row[1] is not None},
+            collecting=self._collecting,
+        )
+
+
+def told(crews: Mapping[str, Crew]) -> str:
+    """Return what a replica knows, for its row."""
+    return msgspec.json.encode({name: _columns(crew) for name, crew in crews.items()}).decode()
+
+
+def _columns(crew: Crew) -> rows.Row:
+    places = (crew.busy_count, crew.size, _seconds(crew.unreachable_for))
+    tally = crew.tally
+    if tally is None:
+        return places
+    spent = _seconds(tally.processor_time)
+    told = (*places, tally.settled_count, tally.attempt_count, tally.failed_count, spent)
+    step = crew.largest_step
+    if step is None:
+        return told
+    # The doctor reads it by its place.
+    return (*told, (step.process_id, step.size_bytes, step.limit_bytes))
+
+
+def _replica(row: rows.Row) -> ReplicaFacts:
+    return ReplicaFacts(
+        replica_id=row[1],
+        heartbeat_at=row[2],
+        lease_timeout=row[3],
+        draining=row[4],
+        crews=None if row[5] is None else _Crews(row[5]),
+        name=row[6],
+        version=row[7],
+        step_count=row[8],
+        caller_count=row[9],
+    )
+
+
+class _Crews(Mapping[str, Crew]):
+    """The crews of a replica, each read when it is asked for: why a task waits takes one of them.
+
+    To read them all takes 5 us each (2026-11), on the event loop, and there may be 200,000.
+    """
+
+    def __init__(self, told: Mapping[str, rows.Row]) -> None:
+        self._told = told
+
+    def __getitem__(self, name: str) -> Crew:
+        return _crew(self._told[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._told)
+
+    def __len__(self) -> int:
+        return len(self._told)
+
+
+def _crew(columns: rows.Row) -> Crew:
+    busy_count, size, unreachable_seconds = columns[:3]
+    return Crew(
+        busy_count=busy_count,
+        size=size,
+        unreachable_for=rows.seconds(unreachable_seconds),
+        tally=_tally(columns[3:_TALLIED]) if len(columns) >= _TALLIED else None,
+        largest_step=_step_size(columns[_TALLIED]) if len(columns) > _TALLIED else None,
+    )
+
+
+def _step_size(columns: Any) -> StepSize | None:  # noqa: ANN401  # of any release
+    if not isinstance(columns, list) or len(columns) != _SIZED:
+        return None
+    process_id, size_bytes, limit_bytes = columns
+    return StepSize(process_id=process_id, size_bytes=size_bytes, limit_bytes=limit_bytes)
+
+
+def _tally(columns: rows.Row) -> Tally:
+    settled_count, attempt_count, failed_count, spent_seconds = columns
+    return Tally(
+        settled_count=settled_count,
+        attempt_count=attempt_count,
+        failed_count=failed_count,
+        processor_time=dt.timedelta(seconds=spent_seconds),
+    )
+
+
+def _seconds(duration: dt.timedelta | None) -> float | None:
+    return None if duration is None else round(duration.total_seconds(), _DECIMALS)

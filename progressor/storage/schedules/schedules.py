@@ -1,0 +1,244 @@
+"""Schedules: what is read and set of them. What they fire stands in ``firings``.
+
+Instants are computed here, between a read and a write: the write counts only if the schedule is
+still at the revision that was read.
+"""
+
+import asyncio
+import contextlib
+import datetime as dt
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from progressor import errors, job_errors
+from progressor.clock import Clock
+from progressor.domain.schedules.schedule import (
+    Calendar,
+    OverlapPolicy,
+    Schedule,
+    ScheduleKey,
+    ScheduleSpec,
+    Upcoming,
+)
+from progressor.storage.postgres import arrays, statements
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.pools import Connection, Pool, connection_of
+from progressor.storage.rows import tasks as rows
+from progressor.storage.rows.schedules import schedule_of, target_columns, timing_columns
+
+_SQL = statements.load("schedules/schedules")
+_CHANGE_ATTEMPTS_MAX = 10
+
+Change = Callable[[Schedule, dt.datetime], Mapping[str, Any]]
+"""Returns the parameters of a change, of the schedule as it stands and of now."""
+
+
+class Schedules:
+    """The schedules of all namespaces."""
+
+    def __init__(
+        self,
+        *,
+        pool: Pool,
+        functions: Functions,
+        clock: Clock,
+        statement_timeout: dt.timedelta,
+        on_changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Open nothing; ``on_changed`` hears that something may be due earlier than before."""
+        self._on_changed = on_changed
+        self._pool = pool
+        self._clock = clock
+        self._statement_timeout = statement_timeout.total_seconds()
+        self._backfill = functions.call("backfill_schedule", arguments=8)
+        self._delete = functions.call("delete_schedule", arguments=4)
+
+    async def create(
+        self, key: ScheduleKey, spec: ScheduleSpec, *, paused: bool, note: str
+    ) -> Schedule:
+        """Make a schedule, which is due first at its first instant after now.
+
+        Raises:
+            NamespaceNotFoundError: There is none.
+            ScheduleAlreadyExistsError: The id is taken.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        now = await self._now()
+        upcoming = None if paused else Calendar(key, spec.timing).upcoming(now)
+        columns = (
+            _key_columns(key)
+            | timing_columns(spec.timing)
+            | target_columns(key, spec.target)
+            | _upcoming_columns(upcoming)
+            | {"paused": paused, "note": note, "now": now}
+        )
+        found = await self._rows("create_schedule", columns)
+        if found:
+            self._on_changed()
+            return await self.get(key)
+        # Either the id is taken, or there is no such namespace.
+        with contextlib.suppress(job_errors.ScheduleNotFoundError):
+            await self.get(key)
+            raise job_errors.ScheduleAlreadyExistsError(key.namespace, key.schedule_id)
+        raise errors.NamespaceNotFoundError(key.namespace)
+
+    async def get(self, key: ScheduleKey) -> Schedule:
+        """Read a schedule.
+
+        Raises:
+            ScheduleNotFoundError: There is none.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        found = await self._rows("get_schedule", _key_columns(key))
+        if not found:
+            raise job_errors.ScheduleNotFoundError(key.namespace, key.schedule_id)
+        return schedule_of(found[0])
+
+    async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Schedule, ...]:
+        """Read at most `limit` schedules with ids above `after`, in order, without their args."""
+        found = await self._rows(
+            "list_schedules", {"namespace": namespace, "after": after, "limit": limit}
+        )
+        return tuple(map(schedule_of, found))
+
+    async def update(
+        self, key: ScheduleKey, spec: ScheduleSpec, *, expected_revision: int
+    ) -> Schedule:
+        """Replace the spec of a schedule.
+
+        Raises:
+            ScheduleNotFoundError: There is none.
+            ScheduleChangedError: It is at another revision.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        columns = timing_columns(spec.timing) | target_columns(key, spec.target)
+        calendar = Calendar(key, spec.timing)
+
+        def change(schedule: Schedule, now: dt.datetime) -> dict[str, Any]:
+            is_same = schedule.spec.timing.has_instants_of(spec.timing)
+            return columns | _upcoming_columns(calendar.upcoming(now)) | {"is_same": is_same}
+
+        return await self._change("update_schedule", key, change, expected_revision)
+
+    async def pause(self, key: ScheduleKey, *, note: str, expected_revision: int) -> Schedule:
+        """Have a schedule fire no more; raises as `update` does."""
+        return await self._change(
+            "pause_schedule", key, lambda _schedule, _now: {"note": note}, expected_revision
+        )
+
+    async def resume(self, key: ScheduleKey, *, note: str, expected_revision: int) -> Schedule:
+        """Have a schedule fire again, from its first instant after now on; raises as `update`."""
+
+        def change(schedule: Schedule, now: dt.datetime) -> dict[str, Any]:
+            upcoming = Calendar(key, schedule.spec.timing).upcoming(now)
+            return _upcoming_columns(upcoming) | {"note": note}
+
+        return await self._change("resume_schedule", key, change, expected_revision)
+
+    async def delete(self, key: ScheduleKey, *, expected_revision: int) -> None:
+        """Delete a schedule with its firings; raises as `update` does."""
+        async with self._connection() as connection:
+            cursor = await connection.execute(
+                self._delete, [key.slot, key.namespace, key.schedule_id, expected_revision]
+            )
+            row = await cursor.fetchone()
+        assert row is not None, "delete_schedule returns a row"
+        revision, deleted = row
+        if revision is None:
+            raise job_errors.ScheduleNotFoundError(key.namespace, key.schedule_id)
+        if not deleted:
+            raise job_errors.ScheduleChangedError(key.schedule_id, expected_revision, revision)
+
+    async def backfill(
+        self, schedule: Schedule, instants: Sequence[Upcoming], policy: OverlapPolicy
+    ) -> int:
+        """Queue instants of the past, and return how many were not fired, or queued, before.
+
+        Raises:
+            ScheduleNotFoundError: There is none any more.
+            ScheduleChangedError: It has changed since `schedule` was read.
+            InvalidRequestError: Some are where the record of firings is gone.
+            StorageUnavailableError: PostgreSQL is away.
+        """
+        key = schedule.key
+        async with self._connection() as connection:
+            cursor = await connection.execute(
+                self._backfill,
+                [
+                    self._clock.pinned(),
+                    key.slot,
+                    key.namespace,
+                    key.schedule_id,
+                    schedule.revision,
+                    policy.value,
+                    arrays.InstantColumn([it.instant for it in instants]),
+                    arrays.InstantColumn([it.due_at for it in instants]),
+                ],
+                binary=True,
+            )
+            row = await cursor.fetchone()
+        assert row is not None, "backfill_schedule returns a row"
+        verdict, queued_count, forgotten_from, forgotten_until = row
+        if verdict == "not_found":
+            raise job_errors.ScheduleNotFoundError(key.namespace, key.schedule_id)
+        if verdict == "changed":
+            raise job_errors.ScheduleChangedError(
+                key.schedule_id, schedule.revision, schedule.revision + 1
+            )
+        if verdict == "forgotten":
+            description = (
+                f"the record of firings from {forgotten_from.isoformat()} to "
+                f"{forgotten_until.isoformat()} is gone: whether they happened is not known"
+            )
+            raise errors.InvalidRequestError(errors.FieldViolation("since", description))
+        return int(queued_count)
+
+    async def _change(
+        self,
+        statement: str,
+        key: ScheduleKey,
+        change: Change,
+        expected_revision: int,
+    ) -> Schedule:
+        """Read, compute and write, until nobody was faster."""
+        for _ in range(_CHANGE_ATTEMPTS_MAX):
+            schedule = await self.get(key)
+            if expected_revision not in {0, schedule.revision}:
+                raise job_errors.ScheduleChangedError(
+                    key.schedule_id, expected_revision, schedule.revision
+                )
+            now = await self._now()
+            columns = _key_columns(key) | {"now": now, "revision": schedule.revision}
+            if await self._rows(statement, columns | dict(change(schedule, now))):
+                self._on_changed()
+                return await self.get(key)
+        raise errors.StorageConflictError("a schedule that changes all the time")
+
+    async def _now(self) -> dt.datetime:
+        [(now,)] = await self._rows("read_now", {"now": self._clock.pinned()})
+        assert isinstance(now, dt.datetime), "PostgreSQL tells its time"
+        return now
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        async with (
+            connection_of(self._pool) as connection,
+            asyncio.timeout(self._statement_timeout),
+        ):
+            yield connection
+
+    async def _rows(self, name: str, named: Mapping[str, Any]) -> Sequence[rows.Row]:
+        async with self._connection() as connection:
+            cursor = await connection.execute(_SQL[name], named, binary=True)
+            return await cursor.fetchall()
+
+
+def _key_columns(key: ScheduleKey) -> dict[str, Any]:
+    return {"slot": key.slot, "namespace": key.namespace, "schedule_id": key.schedule_id}
+
+
+def _upcoming_columns(upcoming: Upcoming | None) -> dict[str, Any]:
+    return {
+        "next_instant": None if upcoming is None else upcoming.instant,
+        "next_at": None if upcoming is None else upcoming.due_at,
+    }

@@ -1,0 +1,57 @@
+"""How the metrics of a replica leave the process: read by Prometheus, pushed by OTLP, or both."""
+
+from progressor.clock import Clock
+from progressor.settings.sections import Telemetry
+from progressor.telemetry.metrics.otlp import Push
+from progressor.telemetry.metrics.prometheus import Endpoint
+from progressor.telemetry.metrics.registry import Metrics
+from progressor.telemetry.resource import resource_of
+
+
+class Exports:
+    """What the configuration wants of endpoint and push, between `open` and `close`."""
+
+    def __init__(
+        self, metrics: Metrics, settings: Telemetry, *, instance: str, clock: Clock
+    ) -> None:
+        """Open nothing yet; `instance` is told with all that is pushed."""
+        self.url = ""
+        """The address for scrapes; empty: there is none, or not yet."""
+        self._metrics = metrics
+        self._settings = settings
+        self._instance = instance
+        self._clock = clock
+        self._endpoint: Endpoint | None = None
+        self._push: Push | None = None
+
+    def open(self) -> str:
+        """Begin to serve and to push; return `url`.
+
+        Raises:
+            ConfigError: The endpoint's address cannot be had.
+        """
+        bind, collector = self._settings.metrics_at(), self._settings.otlp_endpoint
+        if bind is not None:
+            endpoint = Endpoint(self._metrics, bind, self._clock)
+            self.url = endpoint.open()
+            self._endpoint = endpoint
+        if collector:
+            self._push = Push(
+                self._metrics,
+                endpoint=collector,
+                interval=self._settings.metrics_interval,
+                resource=resource_of(
+                    service_name=self._settings.service_name, instance=self._instance
+                ),
+                clock=self._clock,
+            )
+            self._push.start()
+        return self.url
+
+    def close(self) -> None:
+        """Push the last values, and end what `open` began; does nothing where it is not open."""
+        if self._push is not None:
+            self._push.stop()
+        if self._endpoint is not None:
+            self._endpoint.close()
+        self._endpoint = self._push = None

@@ -1,0 +1,163 @@
+"""The metrics as Prometheus reads them: an HTTP endpoint, served from threads of its own.
+
+A scrape reads what is counted without a word to the event loop, so that a loop which stands still
+is seen by the age of its heartbeat and not by silence. There is no TLS and no authentication, as
+little in it as there may be to see, and so it listens on loopback unless told otherwise.
+
+A scrape costs 5 ms of processor time where one namespace is busy, 27 ms where five are, at 6.6 us
+a line (2026-11, Python 3.11, prometheus-client 0.26): each quarter of a minute, that is nothing.
+"""
+
+import errno
+import functools
+import gzip
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import cast
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder, gzip_accepted
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.metrics_core import Metric as Exposed
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.utils import floatToGoString
+
+from progressor import errors
+from progressor.clock import Clock, SystemClock
+from progressor.settings.addresses import HttpBind
+from progressor.settings.sections import METRICS_KEY
+from progressor.telemetry.instruments import Distribution, Family, Kind, Metric
+from progressor.telemetry.metrics.registry import Metrics
+from progressor.telemetry.metrics.scrape_server import PATH, Headers, ScrapeServer
+
+_PORTS_TRIED = 100
+_POLL_SECONDS = 0.1
+_UNITS = {"ms": "ms", "s": "seconds", "By": "bytes"}
+
+
+class Endpoint:
+    """Answers ``GET /metrics`` between `open` and `close`."""
+
+    def __init__(self, metrics: Metrics, bind: HttpBind, clock: Clock | None = None) -> None:
+        """Open nothing yet."""
+        self._bind = bind
+        self._clock = clock or SystemClock()
+        self._registry = CollectorRegistry(support_collectors_without_names=True)
+        self._registry.register(Families(metrics))
+        # Processor time, memory and open files, by the names that everybody gives them.
+        ProcessCollector(registry=self._registry)
+        self._server: ScrapeServer | None = None
+        self._thread: threading.Thread | None = None
+
+    def open(self) -> str:
+        """Listen, and return the address that a scrape takes, ``http://HOST:PORT/metrics``.
+
+        Raises:
+            ConfigError: The address cannot be had.
+        """
+        self._server = server = self._listen()
+        self._thread = threading.Thread(
+            target=server.serve_forever, args=(_POLL_SECONDS,), name="metrics endpoint", daemon=True
+        )
+        self._thread.start()
+        host = self._bind.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{server.port}{PATH}"
+
+    def close(self) -> None:
+        """Stop listening; does nothing where it is not open."""
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._thread.join()
+            self._server.server_close()
+            self._server = self._thread = None
+
+    def _listen(self) -> ScrapeServer:
+        port = self._bind.port
+        ports = [port]
+        if self._bind.or_above and port:
+            ports = [*range(port, min(port + _PORTS_TRIED, 65_536)), 0]
+        why = ""
+        for each in ports:
+            try:
+                scrape = functools.partial(scrape_of, self._registry)
+                return ScrapeServer(self._bind.host, each, scrape, self._clock)
+            except OSError as error:
+                why = error.strerror or str(error)
+                if error.errno != errno.EADDRINUSE:
+                    break
+        raise errors.ConfigError(METRICS_KEY, f"cannot listen on '{self._bind}': {why}")
+
+
+def exposed(family: Family) -> Exposed:
+    """Return a family as prometheus-client writes it."""
+    metric, labels = family.metric, family.metric.labels
+    meaning, unit = f"{metric.meaning} Unit: {metric.unit.strip('{}')}.", _unit(metric)
+    match metric.kind:
+        case Kind.COUNTER:
+            counter = CounterMetricFamily(metric.name, meaning, labels=labels, unit=unit)
+            for values, value in family.values.items():
+                counter.add_metric(values, _number(value))
+            return counter
+        case Kind.GAUGE:
+            gauge = GaugeMetricFamily(metric.name, meaning, labels=labels, unit=unit)
+            for values, value in family.values.items():
+                gauge.add_metric(values, _number(value))
+            return gauge
+        case Kind.HISTOGRAM:
+            histogram = HistogramMetricFamily(metric.name, meaning, labels=labels, unit=unit)
+            for values, value in family.values.items():
+                assert isinstance(value, Distribution), f"{metric.name} is a histogram"
+                histogram.add_metric(values, _buckets(metric, value), value.total)
+            return histogram
+
+
+class Families:
+    """What is counted, as a registry of prometheus-client asks for it."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        """Read nothing yet."""
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Exposed]:
+        """Yield all metrics as they are; called by the registry for each scrape."""
+        return map(exposed, self._metrics.families())
+
+
+def scrape_of(
+    registry: CollectorRegistry, accept: str, encodings: str, names: list[str]
+) -> tuple[Headers, bytes]:
+    """Return a scrape in the format and the encoding that a client accepts; as text otherwise."""
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # it names a version that cannot be compared
+        encode, content_type = choose_encoder("")
+    if not content_type.isprintable():  # the version is repeated in it
+        encode, content_type = choose_encoder("")
+    chosen = registry.restricted_registry(names) if names else registry
+    body, headers = encode(cast("CollectorRegistry", chosen)), [("Content-Type", content_type)]
+    if gzip_accepted(encodings):
+        return [*headers, ("Content-Encoding", "gzip")], gzip.compress(body)
+    return headers, body
+
+
+def _number(value: float | Distribution) -> float:
+    assert not isinstance(value, Distribution), "only a histogram has a distribution"
+    return value
+
+
+def _unit(metric: Metric) -> str:
+    # prometheus-client appends to a name the unit that it does not end in, and ours are told.
+    unit = _UNITS.get(metric.unit, "")
+    return unit if unit and metric.name.endswith(f"_{unit}") else ""
+
+
+def _buckets(metric: Metric, distribution: Distribution) -> list[tuple[str, float]]:
+    """Return how many values each bound has below it or at it."""
+    bounds = (*map(floatToGoString, metric.bounds), "+Inf")
+    below = itertools.accumulate(distribution.bucket_counts)
+    return list(zip(bounds, map(float, below), strict=True))

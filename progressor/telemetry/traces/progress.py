@@ -1,0 +1,86 @@
+"""How far a trace has come, so that a process that never ends is recorded in traces that do.
+
+A timer's step is a child of the step that set it, so a process that continues by timers would be
+one trace for life, as deep as it has steps. So after STEPS_MAX steps in a row, or AGE_MAX, the next
+step begins a new trace, which is linked to the last.
+
+How many steps there were and when the first began goes with the trace's context, as a member of its
+``tracestate``: ``progressor=<steps>:<seconds since 1970>``. So it is stored with the context, and a
+processor that calls the engine from a step hands it back.
+
+Source: https://www.w3.org/TR/trace-context/, "Mutating the tracestate Field".
+"""
+
+import dataclasses
+import datetime as dt
+import re
+from collections.abc import Mapping
+from typing import Self
+
+from progressor.domain.processes.task import RunningTask
+
+STEPS_MAX = 16
+AGE_MAX = dt.timedelta(days=1)
+
+_MEMBER = re.compile(r"(?:^|,)progressor=(\d{1,9}):(\d{1,10})(?=,|$)")
+_PREFIX = "progressor="
+_MEMBERS_MAX = 32
+_LENGTH_MAX = 512
+_AGE_MAX_SECONDS = AGE_MAX.total_seconds()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Progress:
+    """So many steps in a row, the first of which began so many seconds after 1970."""
+
+    step_count: int
+    began_seconds: int
+
+    @classmethod
+    def none(cls, now: dt.datetime) -> Self:
+        """Return where a trace is that begins now."""
+        return cls(0, int(now.timestamp()))
+
+    @classmethod
+    def before(cls, task: RunningTask) -> Self:
+        """Return where the trace that is stored with a task is when this attempt begins."""
+        retried = task.attempt - 1
+        state = task.trace_context.get("tracestate")
+        found = None if state is None else _MEMBER.search(state)
+        if found is None:
+            return cls(retried, int(task.first_started_at.timestamp()))
+        return cls(int(found[1]) + retried, int(found[2]))
+
+    def is_over(self, now: dt.datetime) -> bool:
+        """Return whether a step that begins now belongs in a new trace."""
+        return (
+            self.step_count >= STEPS_MAX or now.timestamp() - self.began_seconds >= _AGE_MAX_SECONDS
+        )
+
+    def one_more(self) -> "Progress":
+        """Return where the trace is after another step."""
+        return Progress(self.step_count + 1, self.began_seconds)
+
+    def noted(self, tracestate: str) -> str:
+        """Return `tracestate` with this in the place of what it said before."""
+        own = f"{_PREFIX}{self.step_count}:{self.began_seconds}"
+        if not tracestate:
+            return own
+        others = [it for it in tracestate.split(",") if it and not it.startswith(_PREFIX)]
+        # What changed last stands first; what is too much is left out at the end.
+        members = [own, *others][:_MEMBERS_MAX]
+        while len(text := ",".join(members)) > _LENGTH_MAX:
+            members.pop()
+        return text
+
+
+def without(context: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a trace context without its progress, where nothing else is in its ``tracestate``.
+
+    Reading a ``tracestate`` takes longer than all the rest, and who notes the progress of a step
+    puts another in its place.
+    """
+    state = context.get("tracestate")
+    if state is None or not state.startswith(_PREFIX) or "," in state:
+        return context
+    return {"traceparent": context["traceparent"]}

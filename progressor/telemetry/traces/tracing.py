@@ -1,0 +1,289 @@
+"""Traces: one decision for a whole story, and the spans that tell it.
+
+Whether a request is traced is decided once, when it arrives: by its caller, whose ``traceparent``
+says so, or by a ratio where the story begins here. The decision goes with the context that is
+stored with its task, and with each timer that its steps set. Whoever meets one of them later, in
+whichever replica and after however many days, looks at one character of that context; so an
+untraced process costs next to nothing. Without a context no spans are recorded. A process that
+never ends is recorded in several traces, each linked to the last (``progress``).
+
+    progressor.v1.ProcessService/Call           its context is stored with the task
+      progressor.admit
+      progressor.step, attempt 1                its context is stored with a timer that it sets
+        progressor.claim                        where the task had waited
+        progressor.v1.ProcessorService/Process  its context is what the processor gets
+        progressor.settle
+        progressor.step                         the timer's: a child, and linked as well
+      progressor.collect                        attempt 2 was lost with its replica
+      progressor.step, attempt 3
+
+    progressor.v1.ScheduleService/TriggerSchedule
+      progressor.fire                           a story of its own where it was time
+"""
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.util.types import AttributeValue
+
+from progressor.domain.gates.constraint import GatedState
+from progressor.domain.processes.admission import Request
+from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.task import TIMER_TYPES, RunningTask, TaskType
+from progressor.telemetry import names
+from progressor.telemetry.traces import progress
+from progressor.telemetry.traces.progress import Progress
+from progressor.telemetry.traces.spans import (
+    NOTHING,
+    POSTGRESQL,
+    SETTLE_TASKS,
+    UNTRACED,
+    W3C,
+    Recorded,
+    Span,
+    TraceContext,
+    is_sampled,
+    rpc,
+)
+
+_ADMIT_STARTS = {**POSTGRESQL, names.DB_PROCEDURE: "admit_starts"}
+_ADMIT_REQUESTS = {**POSTGRESQL, names.DB_PROCEDURE: "admit_requests"}
+_FIRE_SCHEDULES = {**POSTGRESQL, names.DB_PROCEDURE: "fire_schedules"}
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+_MILLISECOND = dt.timedelta(milliseconds=1)
+
+
+class Carried(Protocol):
+    """What is told of a leased task."""
+
+    @property
+    def key(self) -> ProcessKey:
+        """Its process."""
+
+    @property
+    def task_id(self) -> int:
+        """Its id."""
+
+    @property
+    def task_type(self) -> TaskType:
+        """Its type."""
+
+    @property
+    def attempt(self) -> int:
+        """The attempt, from 1."""
+
+    @property
+    def trace_context(self) -> TraceContext:
+        """What is stored with it."""
+
+
+class Tracing:
+    """Decides, and begins the spans that others belong to."""
+
+    def __init__(
+        self, tracer: trace.Tracer | None, *, ratio: float, chance: Callable[[], float]
+    ) -> None:
+        """Take where spans go; None: nowhere, and nothing is decided either.
+
+        Args:
+            tracer: Of a provider that records whatever is begun: it has been decided by then.
+            ratio: Share of the stories that begin here which is told, 0 .. 1.
+            chance: Returns a random number, 0 .. 1.
+        """
+        self._tracer = tracer
+        self._ratio = ratio
+        self._chance = chance
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything may be traced."""
+        return self._tracer is not None
+
+    def follows(self, context: TraceContext) -> bool:
+        """Tell whether what is stored with this context is traced."""
+        return self._tracer is not None and is_sampled(context)
+
+    def request(self, service: str, method: str, caller: TraceContext) -> Span:
+        """Begin to serve a request, if its caller traces it, or the ratio has it."""
+        if self._tracer is None:
+            return UNTRACED
+        has_decided = "traceparent" in caller
+        if not (is_sampled(caller) if has_decided else self._chance() < self._ratio):
+            return UNTRACED
+        name = f"{service}/{method}"
+        span = self._tracer.start_span(name, _parent(caller), trace.SpanKind.SERVER, rpc(name))
+        return Recorded(self._tracer, span, is_rpc=True)
+
+    def admission(self, request: Request) -> Span:
+        """Begin to put a request in line."""
+        context = request.trace_context
+        if not context or self._tracer is None or not is_sampled(context):
+            return UNTRACED
+        attributes = {
+            names.NAMESPACE: request.key.namespace,
+            names.PROCESS_ID: request.key.process_id,
+            names.TASK_TYPE: str(request.task_type),
+            **(_ADMIT_STARTS if request.task_type is TaskType.INIT else _ADMIT_REQUESTS),
+        }
+        if request.constraints is not None and request.constraints.gates:
+            attributes[names.GATES] = tuple(request.constraints.gates)
+        parent = _parent(request.trace_context)
+        span = self._tracer.start_span(names.ADMIT, parent, trace.SpanKind.CLIENT, attributes)
+        return Recorded(self._tracer, span)
+
+    def step(self, task: RunningTask, *, behind: int | None = None) -> Span:
+        """Begin an attempt of a task, at its claim where it had waited.
+
+        Args:
+            task: What is leased.
+            behind: The task of the same process whose settlement leased it; None: another way.
+        """
+        context = task.trace_context
+        if not context or self._tracer is None or not is_sampled(context):
+            return UNTRACED
+        claim, subject = task.claim, _subject_of(task)
+        spent = _spent(task)
+        attributes = {**subject, **_consumed(task), **spent, **_waited(task, behind)}
+        parent = _parent(progress.without(context))
+        links: tuple[trace.Link, ...] = ()
+        before = Progress.before(task)
+        is_over = before.is_over(task.started_at)
+        if claim is not None or task.task_type in TIMER_TYPES:
+            due_at = task.scheduled_at if claim is None else claim.due_at
+            attributes[names.LATENESS] = (task.started_at - due_at) / _MILLISECOND
+        if is_over or task.task_type in TIMER_TYPES:
+            links = (trace.Link(trace.get_current_span(parent).get_span_context()),)
+        if is_over:
+            parent, before = contexts.Context(), Progress.none(task.started_at)
+        begun_at = None if claim is None else _nanoseconds(claim.sent_at)
+        span = self._tracer.start_span(
+            names.STEP, parent, trace.SpanKind.CONSUMER, attributes, links, begun_at
+        )
+        if claim is not None:
+            within = trace.set_span_in_context(span)
+            self._tracer.start_span(
+                names.CLAIM, within, trace.SpanKind.CLIENT, {**subject, **spent, **POSTGRESQL},
+                start_time=begun_at,
+            ).end(_nanoseconds(claim.answered_at))  # fmt: skip
+        return Recorded(self._tracer, span, subject=subject, progress=before.one_more())
+
+    def collection(self, zombie: Carried, *, cause: str, replica_id: int | None = None) -> Span:
+        """Begin to settle a lease that a replica has lost."""
+        if self._tracer is None or not self.follows(zombie.trace_context):
+            return UNTRACED
+        attributes = {**_subject_of(zombie), names.CAUSE: cause, **SETTLE_TASKS}
+        if replica_id is not None:
+            attributes[names.LOST_REPLICA_ID] = replica_id
+        parent = _parent(zombie.trace_context)
+        span = self._tracer.start_span(names.COLLECT, parent, trace.SpanKind.CLIENT, attributes)
+        return Recorded(self._tracer, span)
+
+    def firing(
+        self,
+        process: ProcessKey,
+        schedule_id: str,
+        instant: dt.datetime,
+        *,
+        cause: str,
+        by_request: bool,
+    ) -> Span:
+        """Begin to fire a schedule: where a request has it done, if that is traced; else by ratio.
+
+        Args:
+            process: What it starts or calls, if it does.
+            schedule_id: Of the same namespace.
+            instant: What it is for.
+            cause: Why it fires.
+            by_request: The request is being served here and now.
+        """
+        if self._tracer is None:
+            return UNTRACED
+        if by_request:
+            request = trace.get_current_span()
+            if not request.is_recording():
+                return UNTRACED
+            parent = trace.set_span_in_context(request, contexts.Context())
+        elif self._chance() < self._ratio:
+            parent = contexts.Context()
+        else:
+            return UNTRACED
+        attributes = {
+            names.NAMESPACE: process.namespace,
+            names.PROCESS_ID: process.process_id,
+            names.SCHEDULE_ID: schedule_id,
+            names.INSTANT: instant.isoformat(),
+            names.CAUSE: cause,
+            **_FIRE_SCHEDULES,
+        }
+        span = self._tracer.start_span(names.FIRE, parent, trace.SpanKind.CLIENT, attributes)
+        return Recorded(self._tracer, span)
+
+
+SILENT = Tracing(None, ratio=0.0, chance=lambda: 1.0)
+"""Traces nothing."""
+
+
+def _subject_of(task: Carried) -> dict[str, AttributeValue]:
+    return {
+        names.NAMESPACE: task.key.namespace,
+        names.PROCESS_ID: task.key.process_id,
+        names.TASK_ID: task.task_id,
+        names.TASK_TYPE: str(task.task_type),
+        names.ATTEMPT: task.attempt,
+    }
+
+
+def _consumed(task: Carried) -> dict[str, AttributeValue]:
+    # To those who know queues alone, a step is the processing of a message.
+    return {
+        names.MESSAGING_SYSTEM: "progressor",
+        names.MESSAGING_OPERATION: "step",
+        names.MESSAGING_OPERATION_TYPE: "process",
+        names.MESSAGING_DESTINATION: task.key.namespace,
+        names.MESSAGE_ID: str(task.task_id),
+    }
+
+
+def _spent(task: RunningTask) -> Mapping[str, AttributeValue]:
+    # What lies between a task's admission and its claim has no span: nobody did anything.
+    if task.spent is None:
+        return NOTHING
+    return dict(zip(names.SPENT, task.spent, strict=True))
+
+
+def _waited(task: RunningTask, behind: int | None) -> dict[str, AttributeValue]:
+    """Return what a task waited for, in the order of `GatedState`."""
+    causes: list[str] = []
+    if task.spent is not None:
+        causes = [
+            cause for cause, spent in zip(GatedState, task.spent[:-1], strict=True) if spent > 0
+        ]
+    else:
+        is_timer = task.task_type in TIMER_TYPES
+        # A timer that was due at once, when the step that set it ended, has waited for nothing.
+        waited = task.claim is not None or task.started_at > task.scheduled_at
+        if waited and (is_timer or task.attempt > 1):
+            causes.append(GatedState.TIME)
+        if behind is not None and (waited or not is_timer):
+            causes.append(GatedState.PROCESS)
+        if task.claim is not None and task.started_at > task.claim.due_at:
+            causes.append(GatedState.AVAILABLE)
+    told: dict[str, AttributeValue] = {}
+    if causes:
+        told[names.WAITED_FOR] = tuple(map(str, causes))
+    if behind is not None and GatedState.PROCESS in causes:
+        told[names.BEHIND_TASK_ID] = behind
+    return told
+
+
+def _parent(context: TraceContext) -> contexts.Context:
+    # Of nothing but this: whatever span is current here has no part in it.
+    return W3C.extract(context, contexts.Context())
+
+
+def _nanoseconds(instant: dt.datetime) -> int:
+    return (instant - _EPOCH) // _MICROSECOND * 1000

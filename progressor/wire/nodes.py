@@ -1,0 +1,174 @@
+"""Nodes of jobs on the wire, for both codecs: as `wire` does it, and above it.
+
+What is told of a graph as a whole (names, edges, cycles) is checked by `domain.graph`; here each
+node is checked by itself.
+"""
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from progressor.domain.gates.constraint import Constraints
+from progressor.domain.jobs.graph import GRAPH_BYTES_MAX
+from progressor.domain.jobs.job import NODES_PER_STEP_MAX, NodeSpec, StartNodes
+from progressor.domain.processes.namespace import is_namespace_name
+from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.process import JobOptions
+from progressor.domain.processes.task import NodeOutcome, NodeState, TaskError
+from progressor.v1 import job_service_pb2, nodes_pb2, types_pb2
+from progressor.wire import fields as wire
+from progressor.wire.policies import ZOMBIE_POLICY_FROM_WIRE, retry_policy_from_wire
+
+NODE_STATE_TO_WIRE: Mapping[NodeState, nodes_pb2.NodeState.ValueType] = MappingProxyType(
+    {
+        NodeState.WAITING: nodes_pb2.NODE_STATE_WAITING,
+        NodeState.READY: nodes_pb2.NODE_STATE_READY,
+        NodeState.RUNNING: nodes_pb2.NODE_STATE_RUNNING,
+        NodeState.DONE: nodes_pb2.NODE_STATE_DONE,
+        NodeState.FAILED: nodes_pb2.NODE_STATE_FAILED,
+        NodeState.SKIPPED: nodes_pb2.NODE_STATE_SKIPPED,
+        NodeState.CANCELLED: nodes_pb2.NODE_STATE_CANCELLED,
+    }
+)
+
+TARGET_BYTES_MAX = 512
+"""More than any target of a namespace has."""
+
+Due = nodes_pb2.StartNodes | job_service_pb2.SubmitJobRequest | job_service_pb2.RetryJobRequest
+"""What has a deadline or a timeout of a job."""
+
+_NO_OPTIONS = JobOptions()
+
+
+def start_nodes_from_wire(
+    message: nodes_pb2.StartNodes, field: str, payload_bytes_max: int
+) -> StartNodes:
+    """Return the nodes that a step adds, and until when its job has to end.
+
+    Raises:
+        InvalidRequestError: With the first thing that is wrong with it.
+    """
+    check_node_count(message.nodes, f"{field}.nodes")
+    size = message.ByteSize()
+    if size > GRAPH_BYTES_MAX:
+        wire.refuse(field, f"{size} bytes are more than {GRAPH_BYTES_MAX}")
+    deadline, timeout = due_from_wire(message, f"{field}.")
+    nodes = (
+        node_spec_from_wire(node, f"{field}.nodes[{place}]", payload_bytes_max)
+        for place, node in enumerate(message.nodes)
+    )
+    return StartNodes(nodes=tuple(nodes), deadline=deadline, timeout=timeout)
+
+
+def check_node_count(messages: Sequence[nodes_pb2.NodeSpec], field: str) -> None:
+    """Raise `errors.InvalidRequestError` for none, or for more than one step may add."""
+    if not 1 <= len(messages) <= NODES_PER_STEP_MAX:
+        wire.refuse(field, f"{len(messages)} are not 1 .. {NODES_PER_STEP_MAX}")
+
+
+def due_from_wire(message: Due, prefix: str) -> tuple[dt.datetime | None, dt.timedelta | None]:
+    """Return the deadline or the timeout of a job, at most one of them.
+
+    Raises:
+        InvalidRequestError: An instant or a duration out of range; a timeout of 0 or less.
+    """
+    match message.WhichOneof("due"):
+        case "deadline":
+            return wire.timestamp_to_datetime(message.deadline, f"{prefix}deadline"), None
+        case "timeout":
+            field = f"{prefix}timeout"
+            timeout = wire.duration_to_timedelta(message.timeout, field)
+            if not dt.timedelta(0) < timeout <= wire.TIMER_AFTER_MAX:
+                days = wire.TIMER_AFTER_MAX.days
+                wire.refuse(field, f"{timeout} is not more than 0 and up to {days} days")
+            return None, timeout
+        case _:
+            return None, None
+
+
+def node_spec_from_wire(
+    message: nodes_pb2.NodeSpec, field: str, payload_bytes_max: int
+) -> NodeSpec:
+    """Return a node, without a look at the other ones.
+
+    Raises:
+        InvalidRequestError: A namespace that is none, too large args, a constraint or a policy that
+            is refused, or a target that is too long.
+    """
+    args = message.args
+    if len(args) > payload_bytes_max:
+        wire.check_payload(args, f"{field}.args", payload_bytes_max)
+    namespace = message.namespace
+    if namespace and not is_namespace_name(namespace):
+        wire.refuse(f"{field}.namespace", "is not 1 to 64 of [a-z0-9._-]")
+    return NodeSpec(
+        name=message.name,
+        namespace=namespace,
+        process_id=message.process_id,
+        predecessors=tuple(message.predecessors),
+        args=args,
+        constraints=_constraints_of(message, f"{field}.constraints"),
+        options=_options_of(message, field),
+    )
+
+
+def fill_node_outcome(message: nodes_pb2.NodeOutcome, outcome: NodeOutcome) -> None:
+    """Write how a node has ended into an empty message."""
+    message.name = outcome.name
+    message.state = NODE_STATE_TO_WIRE[outcome.state]
+    if outcome.result:
+        message.result = outcome.result
+    if outcome.error is not None:
+        fill_error(message.error, outcome.error)
+    if outcome.skipped_because_of:
+        message.skipped_because_of = outcome.skipped_because_of
+
+
+def fill_error(message: types_pb2.TaskError, error: TaskError) -> None:
+    """Write how a task has failed into an empty message."""
+    message.code = error.code
+    message.reason = error.reason
+    message.message = error.message
+
+
+def fill_constraints(message: types_pb2.Constraints, constraints: Constraints) -> None:
+    """Write constraints into an empty message, every default written out."""
+    if constraints.run_at is not None:
+        wire.fill_timestamp(message.run_at, constraints.run_at)
+    if constraints.order is not None:
+        message.order.key = constraints.order.key
+        message.order.version = str(constraints.order.version)
+    for gate, capacity in constraints.gates.items():
+        message.gates.add(gate=gate, capacity=capacity)
+    message.priority = constraints.priority
+    message.hold = wire.GATE_HOLD_TO_WIRE[constraints.hold]
+
+
+def _constraints_of(message: nodes_pb2.NodeSpec, field: str) -> Constraints | None:
+    if not message.HasField("constraints"):
+        return None
+    constraints = wire.constraints_from_wire(message.constraints, field)
+    return None if constraints.is_empty else constraints
+
+
+def _options_of(message: nodes_pb2.NodeSpec, field: str) -> JobOptions:
+    target = message.target
+    has_policy = message.HasField("retry_policy") or message.zombie_policy
+    if not (message.wants_results or target or has_policy):
+        return _NO_OPTIONS
+    if len(target.encode()) > TARGET_BYTES_MAX or "\0" in target:
+        wire.refuse(f"{field}.target", "is no target of any namespace")
+    retry_policy: RetryPolicy | None = None
+    if message.HasField("retry_policy"):
+        retry_policy = retry_policy_from_wire(message.retry_policy, f"{field}.retry_policy")
+    zombie_policy: ZombiePolicy | None = None
+    if message.zombie_policy:
+        zombie_policy = ZOMBIE_POLICY_FROM_WIRE.get(message.zombie_policy)
+        if zombie_policy is None:
+            wire.refuse(f"{field}.zombie_policy", f"{message.zombie_policy} is no policy")
+    return JobOptions(
+        takes_results=message.wants_results,
+        retry_policy=retry_policy,
+        zombie_policy=zombie_policy,
+        target=target or None,
+    )
