@@ -27,16 +27,9 @@ RETURNS TABLE (
     task_type task_type, task_status task_status, response bytea, error_code integer,
     error_reason text, error_message text, error_rejected boolean, error_metadata json
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '300ms'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now       timestamptz := coalesce(p_now, clock_timestamp());
     v_size      integer := cardinality(p_slot);

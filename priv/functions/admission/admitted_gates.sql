@@ -14,10 +14,7 @@ CREATE FUNCTION admitted_gates(
     p_constraints json[]
 )
 RETURNS TABLE (verdict text, told jsonb)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
-#variable_conflict use_column
 DECLARE
     v_slot        smallint[];
     v_namespace   text[];

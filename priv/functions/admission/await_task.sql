@@ -15,14 +15,11 @@ RETURNS TABLE (
     response bytea, error_code integer, error_reason text, error_message text,
     error_rejected boolean, error_metadata json
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET jit = off
 SET lock_timeout = '2s'
 AS $$
-#variable_conflict use_column
 BEGIN
     PERFORM
     FROM processes p

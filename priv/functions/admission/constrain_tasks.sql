@@ -17,8 +17,6 @@ CREATE FUNCTION constrain_tasks(
     p_constraints json[]
 )
 RETURNS void
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_item record;

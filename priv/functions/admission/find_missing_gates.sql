@@ -3,16 +3,9 @@
 -- Returns: each such item, and the first gate that it lacks.
 CREATE FUNCTION find_missing_gates(p_namespace text[], p_constraints json[])
 RETURNS TABLE (item integer, gate text)
-LANGUAGE plpgsql
 STABLE
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 AS $$
-#variable_conflict use_column
 BEGIN
     RETURN QUERY
     SELECT i.item::integer, min(c.key)

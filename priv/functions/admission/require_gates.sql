@@ -4,8 +4,6 @@
 -- Returns: nothing; it raises a serialization failure for one that is not: the request is to be made again.
 CREATE FUNCTION require_gates(p_namespace text[], p_constraints json[])
 RETURNS void
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_gate text;

@@ -25,15 +25,8 @@ RETURNS TABLE (
     metadata jsonb, corrupted_by bigint, created_at timestamptz, status_changed_at timestamptz,
     last_event_id bigint, init_task_id bigint, spent_us bigint[], part json
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 AS $$
-#variable_conflict use_column
 BEGIN
     RETURN QUERY
     WITH item AS (

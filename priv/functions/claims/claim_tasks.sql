@@ -25,16 +25,9 @@ RETURNS TABLE (
     metadata jsonb, corrupted_by bigint, created_at timestamptz, status_changed_at timestamptz,
     last_event_id bigint, init_task_id bigint, spent_us bigint[], part json
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '300ms'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_task_id bigint[];
 BEGIN

@@ -5,9 +5,7 @@
 -- Returns: a row of null: nobody.
 CREATE FUNCTION first_in_line(p_slot smallint, p_namespace text, p_process_id text)
 RETURNS schedule
-LANGUAGE plpgsql
 STABLE
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_first schedule%ROWTYPE;

@@ -7,8 +7,6 @@ CREATE FUNCTION line_up(
     p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text
 )
 RETURNS void
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_next schedule%ROWTYPE;

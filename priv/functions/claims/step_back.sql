@@ -12,8 +12,6 @@ CREATE FUNCTION step_back(
     p_first_id   bigint DEFAULT NULL
 )
 RETURNS text[]
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_left text[];

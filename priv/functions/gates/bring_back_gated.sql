@@ -12,8 +12,6 @@ CREATE FUNCTION bring_back_gated(
     p_timer      text[]
 )
 RETURNS void
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 BEGIN
     INSERT INTO schedule (

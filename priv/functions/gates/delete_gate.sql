@@ -3,8 +3,6 @@
 -- Returns: deleted, not_found or in_use.
 CREATE FUNCTION delete_gate(p_namespace text, p_gate text)
 RETURNS text
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 SET lock_timeout = '2s'
 AS $$
 DECLARE

@@ -6,8 +6,6 @@ CREATE FUNCTION end_gated(
     p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text, p_task_id bigint
 )
 RETURNS text[]
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_gates text[] := give_back_gates(p_slot, p_namespace, p_process_id, p_task_id);

@@ -9,15 +9,9 @@ CREATE FUNCTION gate_places(
     p_now timestamptz, p_patience double precision, p_namespace text, p_gate text
 )
 RETURNS bigint[]
-LANGUAGE plpgsql
 STABLE
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_bitmapscan = off
-SET jit = off
 AS $$
 DECLARE
     v_aged_from timestamptz := p_now - make_interval(secs => p_patience);

@@ -14,9 +14,7 @@ CREATE FUNCTION gated_at_hand(
     p_task_id    bigint[]
 )
 RETURNS bigint[]
-LANGUAGE plpgsql
 STABLE
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_kept text[];

@@ -16,8 +16,6 @@ CREATE FUNCTION gated_cause(
     p_is_old     boolean
 )
 RETURNS gated_state
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_task     gated%ROWTYPE;

@@ -11,8 +11,6 @@ CREATE FUNCTION give_back_gates(
     p_only_reserved boolean DEFAULT false
 )
 RETURNS text[]
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_gates text[];

@@ -14,8 +14,6 @@ CREATE FUNCTION move_gated(
     p_lacks      text[] DEFAULT NULL
 )
 RETURNS boolean
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_was     gated%ROWTYPE;

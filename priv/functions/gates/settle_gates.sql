@@ -32,10 +32,7 @@ RETURNS TABLE (
     slot smallint, namespace text, process_id text, task_id bigint, gate text, line text,
     order_key text, wait_seconds double precision, due_seconds double precision
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
-#variable_conflict use_column
 DECLARE
     v_slots        smallint[];  -- the processes, each once
     v_spaces       text[];

@@ -5,9 +5,7 @@
 -- Returns: six parts.
 CREATE FUNCTION spent_us(p_now timestamptz, p_task gated, p_started_at timestamptz)
 RETURNS bigint[]
-LANGUAGE plpgsql
 IMMUTABLE
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_at     integer := array_position(enum_range(NULL::gated_state), p_task.state);

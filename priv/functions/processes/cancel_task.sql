@@ -19,16 +19,9 @@ RETURNS TABLE (
     task_type task_type, cancelled jsonb, gate text, line text, order_key text,
     wait_seconds double precision, due_seconds double precision
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '2s'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now     timestamptz;
     v_process processes%ROWTYPE;

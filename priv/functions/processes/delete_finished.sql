@@ -7,13 +7,10 @@ CREATE FUNCTION delete_finished(
     p_now timestamptz, p_namespace text, p_age interval, p_limit integer
 )
 RETURNS integer
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
     -- A variable: no index is searched for what the clock says row by row.
     v_before  timestamptz := coalesce(p_now, clock_timestamp()) - p_age;

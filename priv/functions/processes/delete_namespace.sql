@@ -6,13 +6,7 @@
 -- Returns: deleted, not_found or not_empty.
 CREATE FUNCTION delete_namespace(p_name text)
 RETURNS text
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '2s'
 AS $$
 BEGIN

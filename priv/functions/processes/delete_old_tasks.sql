@@ -7,13 +7,10 @@ CREATE FUNCTION delete_old_tasks(
     p_now timestamptz, p_slot smallint, p_namespace text, p_age interval, p_limit integer
 )
 RETURNS integer
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
     v_before timestamptz := coalesce(p_now, clock_timestamp()) - p_age;
     v_count  integer;

@@ -10,10 +10,7 @@ CREATE FUNCTION delete_process(
     p_since timestamptz, p_slot smallint, p_namespace text, p_process_id text, p_except bigint
 )
 RETURNS jsonb
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
-#variable_conflict use_column
 DECLARE
     v_cancelled jsonb;
 BEGIN

@@ -14,16 +14,9 @@ CREATE FUNCTION halt_process(
     p_detail     text
 )
 RETURNS TABLE (verdict text, cancelled jsonb, told jsonb)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '2s'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now     timestamptz;
     v_process processes%ROWTYPE;

@@ -16,16 +16,9 @@ CREATE FUNCTION halt_processes(
     p_detail     text[]
 )
 RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
     v_gated record;
 BEGIN

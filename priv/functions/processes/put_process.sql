@@ -36,14 +36,11 @@ CREATE FUNCTION put_process(
 RETURNS TABLE (
     verdict text, task_id bigint, timer_task_id bigint, timer_due_at timestamptz, told_at timestamptz
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET jit = off
 SET lock_timeout = '2s'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now     timestamptz := coalesce(p_now, clock_timestamp());
     v_task_id bigint := nextval('task_ids');

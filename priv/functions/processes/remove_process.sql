@@ -15,16 +15,9 @@ CREATE FUNCTION remove_process(
     p_init_task_id bigint
 )
 RETURNS TABLE (existed boolean, cancelled jsonb, told jsonb)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '2s'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now     timestamptz;
     v_process processes%ROWTYPE;

@@ -5,8 +5,6 @@ CREATE FUNCTION run_timer_again(
     p_now timestamptz, p_replica_id bigint, p_broken tasks, p_task_id bigint
 )
 RETURNS void
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 BEGIN
     INSERT INTO tasks (

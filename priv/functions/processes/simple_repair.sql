@@ -14,16 +14,9 @@ CREATE FUNCTION simple_repair(
     p_process_id text
 )
 RETURNS TABLE (verdict text, task_id bigint, due_at timestamptz, told jsonb)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '2s'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now     timestamptz;
     v_process processes%ROWTYPE;

@@ -14,17 +14,10 @@ CREATE FUNCTION read_first_waits(
     p_is_gated   boolean[]
 )
 RETURNS TABLE (number bigint, wait json)
-LANGUAGE plpgsql
 STABLE
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_bitmapscan = off
-SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
     v_number bigint[];  -- the items that are gated
 BEGIN

@@ -20,16 +20,13 @@ CREATE FUNCTION read_gated_waits(
     p_process_id text[]
 )
 RETURNS TABLE (number bigint, waits json)
-LANGUAGE plpgsql
 STABLE
-SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_mergejoin = off
 SET enable_bitmapscan = off
 SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now timestamptz := coalesce(p_now, now());
 BEGIN

@@ -30,17 +30,10 @@ RETURNS TABLE (
     payloads bytea[], format_versions integer[], event_metadata json[], task_ids bigint[],
     job_role json
 )
-LANGUAGE plpgsql
 STABLE
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_bitmapscan = off
-SET jit = off
 AS $$
-#variable_conflict use_column
 BEGIN
     RETURN QUERY
     SELECT i.number, p.is_whole, p.status, p.previous_status, p.detail,

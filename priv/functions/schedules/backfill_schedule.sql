@@ -13,16 +13,9 @@ CREATE FUNCTION backfill_schedule(
     p_due_at         timestamptz[]
 )
 RETURNS TABLE (verdict text, queued_count integer, forgotten_from timestamptz, forgotten_until timestamptz)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '2s'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_schedule schedules%ROWTYPE;
 BEGIN

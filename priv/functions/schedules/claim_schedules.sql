@@ -13,16 +13,9 @@ RETURNS TABLE (
     overlap_policy text, catch_up_window interval, target text, target_id text, is_gated boolean,
     revision bigint, next_instant timestamptz, next_at timestamptz, claimed_at timestamptz
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '2s'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
 BEGIN

@@ -22,13 +22,7 @@ RETURNS TABLE (
     deleted bigint, namespace text, schedule_id text, instant timestamptz, kept_at timestamptz,
     kept_instant timestamptz
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 AS $$
 #variable_conflict use_variable
 DECLARE

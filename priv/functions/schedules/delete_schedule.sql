@@ -10,8 +10,6 @@ CREATE FUNCTION delete_schedule(
     OUT revision  bigint,
     OUT deleted   boolean
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET lock_timeout = '2s'

@@ -14,13 +14,7 @@ RETURNS TABLE (
     revision bigint, instant timestamptz, due_at timestamptz, cause text, overlap_policy text,
     is_ready boolean
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 AS $$
 #variable_conflict use_variable
 DECLARE

@@ -39,16 +39,9 @@ RETURNS TABLE (
     item integer, verdict text, fired_at timestamptz, task_id bigint, is_due boolean, reason text,
     told json
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '300ms'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now      timestamptz;
     v_size     integer := cardinality(p_slot);

@@ -15,13 +15,11 @@ RETURNS TABLE (
     error_code integer, error_reason text, error_message text, missed_count bigint,
     missed_until timestamptz, process_slot smallint
 )
-LANGUAGE plpgsql STABLE
-SET search_path FROM CURRENT
+STABLE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET jit = off
 AS $$
-#variable_conflict use_column
 BEGIN
     RETURN QUERY
     SELECT f.instant, f.cause::text,

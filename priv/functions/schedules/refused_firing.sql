@@ -12,8 +12,7 @@ CREATE FUNCTION refused_firing(
     p_gate       text
 )
 RETURNS text
-LANGUAGE plpgsql STABLE
-SET search_path FROM CURRENT
+STABLE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET jit = off

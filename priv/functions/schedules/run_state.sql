@@ -10,8 +10,7 @@ CREATE FUNCTION run_state(
     p_task_id    bigint
 )
 RETURNS firing_state
-LANGUAGE plpgsql STABLE
-SET search_path FROM CURRENT
+STABLE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET jit = off

@@ -10,13 +10,11 @@ CREATE FUNCTION running_firings(
 RETURNS TABLE (
     instant timestamptz, process_slot smallint, process_id text, task_type text, task_id bigint
 )
-LANGUAGE plpgsql STABLE
-SET search_path FROM CURRENT
+STABLE
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET jit = off
 AS $$
-#variable_conflict use_column
 BEGIN
     RETURN QUERY
     SELECT f.instant, f.process_slot, f.process_id, f.task_type::text, f.task_id

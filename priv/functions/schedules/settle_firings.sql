@@ -11,13 +11,7 @@ CREATE FUNCTION settle_firings(
     p_limit       integer
 )
 RETURNS void
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '2s'
 AS $$
 BEGIN

@@ -21,16 +21,9 @@ CREATE FUNCTION start_firings(
 RETURNS TABLE (
     item integer, verdict text, task_id bigint, is_due boolean, gate text, told json
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '300ms'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_is_gated boolean := p_kind IN ('gated_start', 'gated_request');
     v_rows     record;

@@ -17,16 +17,9 @@ CREATE FUNCTION find_blocked(
     w_order      text[]
 )
 RETURNS TABLE (item integer, reason text)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '300ms'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_table       regclass := to_regclass(quote_ident(p_row[1]));
     v_is_found    boolean;

@@ -7,16 +7,9 @@ CREATE FUNCTION find_locked(
     p_process_id text[]
 )
 RETURNS TABLE (item integer)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '300ms'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_free integer[];
 BEGIN

@@ -14,8 +14,6 @@ CREATE FUNCTION give_constraints(
     p_constraints json[]
 )
 RETURNS jsonb
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_gated record;

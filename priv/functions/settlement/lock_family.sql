@@ -4,8 +4,6 @@
 -- Returns: whether the process is there; one that comes later is not locked.
 CREATE FUNCTION lock_family(p_slot smallint, p_namespace text, p_process_id text)
 RETURNS boolean
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_is_there boolean;

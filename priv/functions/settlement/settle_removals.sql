@@ -17,10 +17,7 @@ CREATE FUNCTION settle_removals(
     p_error_metadata json[]
 )
 RETURNS TABLE (item integer, reply_to bigint[], cancelled jsonb)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
-#variable_conflict use_column
 DECLARE
     v_item record;
 BEGIN

@@ -71,17 +71,10 @@ RETURNS TABLE (
     next_step_timeout double precision, next_scheduled_at timestamptz,
     next_first_started_at timestamptz
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 SET lock_timeout = '300ms'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now       timestamptz;
     v_steps     settling[];

@@ -15,10 +15,7 @@ CREATE FUNCTION settle_waits(
     p_message    text[]
 )
 RETURNS jsonb
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
-#variable_conflict use_column
 DECLARE
     v_cancels   boolean;
     v_begins    boolean;

@@ -24,10 +24,7 @@ RETURNS TABLE (
     next_step_timeout double precision, next_scheduled_at timestamptz,
     next_first_started_at timestamptz
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
-#variable_conflict use_column
 DECLARE
     v_slot        smallint[];
     v_namespace   text[];

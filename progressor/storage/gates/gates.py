@@ -93,12 +93,12 @@ class Gates:
         self._patience = patience
         self._on_promoted = on_promoted
         self._statement_timeout = statement_timeout.total_seconds()
-        self._promote_again = functions.call("promote_again", arguments=8)
-        self._promote_due = functions.call("promote_due", arguments=6)
-        self._find_idle = functions.call("find_idle_gates", arguments=7)
-        self._give_way = functions.call("give_way", arguments=8)
-        self._set_gate = functions.call("set_gate", arguments=8)
-        self._delete_gate = functions.call("delete_gate", arguments=2)
+        self._promote_again = functions.call("promote_again")
+        self._promote_due = functions.call("promote_due")
+        self._find_idle = functions.call("find_idle_gates")
+        self._give_way = functions.call("give_way")
+        self._set_gate = functions.call("set_gate")
+        self._delete_gate = functions.call("delete_gate")
 
     async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Gate, ...]:
         """Read at most `limit` gates of a namespace with keys above `after`, in their order."""

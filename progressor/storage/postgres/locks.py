@@ -56,7 +56,7 @@ def find_blocked(
 
     It raises StorageUnavailableError.
     """
-    statement = Direct(functions.call("find_blocked", arguments=7))
+    statement = Direct(functions.call("find_blocked"))
     seconds = statement_timeout.total_seconds()
 
     async def find(
@@ -97,7 +97,7 @@ def find_locked(
     whole table is.
     """
     name: LiteralString = "find_locked_families" if families else "find_locked"
-    statement = Direct(functions.call(name, arguments=3))
+    statement = Direct(functions.call(name))
     seconds = statement_timeout.total_seconds()
 
     async def find(connection: Connection, keys: Sequence[ProcessKey]) -> frozenset[ProcessKey]:

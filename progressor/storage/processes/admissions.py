@@ -87,12 +87,12 @@ class Admissions:
         self._replica_id = replica_id
         self._patience = patience.total_seconds()
         self._on_promoted = on_promoted
-        self._admit_starts = Direct(functions.call("admit_starts", arguments=17))
-        self._admit_requests = Direct(functions.call("admit_requests", arguments=18))
-        self._admit_jobs = Direct(functions.call("admit_jobs", arguments=19))
-        self._admit_gated_starts = Direct(functions.call("admit_gated_starts", arguments=17))
-        self._admit_gated_requests = Direct(functions.call("admit_gated_requests", arguments=18))
-        self._find_missing_gates = Direct(functions.call("find_missing_gates", arguments=2))
+        self._admit_starts = Direct(functions.call("admit_starts"))
+        self._admit_requests = Direct(functions.call("admit_requests"))
+        self._admit_jobs = Direct(functions.call("admit_jobs"))
+        self._admit_gated_starts = Direct(functions.call("admit_gated_starts"))
+        self._admit_gated_requests = Direct(functions.call("admit_gated_requests"))
+        self._find_missing_gates = Direct(functions.call("find_missing_gates"))
 
         locked = find_locked(functions, statement_timeout)
         blocked = find_blocked(functions, statement_timeout, _concern)

@@ -80,8 +80,8 @@ class Claims:
         self._sent: dict[int, asyncio.Task[Any] | None] = {}
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._claim_tasks = functions.call("claim_tasks", arguments=9)
-        self._claim_due = functions.call("claim_due", arguments=9)
+        self._claim_tasks = functions.call("claim_tasks")
+        self._claim_due = functions.call("claim_due")
 
     @property
     def begun_count(self) -> int:

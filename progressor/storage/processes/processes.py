@@ -143,12 +143,12 @@ class Processes:
             statement_timeout=statement_timeout,
         )
         self._traces = Traces(pool=pool, statement_timeout=statement_timeout)
-        self._read_processes = functions.call("read_processes", arguments=12)
-        self._put_process = functions.call("put_process", arguments=29)
-        self._remove_process = functions.call("remove_process", arguments=7)
-        self._halt_process = functions.call("halt_process", arguments=7)
-        self._simple_repair = functions.call("simple_repair", arguments=6)
-        self._cancel_task = functions.call("cancel_task", arguments=8)
+        self._read_processes = functions.call("read_processes")
+        self._put_process = functions.call("put_process")
+        self._remove_process = functions.call("remove_process")
+        self._halt_process = functions.call("halt_process")
+        self._simple_repair = functions.call("simple_repair")
+        self._cancel_task = functions.call("cancel_task")
 
     async def run(self) -> None:
         """Carry the reads of `get` and `read`, until `close` and until nobody waits."""

@@ -136,8 +136,8 @@ class Settlements:
         self._patience = patience.total_seconds()
         self._on_promoted = on_promoted
         self._on_jobs = on_jobs
-        self._settle_tasks = Direct(functions.call("settle_tasks", arguments=35))
-        self._settle_job_tasks = Direct(functions.call("settle_job_tasks", arguments=61))
+        self._settle_tasks = Direct(functions.call("settle_tasks"))
+        self._settle_job_tasks = Direct(functions.call("settle_job_tasks"))
 
         def group(
             name: str, write: Write[Entry, Outcome], *, families: bool

@@ -11,9 +11,7 @@ CREATE FUNCTION best_head(
     p_line      text
 )
 RETURNS promoting
-LANGUAGE plpgsql
 STABLE
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_aged_until timestamptz := p_now - make_interval(secs => p_patience);

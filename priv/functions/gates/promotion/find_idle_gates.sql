@@ -22,16 +22,9 @@ RETURNS TABLE (
     namespace text, gate text, line text, order_key text, line_namespace text, line_until text,
     order_namespace text, order_until text
 )
-LANGUAGE plpgsql
 STABLE
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 AS $$
-#variable_conflict use_column
 DECLARE
     v_namespace   text;
     v_line_room   integer := p_window;

@@ -5,8 +5,6 @@
 -- Returns: the gates given back; null: none.
 CREATE FUNCTION join_line(p_now timestamptz, p_replica_id bigint, p_task gated)
 RETURNS text[]
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_is_timer boolean := p_task.task_type IN ('timeout', 'remove');

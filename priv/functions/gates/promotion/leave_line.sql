@@ -7,8 +7,6 @@ CREATE FUNCTION leave_line(
     p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text, p_task_id bigint
 )
 RETURNS void
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 BEGIN
     DELETE FROM schedule s

@@ -12,10 +12,7 @@ CREATE FUNCTION line_up_again(
     OUT freed text[],
     OUT lines text[]
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
-#variable_conflict use_column
 BEGIN
     -- By where the rows stand, which nobody changes meanwhile: the processes and gates are locked.
     WITH gone AS (

@@ -6,8 +6,6 @@ CREATE FUNCTION lock_gates(
     p_order_namespace text[], p_order_key text[], p_gate_namespace text[], p_gate text[]
 )
 RETURNS void
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_wanted integer;

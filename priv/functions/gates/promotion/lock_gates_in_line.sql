@@ -4,8 +4,6 @@
 -- Returns: whether all of them are locked now.
 CREATE FUNCTION lock_gates_in_line(p_slot smallint, p_namespace text, p_process_id text)
 RETURNS boolean
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_gate text;

@@ -16,16 +16,9 @@ RETURNS TABLE (
     slot smallint, namespace text, process_id text, task_id bigint, gate text, line text,
     order_key text, wait_seconds double precision, due_seconds double precision
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '300ms'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_slot       smallint[];
     v_process_id text[];

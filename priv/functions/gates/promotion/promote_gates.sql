@@ -21,10 +21,7 @@ RETURNS TABLE (
     slot smallint, namespace text, process_id text, task_id bigint, gate text, line text,
     order_key text
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
-#variable_conflict use_column
 DECLARE
     v_sources promoting[];
     v_source  promoting;

@@ -3,8 +3,6 @@
 -- Returns: whether somebody is in it.
 CREATE FUNCTION refresh_line(p_namespace text, p_line text)
 RETURNS boolean
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_head   gated%ROWTYPE;

@@ -31,10 +31,7 @@ CREATE FUNCTION try_line(
     OUT freed      text[],
     OUT orders     text[]
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
-#variable_conflict use_column
 DECLARE
     v_task     gated%ROWTYPE;
     v_is_old   boolean := true;

@@ -19,10 +19,7 @@ CREATE FUNCTION weigh_gated(
     OUT again     boolean,
     OUT order_key text
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
-#variable_conflict use_column
 DECLARE
     v_task  gated%ROWTYPE;
     v_cause gated_state;

@@ -17,16 +17,9 @@ CREATE FUNCTION cancel_job(
 RETURNS TABLE (
     verdict text, slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '2s'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now    timestamptz;
     v_leader processes%ROWTYPE;

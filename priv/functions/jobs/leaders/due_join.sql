@@ -3,16 +3,9 @@
 -- Returns: its key, in one row; none: no join is due.
 CREATE FUNCTION due_join(p_slot smallint, p_namespace text, p_process_id text)
 RETURNS TABLE (slot smallint, namespace text, process_id text, task_id bigint)
-LANGUAGE plpgsql
 STABLE
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 AS $$
-#variable_conflict use_column
 BEGIN
     RETURN QUERY
     SELECT j.slot, j.namespace, j.process_id, j.join_task_id

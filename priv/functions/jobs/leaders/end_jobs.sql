@@ -12,16 +12,9 @@ CREATE FUNCTION end_jobs(
     p_fails      boolean[] DEFAULT NULL
 )
 RETURNS TABLE (slot smallint, namespace text, process_id text)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 AS $$
-#variable_conflict use_column
 BEGIN
     UPDATE job_nodes n
     SET state = CASE WHEN l.fails THEN 'failed' ELSE 'cancelled' END::node_state,

@@ -10,15 +10,8 @@ CREATE FUNCTION join_job(
     p_process_id text
 )
 RETURNS void
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 AS $$
-#variable_conflict use_column
 DECLARE
     v_task_id bigint;
 BEGIN

@@ -4,9 +4,7 @@
 -- Returns: whether that is so.
 CREATE FUNCTION lacks_join(p_job jobs)
 RETURNS boolean
-LANGUAGE plpgsql
 STABLE
-SET search_path FROM CURRENT
 AS $$
 BEGIN
     RETURN p_job.state = 'running'

@@ -21,17 +21,10 @@ RETURNS TABLE (
     verdict text, node_name text, slot smallint, namespace text, process_id text, told jsonb,
     cancelled jsonb
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 SET lock_timeout = '2s'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now      timestamptz;
     v_seen     bigint;

@@ -6,15 +6,8 @@ CREATE FUNCTION withdraw_join(
     p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text
 )
 RETURNS void
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 AS $$
-#variable_conflict use_column
 DECLARE
     v_task_id bigint;
 BEGIN

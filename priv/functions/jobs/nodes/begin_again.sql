@@ -15,16 +15,9 @@ CREATE FUNCTION begin_again(
 RETURNS TABLE (
     slot smallint, namespace text, process_id text, task_id bigint, constraints json
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 AS $$
-#variable_conflict use_column
 BEGIN
     RETURN QUERY
     WITH again AS MATERIALIZED (

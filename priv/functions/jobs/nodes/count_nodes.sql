@@ -4,16 +4,9 @@
 -- Returns: nothing.
 CREATE FUNCTION count_nodes(p_now timestamptz, p_replica_id bigint, p_moved moved_node[])
 RETURNS void
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
     v_job record;
 BEGIN

@@ -18,16 +18,9 @@ CREATE FUNCTION end_nodes(
     p_replica       bigint[] DEFAULT NULL  -- that carried the last step
 )
 RETURNS void
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
     v_ended   moved_node[];
     v_fails   boolean;

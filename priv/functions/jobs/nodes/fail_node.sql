@@ -10,10 +10,7 @@ CREATE FUNCTION fail_node(
     p_message    text
 )
 RETURNS TABLE (slot smallint, namespace text, process_id text, task_id bigint)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
 AS $$
-#variable_conflict use_column
 BEGIN
     IF NOT is_node_of(p_follower) THEN
         RETURN;

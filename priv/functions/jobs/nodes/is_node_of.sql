@@ -4,9 +4,7 @@
 -- Returns: whether it does.
 CREATE FUNCTION is_node_of(p_follower processes)
 RETURNS boolean
-LANGUAGE plpgsql
 STABLE
-SET search_path FROM CURRENT
 AS $$
 BEGIN
     RETURN EXISTS (

@@ -12,14 +12,8 @@ CREATE FUNCTION reopen_node(
     p_ordinal    integer
 )
 RETURNS void
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 AS $$
 DECLARE
     v_job jobs%ROWTYPE;

@@ -26,16 +26,9 @@ CREATE FUNCTION settle_nodes(
     p_replica          bigint[]  -- that had the lease
 )
 RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
     v_ended   integer[];
     v_states  node_state[];

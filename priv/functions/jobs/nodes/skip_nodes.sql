@@ -4,16 +4,9 @@
 -- Returns: the skipped ones, not counted yet (count_nodes); null if there are none.
 CREATE FUNCTION skip_nodes(p_now timestamptz, p_causes moved_node[])
 RETURNS moved_node[]
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
     v_cause   moved_node;
     v_more    moved_node[];

@@ -14,16 +14,9 @@ CREATE FUNCTION start_gated_nodes(
     p_ordinal    integer[]
 )
 RETURNS TABLE (started integer, told jsonb)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
     v_ordinals integer[];  -- of those whose followers are new
     v_tasks    bigint[];

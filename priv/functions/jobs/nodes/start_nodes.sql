@@ -22,16 +22,9 @@ RETURNS TABLE (
     leader_slot smallint, leader_namespace text, leader_id text, node integer, options json,
     args bytea, caller_context json, trace_context json
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
     v_starts  starting_node[];
     v_created integer;

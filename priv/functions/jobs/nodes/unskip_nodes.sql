@@ -6,14 +6,8 @@ CREATE FUNCTION unskip_nodes(
     p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text, p_ordinal integer[]
 )
 RETURNS void
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 AS $$
 DECLARE
     v_before integer[];      -- predecessors of those that were skipped

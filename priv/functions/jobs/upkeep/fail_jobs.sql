@@ -13,16 +13,9 @@ CREATE FUNCTION fail_jobs(
     p_detail     text[]
 )
 RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
     v_jobs record;
 BEGIN

@@ -18,16 +18,9 @@ CREATE FUNCTION fail_lost_jobs(
     p_node             integer[]
 )
 RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
     v_item integer;
     v_name text;

@@ -8,16 +8,9 @@ CREATE FUNCTION fail_overdue_jobs(
     p_now timestamptz, p_replica_id bigint, p_patience double precision, p_limit integer
 )
 RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 SET lock_timeout = '300ms'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now       timestamptz := coalesce(p_now, clock_timestamp());
     v_slots     smallint[];

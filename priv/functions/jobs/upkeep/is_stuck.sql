@@ -4,9 +4,7 @@
 -- Returns: whether that is so.
 CREATE FUNCTION is_stuck(p_slot smallint, p_namespace text, p_process_id text)
 RETURNS boolean
-LANGUAGE plpgsql
 STABLE
-SET search_path FROM CURRENT
 AS $$
 DECLARE
     v_job jobs%ROWTYPE;

@@ -5,13 +5,7 @@ CREATE FUNCTION recount_job(
     p_now timestamptz, p_slot smallint, p_namespace text, p_process_id text
 )
 RETURNS integer
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
+BY INDEX
 AS $$
 DECLARE
     v_unfinished integer;

@@ -21,17 +21,10 @@ CREATE FUNCTION recover_jobs(
 RETURNS TABLE (
     verdict text, slot smallint, namespace text, process_id text, node integer, told jsonb
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 SET lock_timeout = '300ms'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now    timestamptz := coalesce(p_now, clock_timestamp());
     v_slots  smallint[];

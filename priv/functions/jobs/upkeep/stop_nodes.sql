@@ -15,16 +15,9 @@ CREATE FUNCTION stop_nodes(
     p_patience   double precision DEFAULT 60
 )
 RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 AS $$
-#variable_conflict use_column
 DECLARE
     v_nodes   record;
     v_living  record;  -- of those, the followers that are there and theirs

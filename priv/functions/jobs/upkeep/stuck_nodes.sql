@@ -6,17 +6,10 @@ RETURNS TABLE (
     slot smallint, namespace text, process_id text, ordinal integer, state node_state,
     result bytea, message text
 )
-LANGUAGE plpgsql
 STABLE
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 AS $$
-#variable_conflict use_column
 BEGIN
     RETURN QUERY
     SELECT n.slot, n.namespace, n.process_id, n.ordinal,

@@ -23,17 +23,10 @@ RETURNS TABLE (
     verdict text, ordinal integer, started integer, stopped integer, slot smallint,
     namespace text, process_id text, cancelled jsonb, told jsonb
 )
-LANGUAGE plpgsql
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
+BY INDEX
 SET enable_memoize = off
-SET jit = off
 SET lock_timeout = '300ms'
 AS $$
-#variable_conflict use_column
 DECLARE
     v_now      timestamptz;
     v_state    job_state;

@@ -1,0 +1,96 @@
+"""How files of priv/functions become functions: what is added, and how they are called."""
+
+from pathlib import Path
+
+import pytest
+
+from progressor.storage.postgres import statements
+from progressor.storage.postgres.functions import Functions
+
+COUNT_ORDERS = """\
+-- Counts, for one thing, orders.
+-- Locks: none.
+-- Returns: how many there are, and since when.
+CREATE FUNCTION count_orders(
+    p_namespace text,  -- of the orders, not of the gates
+    p_keys      text[],
+    OUT count   bigint,
+    OUT since   timestamptz
+)
+STABLE
+{clauses}AS $$
+{directive}BEGIN
+    count := 0;
+END;
+$$;
+"""
+
+
+def written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, clauses: str = "", directive: str = ""
+) -> Functions:
+    """Return the functions of a release that has only this one."""
+    (folder / "functions").mkdir()
+    text = COUNT_ORDERS.format(clauses=clauses, directive=directive)
+    (folder / "functions" / "count_orders.sql").write_text(text, "utf-8")
+    monkeypatch.setattr(statements, "priv", lambda: folder)
+    return Functions()
+
+
+def test_every_function_of_the_release_is_called_with_as_many_arguments_as_its_file_has() -> None:
+    functions = Functions()
+
+    calls = {
+        file.stem: functions.call(file.stem)
+        for file in statements.functions()
+        if file.parent.name != "types"
+    }
+
+    assert len(calls) > 100
+    assert calls["find_locked"].count(b"%b") == 3
+    assert calls["delete_schedule"].count(b"%b") == 4
+
+
+def test_neither_outputs_nor_comments_are_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    functions = written(tmp_path, monkeypatch)
+
+    assert functions.call("count_orders").endswith(b'"count_orders"(%b, %b)')
+
+
+def test_a_name_without_a_file_is_refused() -> None:
+    with pytest.raises(AssertionError, match="no priv/functions"):
+        Functions().call("count_orders")
+
+
+def test_a_file_without_a_signature_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "functions").mkdir()
+    (tmp_path / "functions" / "half.sql").write_text("CREATE FUNCTION half(p_one text", "utf-8")
+    monkeypatch.setattr(statements, "priv", lambda: tmp_path)
+
+    with pytest.raises(AssertionError, match="CREATE FUNCTION half"):
+        Functions()
+
+
+@pytest.mark.parametrize(
+    ("clauses", "directive", "plans"),
+    [
+        ("", "", 0),
+        ("BY INDEX\n", "", 1),
+        ("SET lock_timeout = '2s'\n", "#variable_conflict use_variable\n", 0),
+    ],
+)
+def test_a_file_gets_what_nearly_all_have_in_common(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clauses: str, directive: str, plans: int
+) -> None:
+    functions = written(tmp_path, monkeypatch, clauses=clauses, directive=directive)
+
+    [text] = functions.texts
+    assert text.count("LANGUAGE plpgsql\nSET search_path FROM CURRENT\nAS $$\n") == 1
+    assert text.count("SET enable_seqscan = off") == plans
+    assert "BY INDEX" not in text
+    assert text.count("#variable_conflict") == 1
+    assert (directive or "#variable_conflict use_column\n") in text
