@@ -4,7 +4,7 @@
       RequestError      the caller must change the request, or learn that it cannot be
         NotFoundError   ...of a namespace, process, event, task or gate (more: job_errors)
         StateError      ...in this state of the process
-      ProcessorError    the user's service must be mended
+      ProcessorError    the user's service must be fixed
       StorageError      try again later
       ConfigError       the operator must change the configuration
 

@@ -174,7 +174,7 @@ def _asks_json(tokens: Sequence[str]) -> bool:
 
 
 def _check_text(tokens: Sequence[str]) -> None:
-    """Refuse what the shell passed as bytes that are no UTF-8: the wire takes none."""
+    """Refuse what the shell passed as bytes that are not UTF-8: the wire takes none."""
     for position, token in enumerate(tokens, start=1):
         try:
             token.encode()

@@ -82,7 +82,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         # Requests.
         "requests": _counter(
             "progressor_requests", "{request}",
-            "Requests that have ended. outcome: ok, refused (the caller's to mend), failed (the "
+            "Requests that have ended. outcome: ok, refused (the caller's to fix), failed (the "
             "processor's word), unavailable (try again), cancelled (the caller has gone), internal "
             "(a bug). reason: of the error, REJECTED for the processor's own. namespace: empty for "
             "one that is not known, and for requests about none.",

@@ -238,7 +238,7 @@ def _list_of(values: struct_pb2.ListValue, field: str, depth: int) -> list[objec
 
 def _number_of(number: float, field: str) -> int | float:
     if not math.isfinite(number):
-        refuse(field, f"{number} is no number of JSON")
+        refuse(field, f"{number} is not a JSON number")
     is_exact_integer = number.is_integer() and abs(number) <= _EXACT_INTEGER_MAX
     return int(number) if is_exact_integer else number
 
@@ -275,7 +275,7 @@ def _fill_value(message: struct_pb2.Value, value: object) -> None:
         case list() | tuple():
             _fill_list(message.list_value, value)
         case _:
-            no_json = f"{type(value).__name__} is no type of JSON"
+            no_json = f"{type(value).__name__} is not a JSON type"
             raise AssertionError(no_json)
 
 
@@ -299,7 +299,7 @@ def history_range_from_wire(message: types_pb2.HistoryRange, field: str) -> Hist
     if limit is not None and not 0 <= limit <= HISTORY_LIMIT_MAX:
         refuse(f"{field}.limit", f"{limit} is not in 0 .. {HISTORY_LIMIT_MAX}")
     if direction is None:
-        refuse(f"{field}.direction", f"{message.direction} is no direction")
+        refuse(f"{field}.direction", f"{message.direction} is not a direction")
     return HistoryRange(after=message.after, limit=limit, direction=direction)
 
 
@@ -367,7 +367,7 @@ def constraints_from_wire(message: types_pb2.Constraints, field: str) -> Constra
         found.append(errors.FieldViolation(f"{field}.priority", description))
     hold = _GATE_HOLD_FROM_WIRE.get(message.hold)
     if hold is None:
-        found.append(errors.FieldViolation(f"{field}.hold", f"{message.hold} is no hold"))
+        found.append(errors.FieldViolation(f"{field}.hold", f"{message.hold} is not a hold"))
     if found or hold is None:
         raise errors.InvalidRequestError(*found)
     return Constraints(

@@ -157,7 +157,7 @@ def _options_of(message: nodes_pb2.NodeSpec, field: str) -> JobOptions:
     if not (message.wants_results or target or has_policy):
         return _NO_OPTIONS
     if len(target.encode()) > TARGET_BYTES_MAX or "\0" in target:
-        wire.refuse(f"{field}.target", "is no target of any namespace")
+        wire.refuse(f"{field}.target", "is not a target of any namespace")
     retry_policy: RetryPolicy | None = None
     if message.HasField("retry_policy"):
         retry_policy = retry_policy_from_wire(message.retry_policy, f"{field}.retry_policy")
@@ -165,7 +165,7 @@ def _options_of(message: nodes_pb2.NodeSpec, field: str) -> JobOptions:
     if message.zombie_policy:
         zombie_policy = ZOMBIE_POLICY_FROM_WIRE.get(message.zombie_policy)
         if zombie_policy is None:
-            wire.refuse(f"{field}.zombie_policy", f"{message.zombie_policy} is no policy")
+            wire.refuse(f"{field}.zombie_policy", f"{message.zombie_policy} is not a policy")
     return JobOptions(
         takes_results=message.wants_results,
         retry_policy=retry_policy,

@@ -115,8 +115,8 @@ class _Run:
                 self._employ(callers, job_lines, ending)
                 faults = () if self._arguments.calm else plan(self._arguments.seed, seconds)
                 await self._break_all(faults)
-                mended_after = time.monotonic() - self._begun_at
-                await self._sleep_until(max(seconds, mended_after + calm_seconds(seconds)))
+                fixed_after = time.monotonic() - self._begun_at
+                await self._sleep_until(max(seconds, fixed_after + calm_seconds(seconds)))
                 ended_at = time.monotonic()
                 ending.set()
             await lines.close()
@@ -143,7 +143,7 @@ class _Run:
             callers.create_task(foreman.run(ending), name=f"foreman {number}")
 
     async def _break_all(self, faults: tuple[Fault, ...]) -> None:
-        """Commit each fault at its time, or as soon as what it breaks has been mended."""
+        """Commit each fault at its time, or as soon as what it breaks has been fixed."""
         async with asyncio.TaskGroup() as group:
             for fault in faults:
                 await self._sleep_until(fault.at)

@@ -28,10 +28,10 @@ _CROWD = 3
 _IMPORTED_MAX = 3
 
 _RUNNING = {"call": 60.0, "notify": 9.0, "look": 12.0, "trace": 2.0, "list": 2.0, "await": 4.0,
-            "again": 4.0, "crowd": 1.5, "remove": 0.5, "repair": 0.7, "mend": 0.3,
+            "again": 4.0, "crowd": 1.5, "remove": 0.5, "repair": 0.7, "fix": 0.3,
             "start": 0.5, "cancel": 2.0, "set_gate": 0.5}  # fmt: skip
-_BROKEN = {"repair": 40.0, "mend": 20.0, "call": 10.0, "look": 10.0, "again": 5.0, "remove": 1.0}
-_BEGINNING = {"call": 50.0, "notify": 10.0, "look": 30.0, "mend": 2.0, "list": 5.0}
+_BROKEN = {"repair": 40.0, "fix": 20.0, "call": 10.0, "look": 10.0, "again": 5.0, "remove": 1.0}
+_BEGINNING = {"call": 50.0, "notify": 10.0, "look": 30.0, "fix": 2.0, "list": 5.0}
 
 
 class Caller:
@@ -76,7 +76,7 @@ class Caller:
                 await self._again(subject, choice)
             case "crowd":
                 await self._crowd(subject)
-            case "start" | "mend" | "remove":
+            case "start" | "fix" | "remove":
                 await self._meddle(subject, choice)
             case "cancel":
                 await self._cancel(subject)
@@ -176,9 +176,9 @@ class Caller:
 
     async def _meddle(self, subject: Subject, choice: str) -> None:
         """Start what is there, repair without asking, or remove."""
-        if choice == "mend":
-            mended = await self._line.mend(subject)
-            subject.broken = subject.broken and not isinstance(mended, Done)
+        if choice == "fix":
+            fixed = await self._line.fix(subject)
+            subject.broken = subject.broken and not isinstance(fixed, Done)
         elif choice == "remove":
             await self._remove(subject)
         elif subject.begun and not subject.ending:

@@ -1,4 +1,4 @@
-"""Faults: each begins, lasts, and is mended when it returns, whatever else is broken meanwhile."""
+"""Faults: each begins, lasts, and is fixed when it returns, whatever else is broken meanwhile."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ Break = Callable[[Scene, Fault], Awaitable[None]]
 
 
 async def commit(scene: Scene, fault: Fault) -> tuple[float, float]:
-    """Break what the fault says, wait, and mend it; return when it began and ended.
+    """Break what the fault says, wait, and fix it; return when it began and ended.
 
     One fault at a time has a thing.
     """

@@ -143,7 +143,7 @@ class Line:
         request = self.client.remove(subject.process_id, timeout=ask.timeout)
         return await self._seen(ask, request, _done)
 
-    async def mend(self, subject: Subject) -> Outcome:
+    async def fix(self, subject: Subject) -> Outcome:
         """Repair a process without asking its processor."""
         ask = Ask(kind=Kind.SIMPLE_REPAIR, subject=subject, element="")
         request = self.client.simple_repair(subject.process_id, timeout=ask.timeout)

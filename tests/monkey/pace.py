@@ -23,7 +23,7 @@ from tests.monkey.plan import calm_seconds, warm_up_seconds
 from tests.monkey.reference import Reference, Speed
 
 _SETTLING_SECONDS = 2.0
-"""Left out of every window: who starts, and who has just been mended, is slow."""
+"""Left out of every window: who starts, and who has just been fixed, is slow."""
 
 _WINDOW_SECONDS_MIN = 1.0
 _THIRDS = 3
@@ -93,11 +93,11 @@ def pace(
 
 def calm_spans(faults: Sequence[Span], begun_at: float, ended_at: float) -> Iterator[Span]:
     """Yield the spans in which no fault was, without the time to settle, those that are long."""
-    mended_at = begun_at
+    fixed_at = begun_at
     for fault_at, over_at in [*sorted(faults), (ended_at, ended_at)]:
-        if fault_at - mended_at >= _SETTLING_SECONDS + _WINDOW_SECONDS_MIN:
-            yield mended_at + _SETTLING_SECONDS, fault_at
-        mended_at = max(mended_at, over_at)
+        if fault_at - fixed_at >= _SETTLING_SECONDS + _WINDOW_SECONDS_MIN:
+            yield fixed_at + _SETTLING_SECONDS, fault_at
+        fixed_at = max(fixed_at, over_at)
 
 
 def _window(instants: Sequence[float], reference: Reference, span: Span) -> Window:

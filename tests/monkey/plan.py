@@ -59,7 +59,7 @@ LASTING: Mapping[FaultKind, tuple[float, float]] = MappingProxyType(
         FaultKind.CUT_CALLERS: (0.0, 0.0),
     }
 )
-"""For how many seconds each may last, beyond what it takes to begin and to mend it."""
+"""For how many seconds each may last, beyond what it takes to begin and to fix it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ _FINDINGS_MAX = 20
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """A fault as it was, on the clock of the notes; `ended_at` when it was mended."""
+    """A fault as it was, on the clock of the notes; `ended_at` when it was fixed."""
 
     fault: Fault
     began_at: float

@@ -136,7 +136,7 @@ def make_success(*decided: Decision, **fields: Any) -> Succeeded:
 
 
 def make_failure(**fields: Any) -> Failed:
-    """Return a failure that another attempt may mend."""
+    """Return a failure that another attempt may fix."""
     defaults: Fields = {
         "code": 14,
         "reason": "PROCESSOR_UNAVAILABLE",

@@ -226,7 +226,7 @@ class TestCallAndNotify:
 
 class TestRepair:
     async def test_runs_at_once_on_a_broken_process(self, stage: Stage) -> None:
-        await stage.broken("p", answering(b"mended", response=b"done"))
+        await stage.broken("p", answering(b"fixed", response=b"done"))
 
         answer = await stage.client.repair("p", b"please")
 

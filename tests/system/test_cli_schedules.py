@@ -379,13 +379,13 @@ def test_counts_have_bounds(options: tuple[str, ...], engine: ScriptedEngine, cl
 
 def test_pause_and_resume_leave_a_note(there: ScriptedEngine, cli: Cli) -> None:
     paused = cli("schedule", "pause", "nightly", "--note", "why", "--revision", "4")
-    resumed = cli("schedule", "resume", "nightly", "--note", "mended")
+    resumed = cli("schedule", "resume", "nightly", "--note", "fixed")
 
     assert there.requests == [
         pb.PauseScheduleRequest(
             namespace="default", schedule_id="nightly", note="why", expected_revision=4
         ),
-        pb.ResumeScheduleRequest(namespace="default", schedule_id="nightly", note="mended"),
+        pb.ResumeScheduleRequest(namespace="default", schedule_id="nightly", note="fixed"),
     ]
     assert ["paused", "yes"] in words_of(paused.out)
     assert ["note", "why"] in words_of(paused.out)

@@ -200,7 +200,7 @@ class TestRetry:
         assert await jobs.ended("job") == "failed"
         assert jobs.states("job") == {"a": "done", "b": "failed", "c": "skipped"}
 
-        await jobs.stage.client.repair("job/b", b"mend")
+        await jobs.stage.client.repair("job/b", b"fix")
         jobs.release("job", "c")
 
         assert await jobs.ended("job") == "done"

@@ -234,8 +234,10 @@ async def test_all_that_is_wrong_with_a_schedule_is_told(timetable: Timetable) -
 
     assert error.code() is Code.INVALID_ARGUMENT
     assert violations_of(error) == {
-        "spec.cron.expression": "'25' is no hour, in '0 25 * * *'",
-        "spec.cron.time_zone": ("'Mars' is no time zone of the IANA database, as Europe/Berlin is"),
+        "spec.cron.expression": "'25' is not a valid hour, in '0 25 * * *'",
+        "spec.cron.time_zone": (
+            "'Mars' is not a time zone of the IANA database, as Europe/Berlin is"
+        ),
         "spec.jitter": "-1.0 s is below 0",
     }
 

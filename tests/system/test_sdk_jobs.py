@@ -242,9 +242,9 @@ def fragile(*, completes: bool) -> Processor[Any]:
         raise Fail("by the timer")
 
     @processor.repair
-    async def mend(step: Step[Any]) -> None:
+    async def fix(step: Step[Any]) -> None:
         if completes:
-            step.complete("mended")
+            step.complete("fixed")
         else:
             step.unset_timer()
 

@@ -45,9 +45,9 @@ Edges = dict[str, list[str]]
 class Troupe:
     """A processor whose nodes end when told, and whose leader adds what it is told to."""
 
-    def __init__(self, *, mends: bool) -> None:
-        """Have the leader fail at its first join, or, if it `mends`, start one more node."""
-        self._mends = mends
+    def __init__(self, *, fixes: bool) -> None:
+        """Have the leader fail at its first join, or, if it `fixes`, start one more node."""
+        self._fixes = fixes
         self._ends: dict[str, asyncio.Future[bool]] = {}
         self.processor: Processor[Any] = Processor("troupe")
         self.processor.init(self._begin)
@@ -84,11 +84,11 @@ class Troupe:
 
     async def _joined(self, step: Step[Any]) -> None:
         undone = [it.name for it in step.nodes.values() if not it.is_done]
-        mended = [it for it in step.nodes if it.startswith("mend")]
-        if not undone or (mended and self._mends):
+        fixed = [it for it in step.nodes if it.startswith("fix")]
+        if not undone or (fixed and self._fixes):
             step.complete(len(step.nodes))
-        elif self._mends:
-            step.start_nodes(_graph({"mend": []}))
+        elif self._fixes:
+            step.start_nodes(_graph({"fix": []}))
         else:
             raise Fail(f"not done: {', '.join(undone)}")
 
@@ -213,7 +213,7 @@ class Performance:
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_job_goes_as_in_the_rehearsal(replica: Replica, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    troupe = Troupe(mends=chance.random() < 0.5)
+    troupe = Troupe(fixes=chance.random() < 0.5)
     async with (
         asyncio.timeout(PATIENCE_SECONDS),
         troupe.processor.running(f"unix:{tmp_path}/processor.sock", limits=AT_ONCE) as target,

@@ -120,7 +120,7 @@ class TestBreak:
         assert str(process.corrupted_by) == status.metadata["task_id"]
 
     async def test_of_init_keeps_the_process_to_be_repaired(self, stage: Stage) -> None:
-        stage.processor.on_process("p", broken(), answering(b"mended"))
+        stage.processor.on_process("p", broken(), answering(b"fixed"))
 
         status = await refusal(stage.client.start("p"))
         await stage.client.repair("p")

@@ -256,8 +256,8 @@ def test_a_firing_that_started_nothing_says_nothing_of_it() -> None:
         (
             {"cron": pb.CronTimes(expression="* 25 * * *", time_zone="Mars")},
             [
-                "spec.cron.expression: '25' is no hour, in '* 25 * * *'",
-                "spec.cron.time_zone: 'Mars' is no time zone of the IANA database",
+                "spec.cron.expression: '25' is not a valid hour, in '* 25 * * *'",
+                "spec.cron.time_zone: 'Mars' is not a time zone of the IANA database",
             ],
         ),
         (
@@ -293,7 +293,7 @@ def test_a_firing_that_started_nothing_says_nothing_of_it() -> None:
             {"start_at": timestamp(dt.datetime(2300, 1, 1, tzinfo=dt.UTC))},
             ["spec.start_at: 2300-01-01T00:00:00+00:00 is not in 1970 .. 2200"],
         ),
-        ({"overlap_policy": 9}, ["spec.overlap_policy: 9 is no overlap policy"]),
+        ({"overlap_policy": 9}, ["spec.overlap_policy: 9 is not an overlap policy"]),
         (
             {"start": pb.ScheduledStart(process_id_template="always")},
             ["spec.start.process_id_template: has no {instant}"],
@@ -403,7 +403,7 @@ def test_a_listing_goes_on_behind_a_token() -> None:
     )
     message.page_token = page_tokens.token_of_gate("g")
     assert said_of(lambda: schedule_codec.list_from_wire(message)) == [
-        "page_token: is no token of this list"
+        "page_token: is not a token of this list"
     ]
 
 

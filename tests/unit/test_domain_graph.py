@@ -192,14 +192,14 @@ def test_a_name_that_makes_too_long_an_id_is_refused_by_its_name() -> None:
 def test_an_unknown_or_doubled_predecessor_is_named_by_its_place() -> None:
     assert refusal(node("a"), node("b", "a", "z")) == (
         "nodes[1].predecessors[1]",
-        "'z' is no node of the job",
+        "'z' is not a node of the job",
     )
     assert refusal(node("a"), node("b", "a", "a")) == (
         "nodes[1].predecessors[1]",
         "'a' is named twice",
     )
     field, description = refusal(node("b", "z" * 1_000))
-    assert (field, len(description)) == ("nodes[0].predecessors[0]", 153)
+    assert (field, len(description)) == ("nodes[0].predecessors[0]", 156)
 
 
 @pytest.mark.parametrize(

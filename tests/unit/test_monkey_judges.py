@@ -191,7 +191,7 @@ def mend_by_itself(run: Run) -> None:
         pytest.param(
             never_fail, "task 5 is in error, and no processor", id="a task in error by itself"
         ),
-        pytest.param(mend_by_itself, "no order explains p", id="mended by itself"),
+        pytest.param(mend_by_itself, "no order explains p", id="fixed by itself"),
         pytest.param(never_ask, "task 4 is finished, and no processor", id="nobody was asked"),
         pytest.param(show_another_history, "was seen as element", id="another history shown"),
         pytest.param(show_an_old_history, "no order explains p", id="decided by an old history"),

@@ -132,15 +132,15 @@ REFUSED: Mapping[str, tuple[Callable[[], nodes_pb2.StartNodes], str]] = {
     ),
     "a zombie policy": (
         lambda: node(zombie_policy=9),
-        "start_nodes.nodes[1].zombie_policy: 9 is no policy",
+        "start_nodes.nodes[1].zombie_policy: 9 is not a policy",
     ),
     "a long target": (
         lambda: node(target="x" * 513),
-        "start_nodes.nodes[1].target: is no target of any namespace",
+        "start_nodes.nodes[1].target: is not a target of any namespace",
     ),
     "a target with NUL": (
         lambda: node(target="\0"),
-        "start_nodes.nodes[1].target: is no target of any namespace",
+        "start_nodes.nodes[1].target: is not a target of any namespace",
     ),
     "no timeout": (
         lambda: due(timeout=duration_pb2.Duration()),

@@ -248,7 +248,7 @@ async def test_a_repair_of_the_leader_goes_on_with_its_job() -> None:
     leads = processor_of(
         init=lambda step: step.start_nodes(chain("a"), deadline=60),
         join=join,
-        repair=lambda step: step.complete("mended") if step.args else None,
+        repair=lambda step: step.complete("fixed") if step.args else None,
     )
     job = await JobRehearsal.led_by(leads)
     await job.complete("a")
@@ -282,14 +282,14 @@ async def test_a_repair_that_completes_the_leader_has_its_job_done() -> None:
         processor_of(
             init=lambda step: step.start_nodes(chain("a")),
             call=fail,
-            repair=lambda step: step.complete("mended"),
+            repair=lambda step: step.complete("fixed"),
         )
     )
     with pytest.raises(errors.ProcessFailedError):
         await job.leader.call()
     await job.leader.repair()
 
-    assert (job.state, job.detail, job.result) == (JobState.DONE, "", "mended")
+    assert (job.state, job.detail, job.result) == (JobState.DONE, "", "fixed")
     await job.leader.remove()
     assert job.state is JobState.DONE
     assert job.counts == NodeCounts(cancelled=1)

@@ -254,7 +254,7 @@ async def test_a_repair_of_an_inner_node_goes_on_with_both_jobs() -> None:
         "leaves",
         init=lambda step: step.set_timer(after=1) if step.args == 1 else step.complete(),
         timeout=_fail,
-        repair=lambda step: step.complete("mended"),
+        repair=lambda step: step.complete("fixed"),
     )
     job = JobRehearsal(outer_graph(), processors=[leading(), leaves])
     inner = await job.inner("a")

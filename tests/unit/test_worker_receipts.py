@@ -178,5 +178,5 @@ async def test_a_verdict_that_is_no_refusal_is_not_told_as_one() -> None:
     bench = Bench()
     bench.processes.repair_answer = SimpleRepair(verdict=Verdict.GONE, task_id=None, due=None)
 
-    with pytest.raises(AssertionError, match="gone is no refusal"):
+    with pytest.raises(AssertionError, match="gone is not a refusal"):
         await bench.intake.simple_repair(KEY)

@@ -1,4 +1,4 @@
-"""Requests that are no message of their type, told apart without costing those that are.
+"""Requests that are not messages of their type, told apart without costing those that are.
 
 grpc.aio 1.85 ends a call whose deserializer raises with UNKNOWN and the exception's text, and logs
 a traceback. So ours never raises: it returns a `Malformed` in place of the message.
@@ -58,7 +58,7 @@ def violation_of(descriptor: Descriptor, data: bytes) -> errors.FieldViolation:
 
 
 class _BrokenWireError(Exception):
-    """The bytes break off, or are no wire format."""
+    """The bytes break off, or are not in the wire format."""
 
 
 def _bad_text(descriptor: Descriptor, data: memoryview, depth: int) -> str | None:

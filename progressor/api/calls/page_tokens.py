@@ -21,7 +21,7 @@ _SCHEDULE = "s"
 _ID_MAX = 2**63 - 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
-_GARBLED = "is no token of this list"
+_GARBLED = "is not a token of this list"
 
 
 def token_of_task(task_id: int) -> str:

@@ -154,7 +154,7 @@ def process_status_from_wire(
     """Return a status; None for none given."""
     status = wire.PROCESS_STATUS_FROM_WIRE.get(number)
     if status is None and number:
-        violations.add(field, f"{number} is no status")
+        violations.add(field, f"{number} is not a status")
     return status
 
 

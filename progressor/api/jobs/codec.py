@@ -381,5 +381,5 @@ def _states_of(numbers: Iterable[int], violations: Violations) -> tuple[JobState
         if state is not None:
             states[state] = None
         elif number:
-            violations.add(f"states[{index}]", f"{number} is no state")
+            violations.add(f"states[{index}]", f"{number} is not a state")
     return () if takes_any else tuple(states)

@@ -136,7 +136,7 @@ def _check_mask(paths: Iterable[str], violations: Violations) -> None:
         if path in _SET_BY_THE_ENGINE:
             violations.add(field, f"{path} is set by the engine")
         elif path not in DECODERS and path != "name":
-            violations.add(field, f"{shown(path)} is no field of Namespace")
+            violations.add(field, f"{shown(path)} is not a field of Namespace")
 
 
 def _change_of(

@@ -110,7 +110,7 @@ def _exhausted_call_fails_alone(
 def _zombie_policy(message: namespace_service_pb2.Namespace, violations: Violations) -> Change:
     policy = ZOMBIE_POLICY_FROM_WIRE.get(message.zombie_policy)
     if policy is None and message.zombie_policy:
-        violations.add("namespace.zombie_policy", f"{message.zombie_policy} is no policy")
+        violations.add("namespace.zombie_policy", f"{message.zombie_policy} is not a policy")
     return lambda current: dataclasses.replace(
         current, zombie_policy=policy or _DEFAULTS.zombie_policy
     )

@@ -218,7 +218,7 @@ def _causes_of(numbers: Iterable[int], violations: Violations) -> tuple[type[Cau
     for index, number in enumerate(numbers):
         cause = CAUSE_FROM_WIRE.get(number)
         if cause is None:
-            violations.add(f"causes[{index}]", f"{number} is no cause of waiting")
+            violations.add(f"causes[{index}]", f"{number} is not a cause of waiting")
         else:
             causes[cause] = None
     return tuple(causes)

@@ -83,7 +83,7 @@ def _imported_status_of(number: int, violations: Violations) -> ProcessStatus | 
 def _task_type_of(number: int, violations: Violations) -> TaskType | None:
     task_type = wire.TASK_TYPE_FROM_WIRE.get(number)
     if task_type is None and number != types_pb2.TASK_TYPE_UNSPECIFIED:
-        violations.add("corrupted_by_type", f"{number} is no task type")
+        violations.add("corrupted_by_type", f"{number} is not a task type")
     return task_type
 
 

@@ -58,14 +58,14 @@ def log_change_from_wire(message: replica_service_pb2.SetLogLevelRequest) -> Log
     violations = Violations()
     level = _LEVEL_FROM_WIRE.get(message.level)
     if level is None:
-        violations.add("level", f"{message.level} is no level of a log")
+        violations.add("level", f"{message.level} is not a log level")
     lasting = duration_from_wire(message.lasting, "lasting", violations)
     if lasting is not None and lasting > LOG_CHANGE_MAX:
         description = f"{lasting.total_seconds():.0f} s are more than {LOG_CHANGE_MAX.days} days"
         violations.add("lasting", description)
     violations.raise_any()
-    assert level is not None, "a level that is no violation"
-    assert lasting is not None, "a duration that is no violation"
+    assert level is not None, "a level that is not a violation"
+    assert lasting is not None, "a duration that is not a violation"
     return LogChange(level=level, lasting=lasting)
 
 

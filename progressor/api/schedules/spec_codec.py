@@ -109,7 +109,7 @@ def overlap_policy_from_wire(
     """Return a policy; None for none given."""
     policy = _OVERLAP_POLICY_FROM_WIRE.get(number)
     if policy is None and number:
-        violations.add(field, f"{number} is no overlap policy")
+        violations.add(field, f"{number} is not an overlap policy")
     return policy
 
 

@@ -33,7 +33,7 @@ async def log_level(
     Where several replicas share an address, the one that answers is changed, and named.
     """
     if for_ < _UNTIL_CHANGED:
-        raise bad_input("--for", f"{for_.total_seconds():,.0f} s are no time to wait")
+        raise bad_input("--for", f"{for_.total_seconds():,.0f} s is not a time to wait")
     async with client_of(engine) as client:
         change = await client.set_log_level(LogLevel(level), lasting=for_)
     document = {

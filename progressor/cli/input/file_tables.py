@@ -82,7 +82,7 @@ class FileTable:
         """Return the table of a key, an empty one where it is not there.
 
         Raises:
-            InvalidRequestError: It is no table.
+            InvalidRequestError: It is not a table.
         """
         rows = self.take(key, dict[str, msgspec.Raw], {})
         return FileTable(self._path, self._place_of(key), rows)
@@ -118,7 +118,7 @@ def read_table(path: str, *, option: str) -> FileTable:
     """Return the table that a file is: TOML by its name, else JSON; ``-`` is standard input.
 
     Raises:
-        InvalidRequestError: It cannot be read, or is no table; `option` is named where there is no
+        InvalidRequestError: It cannot be read or is not a table; `option` is named if there is no
             such file.
     """
     text = file_bytes(option, path)
@@ -160,5 +160,5 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _refuse(constant: str) -> NoReturn:
-    message = f"{constant} is no number of JSON"
+    message = f"{constant} is not a JSON number"
     raise ValueError(message)

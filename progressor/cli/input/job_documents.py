@@ -2,7 +2,7 @@
 
 `progressor.cli.jobs.format` shows a whole one. Nodes stand in any order in a file; they are sent so
 that each stands behind all that it comes after. What is wrong is told with its place, as in
-``job.toml: nodes.deploy.after[0]: 'biuld' is no node of the file``.
+``job.toml: nodes.deploy.after[0]: 'biuld' is not a node of the file``.
 """
 
 import base64
@@ -258,7 +258,7 @@ def _in_order(specs: Mapping[str, _Spec]) -> list[str]:
                 found[name] = None
                 del path[name]
             elif before not in specs:
-                raise _misplaced(specs[name], before, f"{before!r} is no node of the file")
+                raise _misplaced(specs[name], before, f"{before!r} is not a node of the file")
             elif before in path:
                 circle = [*path][[*path].index(before) :]
                 words = " after ".join([*circle, before])

@@ -82,7 +82,7 @@ class Version:
             ValueError: It is none; the message says what is wrong.
         """
         if not _VERSION.fullmatch(text):
-            message = f"{text!r} is no version: dotted numbers, as 1.10.2"
+            message = f"{text!r} is not a version: dotted numbers, as 1.10.2"
             raise ValueError(message)
         parts = tuple(map(int, text.split(".")))
         if len(parts) > VERSION_PARTS_MAX:

@@ -133,7 +133,7 @@ def check_places(
             _refuse(f"nodes[{place}].namespace", description)
         target = spec.options.target
         if target is not None and target not in namespace.processor_targets:
-            description = f"{_shown(target)} is no processor target of namespace {name!r}"
+            description = f"{_shown(target)} is not a processor target of namespace {name!r}"
             _refuse(f"nodes[{place}].target", description)
         size = len(spec.args)
         if size > namespace.payload_bytes_max:
@@ -190,7 +190,7 @@ def _predecessors_of(place: int, spec: NodeSpec, ordinals: Mapping[str, int]) ->
         ordinal = ordinals.get(name)
         if ordinal is None:
             _refuse(
-                f"nodes[{place}].predecessors[{index}]", f"{_shown(name)} is no node of the job"
+                f"nodes[{place}].predecessors[{index}]", f"{_shown(name)} is not a node of the job"
             )
         if name in found:
             _refuse(f"nodes[{place}].predecessors[{index}]", f"{name!r} is named twice")

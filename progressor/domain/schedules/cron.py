@@ -67,7 +67,7 @@ def zone_of(name: str) -> zoneinfo.ZoneInfo:
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
-        message = f"{name!r} is no time zone of the IANA database, as Europe/Berlin is"
+        message = f"{name!r} is not a time zone of the IANA database, as Europe/Berlin is"
         raise CronError(message) from error
 
 
@@ -95,7 +95,7 @@ class CronClock:
             raise CronError(message) from error
         except (AssertionError, ValueError, IndexError) as error:
             # What the library trips over instead of refusing, such as a step of the last day.
-            message = f"{text!r} is no cron expression"
+            message = f"{text!r} is not a cron expression"
             raise CronError(message) from error
         for name, field in zip(reversed(_FIELDS), reversed(self._expression.split()), strict=False):
             _check_steps(text, name, field)
@@ -186,8 +186,8 @@ def _explained(expression: str, complaint: str) -> str:
         )
     for (name, _), value in zip(_FIELDS[_FIELDS_WITH_SECONDS - len(fields) :], fields, strict=True):
         if complaint.endswith(f" {name}"):
-            return f"{value!r} is no {name.replace('-', ' ')}, in {expression!r}"
-    return f"{expression!r} is no cron expression: {complaint}"
+            return f"{value!r} is not a valid {name.replace('-', ' ')}, in {expression!r}"
+    return f"{expression!r} is not a cron expression: {complaint}"
 
 
 def _check_steps(expression: str, field: tuple[str, int], value: str) -> None:

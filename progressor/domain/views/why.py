@@ -86,7 +86,7 @@ def explain(wait: Wait) -> str:
 
 
 def explain_process(process: Process, found: Sequence[Wait], role: JobRole | None = None) -> str:
-    """Return what a process waits for that is no wait of a task; "" where the tasks tell all."""
+    """Return what a process waits for that is not a wait of a task; "" where the tasks tell all."""
     match process.status:
         case ProcessStatus.INIT | ProcessStatus.RUNNING:
             led = None if role is None else role.led

@@ -412,7 +412,7 @@ def _refusal(  # noqa: C901, PLR0911  one line per verdict
             namespace = admission.gate_namespace or key.namespace
             return errors.GateNotFoundError(namespace, admission.gate or "")
         case Verdict.ACCEPTED | Verdict.DUPLICATE | Verdict.GONE:
-            message = f"{admission.verdict} is no refusal"
+            message = f"{admission.verdict} is not a refusal"
             raise AssertionError(message)
         case _:
             assert_never(admission.verdict)

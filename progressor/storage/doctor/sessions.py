@@ -31,7 +31,7 @@ def transactions_verdict(examination: Examination) -> Verdict:
         return _nobody_seen(examination)
     words = f"{count_of(len(rows), 'transaction')} open for long: vacuum takes no dead row away"
     advice = (
-        "End them by SELECT pg_terminate_backend(pid); then mend who holds them, or set "
+        "End them by SELECT pg_terminate_backend(pid); then fix who holds them, or set "
         "idle_in_transaction_session_timeout for that role."
     )
     offenders = [_holder(row) for row in rows]

@@ -18,7 +18,7 @@ What holds:
 - A connection comes back idle or closed, never in the middle of an answer: of a statement that was
   given up the connection is closed. It is not cancelled, since all that goes this way writes: see
   `pools.BoundedConnection`.
-- The statement is prepared by name. That is no state on which anything rests: behind a pooler that
+- The statement is prepared by name. Nothing depends on that state: behind a pooler that
   lends a server's session for one transaction the name is missing, or taken, and PostgreSQL says so
   before it does anything. From then on the statement goes without.
 """

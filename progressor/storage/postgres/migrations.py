@@ -38,7 +38,7 @@ def migrations() -> tuple[Migration, ...]:
     found = []
     for file in sorted((statements.priv() / "migrations").glob("[0-9]*.sql")):
         match = _FILE.match(file.name)
-        assert match is not None, f"{file.name} is no migration's name"
+        assert match is not None, f"{file.name} is not the name of a migration"
         text = file.read_text("utf-8")
         checksum = hashlib.sha256(text.encode()).hexdigest()
         found.append(Migration(number=int(match[1]), name=file.stem, text=text, checksum=checksum))

@@ -84,7 +84,7 @@ _BY_CLASS = (
     (psycopg.errors.ReadOnlySqlTransaction, errors.StorageReadOnlyError),
     (psycopg_pool.TooManyRequests, errors.StorageOverloadedError),
 )
-# A connection in one of these states, or gone, is no good to the next user either.
+# A connection in one of these states, or gone, is of no use to the next user either.
 _TRANSIENT = (
     psycopg.OperationalError,
     psycopg.InterfaceError,

@@ -41,7 +41,7 @@ def history_columns(wanted: HistoryRange | None) -> tuple[int | None, int | None
 def history_range(
     after: int | None, limit: int | None, *, backward: bool | None
 ) -> HistoryRange | None:
-    """Return the range of three columns; a null `backward` is no range."""
+    """Return the range of three columns; a null `backward` is not a range."""
     if backward is None:
         return None
     direction = Direction.BACKWARD if backward else Direction.FORWARD

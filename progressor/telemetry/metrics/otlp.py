@@ -180,7 +180,7 @@ def _data(family: Family, since: int, until: int) -> DataT:
 def _numbers(family: Family, since: int, until: int) -> list[NumberDataPoint]:
     points = []
     for labels, value in family.values.items():
-        assert not isinstance(value, Distribution), f"{family.metric.name} is no histogram"
+        assert not isinstance(value, Distribution), f"{family.metric.name} is not a histogram"
         points.append(
             NumberDataPoint(
                 attributes=_attributes(family, labels),

@@ -51,7 +51,7 @@ _SAMPLED = frozenset("13579bdf")
 _MILLISECOND = dt.timedelta(milliseconds=1)
 _CODES: Mapping[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 
-# What these say is at fault is the server; any other is the caller's to mend. Source: OpenTelemetry
+# What these say is at fault is the server; any other is the caller's to fix. Source: OpenTelemetry
 # semantic conventions, "gRPC", server spans.
 _FAULTS = frozenset({2, 4, 12, 13, 14, 15})
 
@@ -217,7 +217,7 @@ class Recorded(Span):
         return self._child(names.SETTLE, trace.SpanKind.CLIENT, SETTLE_TASKS)
 
     def answered(self, outcome: Outcome) -> None:
-        """Set the status: what the processor says of its caller is no failure."""
+        """Set the status: what the processor says of its caller is not a failure."""
         code = 0
         if isinstance(outcome, Rejected):
             self._span.set_attribute(names.REJECTED, value=True)
