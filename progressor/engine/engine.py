@@ -317,7 +317,7 @@ class Engine:
             opened.cancel()
 
     async def _watch_health(self) -> None:
-        """Tell health checks, and whoever waits for `serving`, how things are."""
+        """Update the health checks and wake the callers waiting for `serving`."""
         while True:
             healthy = await self._health.changed()
             self._server.set_serving(serving=healthy)

@@ -1,4 +1,4 @@
--- Deletes a gate that nobody holds and no task names that has not ended.
+-- Deletes a gate that has no holders and that no unfinished task names.
 -- Locks: the gate.
 -- Returns: deleted, not_found or in_use.
 CREATE FUNCTION delete_gate(p_namespace text, p_gate text)

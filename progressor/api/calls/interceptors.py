@@ -45,7 +45,7 @@ READS = frozenset(
         "GetSchedule", "ListSchedules",
     }
 )  # fmt: skip
-"""Methods that are served while draining: they store nothing and wait for nobody."""
+"""Methods that are served while draining: they store nothing and wait for nothing."""
 
 RETRY_AFTER = dt.timedelta(milliseconds=200)
 """When a refused caller may try again: about what a balancer needs to find another replica."""

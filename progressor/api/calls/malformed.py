@@ -58,7 +58,7 @@ def violation_of(descriptor: Descriptor, data: bytes) -> errors.FieldViolation:
 
 
 class _BrokenWireError(Exception):
-    """The bytes break off, or are not in the wire format."""
+    """The bytes are truncated or not in wire format."""
 
 
 def _bad_text(descriptor: Descriptor, data: memoryview, depth: int) -> str | None:

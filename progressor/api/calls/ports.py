@@ -168,7 +168,7 @@ class Gates(Protocol):
         """
 
     async def delete(self, namespace: str, gate: str) -> None:
-        """Delete a gate that nobody holds and no task names.
+        """Delete a gate that has no holders and that no task names.
 
         Raises:
             GateNotFoundError: There is none.

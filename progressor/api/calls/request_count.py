@@ -80,7 +80,7 @@ class RequestCount:
 
 
 def outcome_of(error: errors.ProgressorError) -> str:
-    """Return who has to act: the caller (refused), the processor's people (failed), or nobody."""
+    """Return who must act: the caller (refused), the processor's owners (failed), or no one."""
     if isinstance(error, _FAILURES):
         return "failed"
     if isinstance(error, _TRY_LATER):

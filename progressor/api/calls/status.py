@@ -81,7 +81,7 @@ CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = MappingProxyType
     }
 )
 
-# Fields of errors that are told under their own names in ErrorInfo.metadata.
+# Error fields that are reported under their own names in ErrorInfo.metadata.
 _TOLD_FIELDS = (
     "namespace",
     "process_id",
@@ -125,7 +125,7 @@ class RichStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Clip:
-    """How much of the texts is told, in characters, and how many pairs and violations."""
+    """Limits on what is reported: text length in characters, numbers of pairs and violations."""
 
     text_max: int
     count_max: int

@@ -33,7 +33,7 @@ class Violations:
         self._found: list[errors.FieldViolation] = []
 
     def add(self, field: str, description: str) -> None:
-        """Note one; beyond the first hundred nobody reads on."""
+        """Add a violation; those beyond the first hundred are dropped."""
         if len(self._found) < VIOLATIONS_MAX:
             self._found.append(errors.FieldViolation(field, description))
 

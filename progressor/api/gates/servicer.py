@@ -76,7 +76,7 @@ class GateServicer:
     async def delete(
         self, message: messages.DeleteGateRequest, context: CallContext
     ) -> messages.DeleteGateResponse:
-        """Delete a gate that nobody holds and no task names."""
+        """Delete a gate that has no holders and that no task names."""
         seconds_left(context)
         key = gate_codec.key_of_request(message)
         await self._namespaces.lookup(key.namespace)

@@ -171,7 +171,7 @@ class JobServicer:
 
 
 def _is_over(job: Job) -> bool:
-    """Tell whether nothing of a job changes any more, unless somebody retries it."""
+    """Return whether a job can no longer change unless it is retried."""
     return job.state is not JobState.RUNNING and not job.counts.unfinished
 
 

@@ -142,7 +142,7 @@ def _check_mask(paths: Iterable[str], violations: Violations) -> None:
 def _change_of(
     message: namespace_service_pb2.Namespace, paths: Iterable[str], violations: Violations
 ) -> Change:
-    # The changes are worked out now, so that what is wrong is told before anything is read.
+    # The changes are computed now, so that errors are reported before anything is read.
     changes = [
         change
         for path in dict.fromkeys(paths)

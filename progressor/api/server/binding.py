@@ -52,10 +52,10 @@ def credentials_of(tls: Tls) -> grpc.ServerCredentials:
 
 
 async def check_free(address: str) -> None:
-    """Pass if an address can be bound, and nobody listens there.
+    """Pass if an address can be bound and is not in use.
 
     Raises:
-        ConfigError: It cannot, or somebody does.
+        ConfigError: It cannot be bound, or is in use.
     """
     if address.startswith(_UNIX):
         await _check_socket_free(address)
@@ -68,10 +68,10 @@ async def check_free(address: str) -> None:
 async def reserved(address: str) -> AsyncIterator[str]:
     """Hold a TCP port for servers that share it; yields the address, with the port picked for 0.
 
-    While the context is open those servers may come and go, and nobody else gets the port.
+    While the context is open those servers may come and go; no other process gets the port.
 
     Raises:
-        ConfigError: Somebody has it already, or it cannot be had at all.
+        ConfigError: The port is in use or cannot be bound.
     """
     host, port = _split(address)
     with contextlib.ExitStack() as stack:

@@ -49,7 +49,7 @@ class Health(health_pb2_grpc.HealthServicer):
     ) -> None:
         """Tell the health of a service, and each change; ends only when the watcher leaves.
 
-        A watcher that is slow is told the newest, not what was in between.
+        A slow watcher gets only the latest state, not those in between.
         """
         told: int | None = None
         while True:

@@ -156,7 +156,7 @@ class Session:
         except BaseExceptionGroup as group:
             if group.subgroup(_is_not_departure) is not None:
                 raise
-            # Nobody is there to be written to; the group has let the calls go.
+            # The peer is gone; the group has already released the calls.
             errors.forget_frames(group)
         else:
             if self._fault is not None:

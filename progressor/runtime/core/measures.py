@@ -130,7 +130,7 @@ def count_ends(
     if part.leader is not None:
         state = NodeState.DONE if done else NodeState.FAILED
         metrics.job_nodes_ended.add(1, (part.leader.namespace, state))
-    # Until its init has succeeded, whoever is to lead has no job yet.
+    # A process that is to lead a job has none until its init has succeeded.
     leads = part.led_by is not None and task_type is not TaskType.INIT
     if leads and not isinstance(settlement, Remove):
         metrics.jobs_ended.add(1, (key.namespace, JobState.DONE if done else JobState.FAILED))

@@ -74,7 +74,7 @@ class Workers:
         return self.draining or self.suspended
 
     def reserve(self, namespace: Namespace) -> bool:
-        """Reserve a place for a request that has just come, if nobody is before it."""
+        """Reserve a slot for a new request if no other is ahead of it."""
         crew = self._crew(namespace)
         if self.closed or crew.has_backlog or crew.busy >= crew.size:
             return False
@@ -110,7 +110,7 @@ class Workers:
         )
 
     def mark_backlog(self, namespace: str) -> None:
-        """Note that a task of this namespace is due for which there was no place."""
+        """Note that a due task of this namespace found no free slot."""
         crew = self._crews[namespace]
         crew.marked += 1
         if crew.free:
@@ -139,7 +139,7 @@ class Workers:
         crew.looked_at = max(crew.looked_at, mark)
 
     def has_backlog(self, namespace: str) -> bool:
-        """Tell whether tasks of a namespace may be due for which there was no place."""
+        """Return whether due tasks of a namespace may have found no free slot."""
         crew = self._crews.get(namespace)
         return crew is not None and crew.has_backlog
 

@@ -56,7 +56,7 @@ class GateScan:
     observers: Observers
     metrics: Metrics
     _suspects: set[Again] = dataclasses.field(default_factory=set)
-    """Found once: whoever looks at them may be at it. The next scan looks at the same again."""
+    """Found once: another replica may be working on them. The next scan checks them again."""
 
     _after: list[IdleUntil] = dataclasses.field(default_factory=lambda: [BEFORE_ALL])
     """Where the next scan begins to look."""

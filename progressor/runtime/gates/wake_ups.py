@@ -102,7 +102,7 @@ class Promotions:
             self._news.set()
 
     async def run(self) -> None:
-        """See to all that is told; ends only by cancellation."""
+        """Process all gate wake-ups until cancelled."""
         backoff = Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self._jitter)
         while True:
             # What is held is tried anyway; told of it once more, nobody else has to wait.

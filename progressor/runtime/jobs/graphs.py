@@ -94,7 +94,7 @@ class Graphs:
     async def plan(
         self, task: RunningTask, outcome: Succeeded, action: StartNodes
     ) -> tuple[Outcome, NodePlan | None]:
-        """Return what a step adds to a job, or how the step fails if that is not a graph."""
+        """Return what a step adds to a job, or the step's failure if that is not a valid graph."""
         part = task.process.part or _NO_PART
         action = dataclasses.replace(action, caller_context=task.caller_context)
         if part.options.scheduled:

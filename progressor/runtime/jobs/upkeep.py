@@ -78,7 +78,7 @@ class JobScan:
                     if not await self._tend(key):
                         failed.append(key)
                 except errors.StorageError as error:
-                    # Whoever holds the lock, or PostgreSQL's absence, may last.
+                    # The lock may be held, or PostgreSQL unavailable, for a long time.
                     _log.info("job not tended yet", extra={"why": str(error)})
                     failed.append(key)
             if not failed:

@@ -368,7 +368,7 @@ def _fail(ticket: _Ticket, error: BaseException) -> None:
     for future in (ticket.admitted, ticket.result):
         if not future.done():
             future.set_exception(error)
-        # Whoever does not wait for this one has no use for its error.
+        # A caller that does not wait for this request has no use for its error.
         if not future.cancelled():
             future.exception()
 

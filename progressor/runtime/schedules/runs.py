@@ -112,7 +112,7 @@ class Launches:
         try:
             done = await self._firings.fire(items)
         except (errors.StorageConflictError, errors.StorageLockedError):
-            # Nothing was done, and nothing is told: spans that never end are forgotten.
+            # Nothing was done, and nothing is reported: spans that never end are dropped.
             raise
         except errors.StorageError as error:
             for span in spans:

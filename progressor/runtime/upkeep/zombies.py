@@ -1,4 +1,4 @@
-"""Zombies: leases that nobody carries any more, settled by the namespace's policy.
+"""Zombies: leases that no replica holds any longer, settled by the namespace's policy.
 
 Every replica does this, safely at once: settling is fenced by the token of the lost lease, so the
 first one wins and the others change nothing.

@@ -2,7 +2,7 @@
 
 What dominates the cost of a durable write is not the rows but the statements and the commits. So a
 write waits in a *lane*; while one batch of the lane is in flight, the next one fills, and follows
-on the same connection as soon as it is full. At low load a batch is one item and nobody waits;
+on the same connection as soon as it is full. At low load a batch is one item and nothing waits;
 under load the batches grow by themselves.
 
 What holds:
@@ -391,7 +391,7 @@ class GroupCommit(Generic[Item, Result]):
         """Return to the line what was put aside and is locked no more; lose patience with others.
 
         Raises:
-            StorageUnavailableError: Nobody could be asked; all stay where they are.
+            StorageUnavailableError: No connection was available; all items stay queued.
         """
         keys = list(dict.fromkeys(entry.key for entry in lane.aside))
         lane.asked(await self._find_locked(connection, keys))
@@ -453,7 +453,7 @@ class GroupCommit(Generic[Item, Result]):
             except errors.StorageLockedError as error:
                 found = await self._find_culprits(connection, batch, error)
             if not found:
-                # Nobody can say who it was; whoever it was may just have let go.
+                # The lock holder is unknown and may just have released its lock.
                 return locked + await self._halve(connection, batch)
             locked += found
             culprits = {id(entry) for entry in found}

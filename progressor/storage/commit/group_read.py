@@ -116,9 +116,9 @@ class GroupRead(Generic[Item, Result]):
         return await future
 
     async def run(self) -> None:
-        """Read until `close`, and then until nobody waits.
+        """Read until `close`, and then until no caller is waiting.
 
-        If it is cancelled, whoever waits is told that the engine is stopping.
+        If it is cancelled, waiting callers get an error saying that the engine is stopping.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -131,7 +131,7 @@ class GroupRead(Generic[Item, Result]):
                 self._patience.cancel()
 
     def close(self) -> None:
-        """Take no more items; `run` ends once nobody waits."""
+        """Take no more items; `run` ends once no caller is waiting."""
         self._closed = True
         while self._idle:
             self._wake()
@@ -161,7 +161,7 @@ class GroupRead(Generic[Item, Result]):
             try:
                 await self._empty()
             except errors.StorageUnavailableError as error:
-                # There is no connection to be had: the others that wait would wait in vain too.
+                # No connection is available, so the other waiting callers would fail as well.
                 self._give_up(self._waiting, error)
                 self._waiting.clear()
 
@@ -268,7 +268,7 @@ def _fail(entries: "Iterable[_Entry[Item, Result]]", error: errors.StorageError)
 
 
 def _abandon(entries: "Iterable[_Entry[Item, Result]]") -> None:
-    """Leave nobody waiting for an answer that nobody will give any more."""
+    """Fail every caller that is still waiting for a result."""
     for _, future in entries:
         if not future.done():
             future.set_exception(_stopping())

@@ -156,12 +156,12 @@ class Lane(Generic[Item, Result]):
     def take(self, limit: int) -> list[Entry[Item, Result]]:
         """Take entries from the front, no two rivals among them, and no more than BATCH_BYTES_MAX.
 
-        The others keep their order; nobody passes an entry of the same process.
+        The others keep their order; no item overtakes another of the same process.
         """
         batch: list[Entry[Item, Result]] = []
         passed: list[Entry[Item, Result]] = []
         rivals: set[Hashable] = set()
-        # Nobody may pass an item of a process that is under way: it may have to be written again.
+        # No item may overtake an in-flight item of its process: that may have to be retried.
         waiting = {entry.key for flight in self.flights for entry in flight.batch}
         locked = {entry.key for entry in self.aside}
         # A crowd of rivals must not make every batch walk the whole line.
@@ -202,7 +202,7 @@ class Lane(Generic[Item, Result]):
     def put_back(self, batch: list[Entry[Item, Result]]) -> None:
         """Return to the front what is not written yet, for a lane that insists.
 
-        Whether somebody still waits for the result makes no difference.
+        It makes no difference whether a caller still waits for the result.
         """
         undone = [entry for entry in batch if not entry.done]
         self._put_first(undone)
@@ -224,7 +224,7 @@ class Lane(Generic[Item, Result]):
 
     @property
     def has_blocked(self) -> bool:
-        """Whether some wait for a row that nobody can be asked about."""
+        """Whether any items wait for a row whose lock cannot be checked."""
         return any(entry.blocked_by is not None for entry in self.aside)
 
     def first_blocked(self) -> list[Entry[Item, Result]]:

@@ -73,7 +73,7 @@ class Examination:
 
     @property
     def told_backend(self) -> int:
-        """The process id of the backend, as whoever accepted the connection told it."""
+        """The backend's process id, as reported when the connection was accepted."""
         return self._connection.info.backend_pid
 
     @property

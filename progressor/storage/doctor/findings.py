@@ -1,4 +1,4 @@
-"""Findings: what a look at the database came to, in words for whoever was called at night."""
+"""Findings: the results of a doctor run, worded for an on-call engineer."""
 
 import dataclasses
 import enum
@@ -29,7 +29,7 @@ class Verdict:
     offenders: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that whoever reads it is told what to do, or that there is nothing to do."""
+        """Check that the finding carries advice exactly when there is something to do."""
         assert bool(self.advice) == (self.state is not State.OK), f"{self.state}: {self.advice!r}"
         assert len(self.offenders) <= OFFENDERS_MAX, f"{len(self.offenders)} offenders"
 

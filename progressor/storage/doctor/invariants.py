@@ -1,4 +1,4 @@
-"""The laws of storage: what holds of the tables at any moment, whoever dies and whatever is lost.
+"""The invariants of storage: what holds for the tables at all times, despite crashes and losses.
 
 Each law is one statement of ``laws*.sql``, so it sees one snapshot of a living system; what it
 returns breaks it: namespace, the id of a process or schedule (empty where it is about none), and a

@@ -94,7 +94,7 @@ WHERE p.status IS NULL
 -- name: broken_processes_wait_for_repair
 -- The settlement that breaks a process cancels what waits on it. A repair is admitted while it is in
 -- error; simple_repair, and a repair that succeeded, run the timer again that broke it, under a new
--- id. Whoever brings it back clears the error in the same transaction.
+-- id. The transaction that recovers it also clears the error.
 SELECT p.namespace, p.process_id,
     concat(w.task_type, ' ', w.task_id, ' is ', w.place, ' although the process is in error') AS detail
 FROM progressor.processes p
@@ -303,7 +303,7 @@ HAVING count(*) > 1
 
 -- name: successes_were_tried
 -- Deep. Only a settlement finishes a task, and only of an attempt that a lease began; but for the init
--- task of an import, which nobody ran.
+-- task of an import, which never ran.
 SELECT t.namespace, t.process_id,
     concat(t.task_type, ' ', t.task_id, ' succeeded, and was never begun') AS detail
 FROM progressor.tasks t

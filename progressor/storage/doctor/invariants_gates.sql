@@ -4,7 +4,7 @@
 -- in a transaction of its own. They start from what has constraints and has not ended, and from gates.
 
 -- name: gates_count_their_holders
--- Whoever enters or deletes a holder changes the count, under the lock of the gate.
+-- Inserting or deleting a holder changes the count, under the lock of the gate.
 SELECT n.namespace, '' AS process_id,
     concat('gate ', n.gate,
         CASE WHEN n.held IS NULL THEN ' is not there' ELSE concat(' counts ', n.held) END,
@@ -180,7 +180,7 @@ LEFT JOIN LATERAL (
 WHERE p.is_gated IS NOT TRUE
 
 -- name: what_waits_for_its_process_is_in_its_way
--- Whoever frees a process looks at who waits for it, under its lock.
+-- A transaction that frees a process checks the tasks waiting for it, under its lock.
 SELECT g.namespace, g.process_id,
     concat(g.task_type, ' ', g.task_id, ' waits for its process, which has nothing before it') AS detail
 FROM progressor.gated g
@@ -266,7 +266,7 @@ WHERE t.constraints IS NOT NULL
     OR s.us <> l.us
 
 -- name: lines_wait_for_full_gates
--- Whoever frees a place promotes from the lines that wait for it, as long as there are places.
+-- A transaction that frees a slot promotes from the queues waiting for it while slots remain.
 SELECT l.namespace, '' AS process_id,
     concat('line ', l.line, ' waits for ',
         CASE
@@ -280,7 +280,7 @@ LEFT JOIN progressor.gates g ON (g.namespace, g.gate) = (l.namespace, l.waits_on
 WHERE (g.held >= g.capacity) IS NOT TRUE
 
 -- name: orders_wait_for_smaller_versions
--- Whoever ends a task looks at those of its order that come next.
+-- A transaction that ends a task checks the next tasks of its order.
 SELECT g.namespace, g.process_id,
     concat(g.task_type, ' ', g.task_id, ' waits for its order ', g.order_key, ', in which no version is',
         ' smaller than ', array_to_string(g.order_version, '.')) AS detail

@@ -7,7 +7,7 @@
 -- taken the key since it was removed.
 
 -- name: jobs_count_their_nodes
--- Whoever changes the state of a node changes the counts of its job in the same transaction.
+-- A transaction that changes the state of a node also changes the counts of its job.
 SELECT j.namespace, j.process_id,
     concat('the job counts ', j.node_count, ' nodes: ', j.waiting, ' waiting, ', j.ready, ' ready, ',
         j.running, ' running (', j.beginning, ' beginning), ', j.failed, ' failed, ', j.skipped,

@@ -149,7 +149,7 @@ def indexes_verdict(examination: Examination) -> Verdict:
 
 
 def autovacuum_verdict(examination: Examination) -> Verdict:
-    """Look for tables that nobody cleans."""
+    """Look for tables that are not vacuumed."""
     settings = examination.row(_SQL["read_autovacuum"])
     off = [f"{name} is off" for name, value in settings.items() if value != "on"]
     if off:
@@ -188,7 +188,7 @@ def dead_rows_verdict(examination: Examination) -> Verdict:
 
 
 def sizes_verdict(examination: Examination) -> Verdict:
-    """Tell the sizes, for whoever wonders where the disk went."""
+    """Report the sizes, to show what uses the disk."""
     tables = examination.rows(_SQL["read_tables"])
     largest = ", ".join(f"{row['name']} {bytes_of(row['bytes'])}" for row in tables[:4])
     return findings.ok(f"{bytes_of(sum(row['bytes'] for row in tables))} in all: {largest}")

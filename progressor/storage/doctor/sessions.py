@@ -41,7 +41,7 @@ def transactions_verdict(examination: Examination) -> Verdict:
 
 
 def prepared_verdict(examination: Examination) -> Verdict:
-    """Look for prepared transactions that nobody ends."""
+    """Look for abandoned prepared transactions."""
     rows = examination.rows(_SQL["read_prepared"], open=LONG_TRANSACTION)
     if not rows:
         return findings.ok(f"none is older than {span_of(_OPEN)}")
@@ -96,7 +96,7 @@ def connections_verdict(examination: Examination) -> Verdict:
 
 
 def pooler_verdict(examination: Examination) -> Verdict:
-    """Find out whether whoever accepted the connection is the backend that answers."""
+    """Check whether the process that accepted the connection is the backend that answers."""
     backend = examination.row(_SQL["read_backend"])["backend"]
     if backend == examination.told_backend:
         return findings.ok("connected to PostgreSQL without a pooler")

@@ -14,7 +14,7 @@ UNCOLLECTED: Final = dt.timedelta(seconds=30)
 nobody is looking."""
 
 LONG_STEP: Final = dt.timedelta(seconds=60)
-"""Twice the default step timeout: whoever calls the process is waiting, and wants to know why."""
+"""Twice the default step timeout: callers of the process are waiting and need to know why."""
 
 ATTEMPTS_SHARE: Final = 0.5
 """Half of the attempts: there is still time to act, where the policy leaves any at all."""

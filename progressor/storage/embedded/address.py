@@ -1,4 +1,4 @@
-"""Where an embedded PostgreSQL listens that somebody else has started."""
+"""The address of an embedded PostgreSQL that another process started."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def running_conninfo(data_directory: Path) -> str:
     """Return the conninfo of the embedded PostgreSQL that runs in a directory.
 
     Raises:
-        StorageUnavailableError: None runs there, or its directory is somebody else's.
+        StorageUnavailableError: None runs there, or its directory belongs to another user.
     """
     described = f"embedded PostgreSQL in {data_directory}"
     try:

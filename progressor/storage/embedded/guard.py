@@ -3,7 +3,7 @@
 `embedded` starts this file by its path (`python -I -S`) and nobody imports it, so it uses
 the standard library only. Three things need a process between us and PostgreSQL:
 
-- The pipe closes even when our process is ended by kill -9, and somebody must notice.
+- The pipe closes even when our process is killed with SIGKILL, so the guard notices.
 - PostgreSQL refuses root. A user namespace, in which we are another user, can only be
   entered by a process with one thread, and a process that has loaded gRPC has many.
 - The server's log must be kept short while the server runs.
@@ -111,7 +111,7 @@ def _execute(command: list[str], guard: int, stop: signal.Signals) -> None:
     for number in (*_DEAF_TO, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     if sys.platform == "linux":
-        # Somebody may end the guard itself by kill -9: then the kernel stops the command.
+        # If the guard itself is killed with SIGKILL, the kernel stops the command.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(stop))
         if os.getppid() != guard:
             return

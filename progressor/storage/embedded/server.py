@@ -3,7 +3,7 @@
     data_directory/
       lock           held by flock while anything lives here; names its owner
       password       of the user postgres, for TCP; 0600
-      initdb-new/    a cluster in the making; whoever finds one removes it
+      initdb-new/    a cluster being created; the next start removes it
       postgres/      the cluster, moved here by one rename once it is whole
       server.log     and server.log.1: bounded by the guard
       .s.PGSQL.*     the socket, unless the path is too long for one
@@ -327,11 +327,11 @@ class EmbeddedPostgres:
         return lines[0] == str(server) and lines[_READY_LINE].strip() == "ready"
 
     def _forget_dead_server(self) -> None:
-        """Remove lock files whose process id now belongs to somebody else.
+        """Remove lock files whose process id now belongs to another process.
 
         PostgreSQL forgets a dead server itself, but takes any live process with the number
         for its server, and in a container, where numbers are small, one often exists. Left
-        alone is a server that somebody has started on the cluster by hand.
+        alone is a server that was started on the cluster by hand.
         """
         stale = [self._cluster / "postmaster.pid", *self._directory.glob(".s.PGSQL.*.lock")]
         for path in stale:
@@ -416,7 +416,7 @@ def _identity(owner: int, group: int) -> str:
         return f"user:{owner}:{group}"
     if os.geteuid() in users:
         return "same"
-    # initdb looks its user up, so inside the namespace we must be somebody who exists.
+    # initdb looks its user up, so inside the namespace we must be an existing user.
     stand_in = users.get(_NOBODY) or next(iter(users.values()), None)
     return f"namespace:{stand_in.pw_uid}:{stand_in.pw_gid}" if stand_in else "same"
 

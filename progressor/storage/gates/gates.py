@@ -188,7 +188,7 @@ class Gates:
         return _gate(namespace, found[0])
 
     async def delete(self, namespace: str, gate: str) -> None:
-        """Delete a gate that nobody holds and no task names.
+        """Delete a gate that has no holders and that no task names.
 
         Raises:
             GateNotFoundError: There is none.
@@ -205,7 +205,7 @@ class Gates:
         """Promote what gates, lines and orders of one namespace have places for.
 
         Raises:
-            StorageLockedError: Somebody keeps one of the processes locked.
+            StorageLockedError: Another transaction keeps one of the processes locked.
             StorageUnavailableError: PostgreSQL is away.
         """
         found = await self._rows(
@@ -227,7 +227,7 @@ class Gates:
         Safe to repeat, to cancel, and to do from several replicas at once.
 
         Raises:
-            StorageLockedError: Somebody keeps one of their gates locked.
+            StorageLockedError: Another transaction keeps one of their gates locked.
             StorageUnavailableError: PostgreSQL is away.
         """
         first, *told = await self._rows(

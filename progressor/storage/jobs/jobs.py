@@ -294,13 +294,13 @@ class Jobs:
         Raises:
             JobNotFoundError: There is none.
             JobNotFailedError: It has not failed.
-            StorageLockedError: It kept moving, or somebody keeps it locked.
+            StorageLockedError: It kept changing, or another transaction keeps it locked.
             StorageUnavailableError: PostgreSQL is away.
         """
         names, leading = await self._retry(key, deadline, timeout)
         while leading:
             below = leading.pop()
-            # Somebody else may have been faster.
+            # Another transaction may have been faster.
             with contextlib.suppress(job_errors.JobNotFoundError, job_errors.JobNotFailedError):
                 leading += (await self._retry(below, None, None))[1]
         return await self.counts(key), names
@@ -338,7 +338,7 @@ class Jobs:
         In batches, each a transaction; safe to repeat, to cancel, and to do from many replicas.
 
         Raises:
-            StorageLockedError: Somebody keeps one of the processes locked.
+            StorageLockedError: Another transaction keeps one of the processes locked.
             StorageUnavailableError: PostgreSQL is away.
         """
         started = stopped = after = 0
@@ -364,7 +364,7 @@ class Jobs:
         """Stop followers whose leader was removed; return how many.
 
         Raises:
-            StorageLockedError: Somebody keeps one of the processes locked.
+            StorageLockedError: Another transaction keeps one of the processes locked.
             StorageUnavailableError: PostgreSQL is away.
         """
         count = 0
@@ -382,7 +382,7 @@ class Jobs:
         """Fail at most `limit` jobs whose deadline has passed; return them.
 
         Raises:
-            StorageLockedError: Somebody keeps one of the processes locked.
+            StorageLockedError: Another transaction keeps one of the processes locked.
             StorageUnavailableError: PostgreSQL is away.
         """
         failed: dict[ProcessKey, None] = {}
@@ -404,7 +404,7 @@ class Jobs:
             has it.
 
         Raises:
-            StorageLockedError: Somebody keeps one of the processes locked.
+            StorageLockedError: Another transaction keeps one of the processes locked.
             StorageUnavailableError: PostgreSQL is away.
         """
         now = self._clock.pinned()

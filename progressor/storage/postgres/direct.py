@@ -227,7 +227,7 @@ class _Pipeline:
     def _read(self) -> None:
         pgconn = self._pgconn
         pgconn.consume_input()
-        # Nobody listens on these connections; what came nevertheless must not pile up.
+        # No one listens on these connections; stray notifications must not pile up.
         while pgconn.notifies():
             pass
         while self._answers and not pgconn.is_busy():
@@ -264,7 +264,7 @@ class _Pipeline:
             if answer.done():
                 pass
             elif result is None or result.status in _ANSWERS:
-                # Rows without the synchronisation behind them are no word of a commit.
+                # Rows that are not followed by a Sync response do not confirm a commit.
                 answer.set_exception(error)
             else:
                 # What PostgreSQL said before it hung up tells more than that it did.

@@ -61,7 +61,7 @@ from progressor.telemetry.instruments import Labels
 from progressor.telemetry.metrics.registry import Metrics
 
 RECONNECT_SECONDS = 2.0
-"""For how long a pool tries to replace a lost connection; it begins anew while somebody waits."""
+"""How long a pool tries to replace a lost connection; it restarts while callers are waiting."""
 
 WAITING_MAX = 5_000
 """Who may wait for a connection of a pool."""
@@ -84,7 +84,7 @@ _BY_CLASS = (
     (psycopg.errors.ReadOnlySqlTransaction, errors.StorageReadOnlyError),
     (psycopg_pool.TooManyRequests, errors.StorageOverloadedError),
 )
-# A connection in one of these states, or gone, is of no use to the next user either.
+# A connection that is in one of these states, or lost, is useless to the next user too.
 _TRANSIENT = (
     psycopg.OperationalError,
     psycopg.InterfaceError,
@@ -279,7 +279,7 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
     async def putconn(self, conn: Connection) -> None:
         """Take a connection back, and drop the others if it is closed."""
         if isinstance(conn, BoundedConnection) and conn.hung_up and not conn.closed:
-            # The answer came just before the hang-up; whoever took it next would find it broken.
+            # The reply came just before the disconnect; the next user would find it broken.
             await conn.close()
         if conn.closed:
             if conn in self._pids:
@@ -321,18 +321,18 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
         self._generations[connection] = self._generation
         self._pids[connection] = connection.info.backend_pid
         arrays.register(connection)
-        # A pooler may lend us the session of somebody who listens; what it hears would pile up.
+        # A pooler may lend us a session that another client listens on; messages would pile up.
         connection.add_notify_handler(lambda _: None)
 
 
 async def _try_again(pool: psycopg_pool.AsyncConnectionPool[Any]) -> None:
-    """Go on where a pool has given up and somebody waits: nobody else would begin anew."""
+    """Reconnect if the pool has given up while callers wait: nothing else would restart it."""
     if pool.get_stats().get("requests_waiting", 0):
         await pool.check()
 
 
 def _hang_up(connection: Connection) -> None:
-    """Have whoever waits for an answer on a connection learn that none will come."""
+    """Fail the caller waiting for a reply on a connection: none will come."""
     if isinstance(connection, BoundedConnection):
         connection.hung_up = True
     # By a duplicate: libpq's own descriptor stays its own.

@@ -151,7 +151,7 @@ class Processes:
         self._cancel_task = functions.call("cancel_task")
 
     async def run(self) -> None:
-        """Carry the reads of `get` and `read`, until `close` and until nobody waits."""
+        """Run the reads of `get` and `read`, until `close` and until no caller is waiting."""
         await self._reads.run()
 
     def close(self) -> None:
@@ -312,7 +312,7 @@ class Processes:
         if row[2] is not None:
             self._on_promoted(promoted(row[2]))
         if not row[0]:
-            # Somebody else was faster.
+            # Another transaction was faster.
             raise errors.ProcessNotFoundError(key.namespace, key.process_id)
         return cancelled(row[1])
 

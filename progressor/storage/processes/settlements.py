@@ -101,7 +101,7 @@ class Written:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """Somebody else has the task, or the process is gone: nothing was changed. No error."""
+    """The lease is lost or the process was deleted: nothing was changed. Not an error."""
 
 
 Outcome = Written | LeaseLost
@@ -356,7 +356,7 @@ def _moved(process: Process, task_id: int, settlement: Settlement, row: rows.Row
 
 
 def _part_after(part: Part | None, settlement: Settlement) -> Part | None:
-    """Return a process's part in jobs: whoever starts nodes leads one."""
+    """Return a process's job membership: a process that starts nodes leads a job."""
     if isinstance(settlement, Finish) and isinstance(settlement.intent.action, StartNodes):
         if part is None:
             return Part(led_by=Leadership.PROCESSOR)

@@ -1,4 +1,4 @@
-"""Activities: what the replicas do and what waits, put together for whoever watches."""
+"""Activities: what the replicas are doing and what is waiting, for monitoring."""
 
 import functools
 from collections import Counter

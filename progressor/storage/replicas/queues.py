@@ -29,7 +29,7 @@ JOBS_MAX = 10_000
 """Up to which running jobs are counted, in all namespaces together."""
 
 LATE_AFTER = dt.timedelta(seconds=5)
-"""How long ago a schedule was due that nobody has fired, to be late."""
+"""How long a schedule must be overdue to count as late."""
 
 PAUSE = dt.timedelta(seconds=2)
 """From one count of a watch to the next, at the least."""

@@ -20,7 +20,7 @@ _SQL = statements.load("replicas/replicas")
 _NO_TIME = dt.timedelta()
 
 STRAY_AGE = dt.timedelta(seconds=0.5)
-"""Leases younger than this are no strays yet: most answers are on their way."""
+"""Younger leases do not count as strays yet: most replies are still on their way."""
 
 
 class ZombieCause(enum.StrEnum):
@@ -33,7 +33,7 @@ class ZombieCause(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Zombie:
-    """A leased task that nobody carries any more. ``found_at`` is by PostgreSQL's clock.
+    """A leased task that no replica runs any longer. ``found_at`` is by PostgreSQL's clock.
 
     UNKNOWN is a lease of this very replica which it never learned of. ``broken_by`` is the task
     that broke the process before, as a repair finds it.

@@ -17,7 +17,7 @@ PATIENCE = dt.timedelta(seconds=60)
 """How long a task waits for its gates before it goes before all others, unless configured."""
 
 BATCH_MAX = 100
-"""Tasks that one statement promotes at most; what is more is told as to be looked at again."""
+"""Tasks that one statement promotes at most; the rest is reported for another pass."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,7 +212,7 @@ class Firings:
         return tuple(_due_of(row) for row in found)
 
     async def seconds_until_due(self) -> float | None:
-        """Return when the next schedule is due that nobody is at; None: there is none."""
+        """Return when the next unclaimed schedule is due, or None if there is none."""
         found = await self._named("find_next_due", {"now": self._clock.pinned()})
         return max(0.0, found[0][0]) if found else None
 
@@ -228,7 +228,7 @@ class Firings:
 
         Raises:
             StorageConflictError: Nothing was done; it may be repeated at once.
-            StorageLockedError: Somebody keeps one of them; nothing was done.
+            StorageLockedError: Another transaction keeps one of them locked; nothing was changed.
             StorageUnavailableError: Whether it was done is unknown; to repeat it does no harm.
         """
         kinds = {item.fired.kind for item in items}

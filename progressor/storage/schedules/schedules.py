@@ -200,7 +200,7 @@ class Schedules:
         change: Change,
         expected_revision: int,
     ) -> Schedule:
-        """Read, compute and write, until nobody was faster."""
+        """Read, compute and write; retry as long as another transaction was faster."""
         for _ in range(_CHANGE_ATTEMPTS_MAX):
             schedule = await self.get(key)
             if expected_revision not in {0, schedule.revision}:

@@ -11,7 +11,7 @@ LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
 """The least said last."""
 
 _QUIET = ("asyncio", "grpc", "grpc._cython", "psycopg", "psycopg.pool")
-"""Loggers whose routine news nobody asked for; their warnings are shown."""
+"""Loggers whose routine messages are hidden; their warnings are shown."""
 
 _log = logging.getLogger(__name__)
 

@@ -139,7 +139,7 @@ def metrics_data(
     """Return families as an exporter of OpenTelemetry takes them, but for those without values.
 
     Args:
-        families: What is told.
+        families: What is exported.
         resource: Who tells it.
         started_at: Since when counters and histograms count.
         now: When they were read.

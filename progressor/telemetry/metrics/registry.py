@@ -19,7 +19,7 @@ def _histogram(name: str) -> Histogram:
 
 
 class Metrics:
-    """What one replica counts. Whoever wants to be in it takes it by its constructor."""
+    """What one replica counts. Components that count take it in their constructors."""
 
     def __init__(self) -> None:  # noqa: PLR0915  # a line for each metric
         """Begin with nothing counted."""

@@ -1,4 +1,4 @@
-"""Spans: what is told of a request or a step while it lasts, and where nothing is.
+"""Spans: what is recorded about a request or a step, and the null span if nothing is.
 
 The attributes follow OpenTelemetry's semantic conventions for RPCs, databases and messaging where
 these have one, and are ours, ``progressor.…``, where they have none.
@@ -33,10 +33,10 @@ W3C = TraceContextTextMapPropagator()
 """Reads and writes a trace context, whatever the environment wants others to speak."""
 
 POSTGRESQL: Mapping[str, AttributeValue] = {names.DB_SYSTEM: "postgresql"}
-"""What is told of every statement."""
+"""Attributes of every statement."""
 
 SETTLE_TASKS: Mapping[str, AttributeValue] = {**POSTGRESQL, names.DB_PROCEDURE: "settle_tasks"}
-"""What is told of a settlement."""
+"""Attributes of a settlement."""
 
 NOTHING: Mapping[str, AttributeValue] = {}
 """No attributes."""
@@ -66,7 +66,7 @@ class Span:
     __slots__ = ()
 
     on_sent: Callable[[], None] | None = None
-    """To be called when the batch with this write is sent; None: nobody wants to know."""
+    """To be called when the batch with this write is sent; None if not needed."""
 
     def __enter__(self) -> Self:
         """Return the span."""
@@ -178,7 +178,7 @@ class Recorded(Span):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End it; a cancellation is somebody's wish and no failure."""
+        """End it; a cancellation was requested and does not count as a failure."""
         assert self._token is not None, "it is left after it was entered"
         contexts.detach(self._token)
         if isinstance(error, asyncio.CancelledError):
@@ -217,7 +217,7 @@ class Recorded(Span):
         return self._child(names.SETTLE, trace.SpanKind.CLIENT, SETTLE_TASKS)
 
     def answered(self, outcome: Outcome) -> None:
-        """Set the status: what the processor says of its caller is not a failure."""
+        """Set the status: a fault of the caller that the processor reports is not a failure."""
         code = 0
         if isinstance(outcome, Rejected):
             self._span.set_attribute(names.REJECTED, value=True)
@@ -280,7 +280,7 @@ class Recorded(Span):
         self._is_dropped = True
 
     def on_sent(self) -> None:
-        """Set how long the write stood in line; it may be sent when nobody waits any more."""
+        """Set how long the write was queued; it may be sent after its caller is gone."""
         if self._span.is_recording():
             waited = time.perf_counter() - self._began_at
             self._span.set_attribute(names.BATCH_WAIT, waited * 1e3)

@@ -58,7 +58,7 @@ _MILLISECOND = dt.timedelta(milliseconds=1)
 
 
 class Carried(Protocol):
-    """What is told of a leased task."""
+    """Attributes of a leased task."""
 
     @property
     def key(self) -> ProcessKey:
@@ -91,7 +91,7 @@ class Tracing:
 
         Args:
             tracer: Of a provider that records whatever is begun: it has been decided by then.
-            ratio: Share of the stories that begin here which is told, 0 .. 1.
+            ratio: Share of the traces started here that is sampled, 0 .. 1.
             chance: Returns a random number, 0 .. 1.
         """
         self._tracer = tracer
@@ -249,7 +249,7 @@ def _consumed(task: Carried) -> dict[str, AttributeValue]:
 
 
 def _spent(task: RunningTask) -> Mapping[str, AttributeValue]:
-    # What lies between a task's admission and its claim has no span: nobody did anything.
+    # The time between a task's admission and its claim has no span: nothing happened in it.
     if task.spent is None:
         return NOTHING
     return dict(zip(names.SPENT, task.spent, strict=True))
