@@ -211,7 +211,7 @@ class TestByTheirTime:
 
 
 class TestOfADamagedLine:
-    """Rows that only damage leaves behind, which the doctor reports, cost nobody else a claim."""
+    """Rows that only damage leaves behind, which the doctor reports, block no other claim."""
 
     async def two_due(
         self, desk: Desk, eye: psycopg.Connection[Any]

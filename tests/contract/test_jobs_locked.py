@@ -1,4 +1,4 @@
-"""A job whose leader somebody holds locked is nobody's business but its own."""
+"""A job whose leader is locked by another session delays no other job."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A leader whose last node something else than a step has ended is told at once, by its join."""
+"""A leader is notified at once, by its join, when its last node ends other than by a step."""
 
 import datetime as dt
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""A process that somebody else holds locked costs the others at most one wait."""
+"""A process that another session has locked costs the others at most one wait."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What was written and never answered: found again, and never mistaken for somebody else's work."""
+"""Writes whose answer was lost are found again, and not mistaken for another client's work."""
 
 from collections.abc import AsyncIterator
 from typing import Any

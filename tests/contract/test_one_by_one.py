@@ -133,7 +133,7 @@ async def _write(desk: Desk, connection: Connection, batch: Sequence[Entry]) -> 
 
 
 def told(admissions: Sequence[Admission], ranks: dict[int, int]) -> list[tuple[Any, ...]]:
-    """Return what requesters are told, with tasks by their ranks instead of their ids."""
+    """Return what requesters receive, with tasks by their ranks instead of their ids."""
     return [
         (
             each.verdict,
@@ -163,7 +163,7 @@ def stored(eye: psycopg.Connection[Any], ranks: dict[int, int], how: str) -> lis
 def compare(
     opened: Machinery, states: tuple[str, str], asks: list[Ask]
 ) -> dict[str, tuple[Any, ...]]:
-    """Return what is told and stored when asked in one batch, and one by one."""
+    """Return what is answered and stored when asked in one batch, and one by one."""
     empty(opened.eye, keep=("namespaces", "replicas"))
     desk, asking = opened.desks
     outcomes: dict[str, tuple[Any, ...]] = {}

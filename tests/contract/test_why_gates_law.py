@@ -108,7 +108,7 @@ class Walk:
             await self.desk.processes.cancel(ProcessKey(*key), task_id)
 
     async def look(self) -> int:
-        """Compare what is told with the tables; return how many have ended."""
+        """Compare the reported reasons with the tables; return how many have ended."""
         states = dict(self.eye.execute("SELECT task_id, state::text FROM progressor.gated"))
         unfinished = self.eye.execute(
             "SELECT count(*) FROM progressor.tasks WHERE finished_at IS NULL"

@@ -44,7 +44,7 @@ async def in_line(gated: Gated, count: int = WAITING) -> list[tuple[str, int]]:
 
 
 async def judge(gated: Gated, *tasks: tuple[str, int]) -> None:
-    """Assert that all tasks are done, and that nobody was let in beside."""
+    """Assert that all tasks are done, and that no gate exceeded its capacity."""
     await gated.finished(*tasks)
     await gated.at_rest()
     assert gated.settled_at_once() <= CAPACITY

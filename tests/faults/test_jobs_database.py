@@ -79,7 +79,7 @@ async def test_jobs_go_on_where_they_were_and_each_node_is_done_once(
             assert eye.execute(_EVENTS, which).fetchone() == (nodes, nodes)
             joined: dict[str, int] = dict(eye.execute(_JOINS, which).fetchall())
         assert joined == {f"j{number}": 1 for number in range(JOBS)}
-        # Whoever has lost an answer finds its settlement again, and counts it then.
+        # A replica that lost an answer finds its settlement again, and counts it then.
         await eventually(lambda: ended(replicas, stage.namespace) == (nodes, JOBS))
         assert asked_twice(stage) == []
         assert await asyncio.to_thread(ailments, conninfo) == []

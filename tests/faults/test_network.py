@@ -48,7 +48,7 @@ async def test_a_way_that_fails_under_load_costs_no_call(
     async with loaded(stage) as load:
         failed = stage.points.count("scan_failed")
         BREAKS[name](proxy)
-        # Whoever scans has lost its connection, or its patience with it.
+        # The scanning replica has lost its connection or timed out.
         await stage.points.wait("scan_failed", failed + 1)
         proxy.restore()
         took = await load.resumed()

@@ -117,7 +117,7 @@ class Line:
         return await self._seen(ask, request, _done, kind=Kind.CANCEL)
 
     async def set_gate(self, gate: str, capacity: int) -> None:
-        """Set the capacity of a gate, which is no request on a process."""
+        """Set the capacity of a gate, which is not a request to a process."""
         word = "done"
         try:
             await self.client.set_gate(gate, capacity, timeout=5.0)

@@ -57,7 +57,7 @@ class Member:
 
     @property
     def has_left_by_itself(self) -> bool:
-        """Whether it has ended and nobody asked for it."""
+        """Whether it has ended without a request."""
         ended = self._process is not None and self._process.returncode is not None
         return self._is_wanted and ended
 
@@ -216,7 +216,7 @@ def _cluster() -> Iterator[Cluster]:
 
 
 def _free_ports(count: int, *, first: int) -> list[int]:
-    """Return ports of this machine that nobody listens on, and that stay the same."""
+    """Return ports of this machine that are free, and that stay the same."""
     found: list[int] = []
     for offset in range(len(_PORTS)):
         port = _PORTS[(first + offset) % len(_PORTS)]

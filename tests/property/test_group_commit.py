@@ -36,7 +36,7 @@ class Fault(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Item:
-    """A write about one of a few processes; whoever waits for it may go away."""
+    """A write to one of a few processes; its caller may stop waiting."""
 
     process_id: str
     pause: float
@@ -66,7 +66,7 @@ class Database:
         batch_max: int,
     ) -> None:
         self.locks = locks
-        """Until when somebody else holds a process locked."""
+        """Until when another session holds a process locked."""
         self.named_by = named_by
         """Whether it is found by its process, by the row that is locked, or not at all."""
         self.batch_max = batch_max

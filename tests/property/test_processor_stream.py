@@ -133,7 +133,7 @@ async def test_every_ask_ends_once_and_no_end_is_a_lie(course: list[tuple[Action
         asked_at = loop.time()
         if play.tasks:
             await asyncio.wait(play.tasks)
-        # Nobody waits longer than the longest timeout.
+        # No request waits longer than the longest timeout.
         assert loop.time() - asked_at <= SECONDS_MAX + 1
         await settled()
         play.stream.close()

@@ -34,7 +34,7 @@ def data(home: Path) -> Path:
 
 @pytest.fixture
 def made(data: Path) -> Path:
-    """Return where a server finds its cluster made already, of which making it is no matter."""
+    """Return a directory with a ready cluster, for tests that are not about creating one."""
     put_cluster(data)
     return data
 

@@ -1,4 +1,4 @@
-"""The laws: each is seen to be broken, none by an engine at work, and the cheap ones stay cheap."""
+"""The laws: each detects a violation, none by a working engine, and the cheap ones stay cheap."""
 
 import asyncio
 import datetime as dt

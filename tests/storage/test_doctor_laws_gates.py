@@ -1,4 +1,4 @@
-"""The laws of gates are seen to be broken; those that may be for a moment, only if it lasts."""
+"""The laws of gates detect violations; those allowed for a moment, only if they last."""
 
 import time
 from collections.abc import AsyncIterator, Iterator

@@ -1,4 +1,4 @@
-"""The laws of jobs are seen to be broken, each by itself; some of them only if it lasts."""
+"""Each law of jobs detects its own violation; some of them only if it lasts."""
 
 import time
 from collections.abc import AsyncIterator, Iterator

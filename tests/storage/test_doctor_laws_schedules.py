@@ -1,4 +1,4 @@
-"""The laws of schedules are seen to be broken, each by itself; some of them only if it lasts."""
+"""Each law of schedules detects its own violation; some of them only if it lasts."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any

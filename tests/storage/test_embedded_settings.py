@@ -1,4 +1,4 @@
-"""Settings of an embedded server: durability is full, and nobody else is let in."""
+"""Settings of an embedded server: full durability, and no access for other users."""
 
 import socket
 import stat

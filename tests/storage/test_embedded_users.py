@@ -85,7 +85,7 @@ def test_root_without_user_namespaces_is_told_what_to_do(data: Path) -> None:
 
 
 def reachable_binaries() -> Path:
-    """Return binaries that nobody may run; skips the test when a parent directory forbids it."""
+    """Return binaries the user nobody may run; skip the test when a parent directory forbids it."""
     for candidate in (find_binaries(), *SYSTEM_BINARIES):
         if runs_as_nobody([str(candidate / "postgres"), "--version"]):
             return candidate

@@ -163,7 +163,7 @@ class GatesMachine(RuleBasedStateMachine):
     def work_while_others_have_locks(
         self, outcome: Outcome, which: int, beside: Beside, desk: int, claims: bool
     ) -> None:
-        """What somebody else has locked is passed by, and told."""
+        """Rows that another session has locked are skipped and reported."""
         if claims:
             self.storage.claim_told(desk)
         self.storage.settle_beside(which, outcome, beside)

@@ -64,7 +64,7 @@ class Attempted:
 
 
 async def leave_gates(desk: Desk) -> None:
-    """Settle tasks that hold gates: whoever is next in each is promoted."""
+    """Settle tasks that hold gates: the next in line of each is promoted."""
     entries = [
         settlements.Entry(
             key=holder_key(number),

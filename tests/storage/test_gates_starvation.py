@@ -69,7 +69,7 @@ class Crowd:
         await self.begin()
 
     async def begin(self) -> None:
-        """Claim what is told to be due."""
+        """Claim what is reported as due."""
         told, self.desk.told[:] = list(self.desk.told), []
         for promoted in told:
             assert promoted.again == ()
@@ -78,7 +78,7 @@ class Crowd:
                     self.running[self.names[task_id]] = claimed.task
 
     async def end(self, name: str) -> None:
-        """Settle one that runs; whoever is next begins."""
+        """Settle a running task; the next in line begins."""
         await self.desk.settled(self.running.pop(name))
         await self.begin()
 

@@ -1,4 +1,4 @@
-"""Connections that were hung up on: nobody is lent one again."""
+"""Connections that were closed are never lent again."""
 
 import pytest
 

@@ -85,7 +85,7 @@ class Party:
 
     async def live(self, deeds: int) -> None:
         for deed in self.random.choices([*self.deeds], [*self.deeds.values()], k=deeds):
-            # Somebody keeps a lock for longer than a statement waits: told to whoever asked.
+            # A session keeps a lock for longer than a statement waits: the caller gets an error.
             with contextlib.suppress(errors.StorageLockedError, errors.RequestError):
                 await deed()
                 name = deed.__name__

@@ -74,7 +74,7 @@ def _lawful(eye: psycopg.Connection[Any], clock: ManualClock) -> Iterator[None]:
 
 
 async def joined(jobs: JobDesk, *, fails: bool = True) -> None:
-    """Have the one leader that is told of its nodes decide."""
+    """Have the one leader that is notified of its nodes decide."""
     [join] = (await jobs.claim()).values()
     assert join.task_type is TaskType.JOIN
     await jobs.settled(join, BROKEN if fails else DONE)

@@ -82,7 +82,7 @@ async def in_hand(jobs: JobDesk) -> Tasks:
 
 
 async def untended(jobs: JobDesk) -> Tasks:
-    """Lay out one with a node to be started by whoever tends it."""
+    """Create a job with a node that the next replica to tend it must start."""
     await jobs.submit(LEADER, specs({"a": ()}, constraints=GATED))
     return {}
 

@@ -233,7 +233,7 @@ PAIRS = [
 
 
 async def _patiently(party: Party, writer: Writer) -> None:
-    # A lock that nobody ever gives back is a defect all the same.
+    # A lock that is never released is a defect all the same.
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             try:

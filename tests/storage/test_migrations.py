@@ -145,7 +145,7 @@ class TestFunctions:
             if file.parent.name == "types":
                 continue
             text = file.read_text("utf-8")
-            # What passes over the locked ones waits for nobody.
+            # Statements that skip locked rows do not wait.
             waits = re.search(r"FOR NO KEY UPDATE(?! (OF \w )?SKIP LOCKED)", text)
             if "unnest(" in text and waits:
                 assert re.search(

@@ -1,4 +1,4 @@
-"""Who fires schedules, and whoever else writes over the same processes, at once: no deadlock."""
+"""Firing schedules and writing to the same processes concurrently causes no deadlock."""
 
 import contextlib
 import itertools

@@ -102,7 +102,7 @@ def cut_uncommitted(text: str, *, number: int = 1) -> Fault:
 
 
 def terminated(text: str, *, number: int = 1) -> Fault:
-    """Return the fault of a session that somebody ends when the statement is about to come."""
+    """Return the fault of a session that is terminated just before the statement."""
     return Fault(Kind.TERMINATED, text, number=number)
 
 

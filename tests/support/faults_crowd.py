@@ -140,7 +140,7 @@ def rows(eye: psycopg.Connection[Any], stage: Stage, query: str) -> list[Row]:
 
 
 async def told(request: Awaitable[Any]) -> Told:
-    """Return what a caller is told: the response, or the class of the error."""
+    """Return a caller's result: the response, or the class of the error."""
     try:
         response: bytes = (await request).response
     except (errors.ProgressorError, EngineUnavailableError) as error:

@@ -1,4 +1,4 @@
-"""What can befall a PostgreSQL, or the way to it, while somebody depends on it.
+"""Failures of PostgreSQL, or of the connection to it, while clients depend on it.
 
 A disaster is a context: it is there when the context is entered, and over when it is left. Those
 of the server itself begin then, and go on beside what is done inside.

@@ -1,6 +1,6 @@
 """What the engine does about gates, with a fault in the middle: see `faults_requests`.
 
-Every operation has gates of its own, which nobody holds when it has ended.
+Every operation has gates of its own, which have no holders once it has ended.
 """
 
 import contextlib
@@ -73,7 +73,7 @@ class GateGround:
         process_id = self.ground.fresh()
         gate = f"gate of {process_id}"
         hang = Hang()
-        # Whoever has lost the lease is not waited for.
+        # A replica that has lost its lease is not waited for.
         await self.running(process_id, hang, Answer())
         task_id = await self.insisted(process_id, Constraints(gates={gate: 1}))
         await self.gated.has_begun(process_id, args=b"1")
@@ -132,7 +132,7 @@ async def start(on: GateGround, make: Make) -> None:
 
 
 async def release(on: GateGround, make: Make) -> None:
-    """Settle a step that holds a gate: whoever is next comes next, and both are done once."""
+    """Settle a step that holds a gate: the next in line follows, and both run once."""
     gate, first, first_id, hang = await on.held()
     second = await on.in_line(gate)
     async with on.ground.under(make, _SETTLE):
@@ -150,7 +150,7 @@ async def claim(on: GateGround, make: Make) -> None:
 
 
 async def look_again(on: GateGround, make: Make) -> None:
-    """Look again at a gate that was left while somebody had locked the one who is next."""
+    """Look again at a gate that was left while the next task in line was locked."""
     gate, first, first_id, hang = await on.held()
     second = await on.in_line(gate)
     async with on.ground.under(make, '"promote_again"(') as fault, on.locked(second[0]):
@@ -188,7 +188,7 @@ async def gated_timer(on: GateGround, make: Make) -> None:
 
 
 async def cancel(on: GateGround, make: Make) -> None:
-    """Cancel a task that waits; who asks again is told that it has ended."""
+    """Cancel a waiting task; a repeated request learns that it has ended."""
     gate, first, first_id, hang = await on.held()
     process_id, task_id = await on.in_line(gate)
     behind = await on.in_line(gate)
@@ -207,7 +207,7 @@ async def cancel(on: GateGround, make: Make) -> None:
 
 
 async def capacity(on: GateGround, make: Make) -> None:
-    """Give a gate one more place while somebody waits for it."""
+    """Raise a gate's capacity by one while a task waits for it."""
     gate, first, first_id, hang = await on.held()
     second = await on.in_line(gate)
 

@@ -48,7 +48,7 @@ UNKNOWN = (
     errors.DeadlineExceededError,
     EngineUnavailableError,
 )
-"""What a caller is told who cannot know whether the request was accepted."""
+"""The errors after which a caller cannot know whether the request was accepted."""
 
 _LOOK_SECONDS = 0.005
 

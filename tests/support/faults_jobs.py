@@ -180,7 +180,7 @@ async def node(on: JobGround, make: Make) -> None:
 
 
 async def last_node(on: JobGround, make: Make) -> None:
-    """Settle the end of the last node: the leader is told, once."""
+    """Settle the end of the last node: the leader is notified once."""
     job_id, hang = await on.held(DIAMOND, "d")
     async with on.ground.under(make, _SETTLE):
         hang.released.set()
@@ -262,7 +262,7 @@ async def join(on: JobGround, make: Make) -> None:
 
 
 async def join_that_adds(on: JobGround, make: Make) -> None:
-    """Settle a join that adds nodes, of which the leader is told once more."""
+    """Settle a join that adds nodes: the leader is notified once more."""
     job_id = on.ground.fresh()
     added = nodes_pb2.StartNodes(nodes=[nodes_pb2.NodeSpec(name="c", predecessors=["b"])])
     adding, more = Hang(response=response(start_nodes=added)), held("c")

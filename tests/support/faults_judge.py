@@ -2,7 +2,7 @@
 
 Here it is asked by the function behind the command: a process of its own for each of some hundred
 tests would cost more than the tests. It knows all laws, and of the surroundings what can be wrong
-of a database that nobody but a test works with.
+of a database that only the test uses.
 """
 
 import asyncio

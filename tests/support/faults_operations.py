@@ -80,7 +80,7 @@ async def claim_of_a_backlog(ground: Ground, make: Make) -> None:
 
 
 async def step_that_finishes(ground: Ground, make: Make) -> None:
-    """Settle a call; its caller gets the answer, and nobody asks again."""
+    """Settle a call; its caller gets the answer, and no request is repeated."""
     process_id, client = await running(ground), ground.client
     async with ground.under(make, _SETTLE):
         answer = await client.call(process_id, b"1")
@@ -126,7 +126,7 @@ async def step_with_a_line_behind_it(ground: Ground, make: Make) -> None:
 
 
 async def step_that_sets_a_timer(ground: Ground, make: Make) -> None:
-    """Settle a step that sets a timer, which fires although nobody was told when."""
+    """Settle a step that sets a timer, which fires without a notification of its time."""
     process_id, client = ground.fresh(), ground.client
     await ground.stage.running(
         process_id, answering(b"set", set_timer=timer(_SOON)), answering(b"fired")
@@ -163,7 +163,7 @@ async def step_that_is_retried(ground: Ground, make: Make) -> None:
 
 
 async def step_that_breaks(ground: Ground, make: Make) -> None:
-    """Settle a failure that breaks the process; the caller in line is told, too."""
+    """Settle a failure that breaks the process; the waiting caller gets the error too."""
     process_id, client, stage = ground.fresh(), ground.client, ground.stage
     hang = Hang(response=broken().response)
     await stage.running(process_id, hang, Answer())

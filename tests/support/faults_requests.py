@@ -129,7 +129,7 @@ async def repair(ground: Ground, make: Make) -> None:
 
 
 async def simple_repair(ground: Ground, make: Make) -> None:
-    """Bring a process back that a call broke; who asks again is told that it runs."""
+    """Resume a process that a call broke; a repeated request learns that it runs."""
     process_id = ground.fresh()
     await ground.stage.broken(process_id)
     async with ground.under(make, '"simple_repair"('):
@@ -173,7 +173,7 @@ async def put(ground: Ground, make: Make) -> None:
 
 
 async def put_without_a_key(ground: Ground, make: Make) -> None:
-    """Import a process; who asks again is told that it is there."""
+    """Import a process; a repeated request learns that it exists."""
     process_id, client = ground.fresh(), ground.client
     ground.stage.processor.on_process(process_id, answering(b"fired"))
 
@@ -189,7 +189,7 @@ async def put_without_a_key(ground: Ground, make: Make) -> None:
 
 
 async def remove(ground: Ground, make: Make) -> None:
-    """Remove a process with a step in hand and a caller in line, who is told."""
+    """Remove a process with a running step and a waiting caller, who gets an error."""
     process_id, client, stage = ground.fresh(), ground.client, ground.stage
     hang, _ = await stage.busy(process_id)
     async with asyncio.TaskGroup() as group:
@@ -214,7 +214,7 @@ async def get(ground: Ground, make: Make) -> None:
 
 
 async def await_task(ground: Ground, make: Make) -> None:
-    """Wait for a task that somebody else has asked for."""
+    """Wait for a task that another client requested."""
     process_id, client = ground.fresh(), ground.client
     hang, task_id = await ground.stage.busy(process_id)
     async with ground.under(make, '"await_task"(') as fault, asyncio.TaskGroup() as group:

@@ -87,7 +87,7 @@ _FILLING: tuple[LiteralString, ...] = (
         SELECT 'g' || lpad((1 + (n - 1) %% (%(gates)s - 1))::text, 3, '0') AS one,
             'g' || lpad((2 + (n - 1) %% (%(gates)s - 1))::text, 3, '0') AS other
     ) g""",
-    # The last gate is nobody's first.
+    # The last gate is never the first of a task.
     "UPDATE filler SET gates = ARRAY['g' || lpad(n::text, 3, '0')] WHERE kind = 'h'",
     """
     INSERT INTO progressor.processes

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 DESKS_COUNT = 3
 PLENTY = 1000
-"""Places in a gate that nobody waits for."""
+"""The capacity of a gate that no task waits for."""
 
 LONG = dt.timedelta(seconds=100)
 """Longer than the patience, any timer and any retry."""
@@ -99,7 +99,7 @@ def key_of(process_id: str) -> ProcessKey:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Beside:
-    """What somebody else has locked meanwhile; gates and orders have different keys."""
+    """What another session has locked meanwhile; gates and orders have different keys."""
 
     process_id: str
     order: str | None
@@ -275,7 +275,7 @@ class GatedStorage:
         assert overfull == [], overfull
 
     def delete_gate(self, gate: str, desk: int) -> None:
-        """Delete a gate, if it is there and nobody names it."""
+        """Delete a gate if it exists and no task names it."""
         with contextlib.suppress(errors.GateNotFoundError, errors.GateInUseError):
             self.run(self.desks[desk].gates.delete(NAMESPACE.name, gate))
 
@@ -298,7 +298,7 @@ class GatedStorage:
             self._hold(claimed.task, desk)
 
     def let_time_pass(self, pause: dt.timedelta) -> None:
-        """Let time pass; nobody looks yet who waits for it."""
+        """Let time pass; nothing checks yet which tasks wait for it."""
         self.clock.advance(pause)
 
     def promote_due(self, desk: int) -> None:

@@ -169,7 +169,7 @@ class Gated:
         await next(self.turns).gates.SetGate(request)
 
     async def gate(self, gate: str) -> GetGateResponse:
-        """Return what is told of a gate."""
+        """Return the description of a gate."""
         request = GetGateRequest(namespace=self.stage.namespace, gate=gate)
         return await next(self.turns).gates.GetGate(request)
 
@@ -360,7 +360,7 @@ async def open_gated(
             channel = await stack.enter_async_context(grpc.aio.insecure_channel(address))
             ends.append(Ends(processes=ProcessServiceStub(channel), gates=GateServiceStub(channel)))
         async with open_stage(replica, one_at_a_time=one_at_a_time, **fields) as bare:
-            # It has a processor of its own, whom nobody asks.
+            # It has a processor of its own, which receives no requests.
             stage = dataclasses.replace(bare, processor=processor)
             gated = Gated(
                 stage=stage,

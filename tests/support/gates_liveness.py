@@ -2,7 +2,7 @@
 
 Faults stop in whatever state, processors succeed, and nothing new is asked for. Then whoever waits
 still waits for a gate that a process holds until it ends, or for somebody who does; once these
-processes complete, nobody waits, and nothing is held.
+processes complete, nothing waits, and nothing is held.
 """
 
 import datetime as dt

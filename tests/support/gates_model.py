@@ -10,7 +10,7 @@ and says whether that was right:
 - nothing was in the way of who has passed, and no gate has more holders than places for it;
 - it has passed nobody who could have gone in its stead and comes first: whoever could have run for
   longer than the patience, the oldest of them; then by priority; then by task id;
-- nobody is left who could pass.
+- no task is left that could pass.
 
 What DESIGN leaves open, and the model therefore to storage:
 
@@ -349,7 +349,7 @@ class GatedModel(Model):
     def assert_passages(
         self, trace: Iterable[Passed], now: dt.datetime, *, by_rank: bool = True
     ) -> None:
-        """Assert of each task that has passed that it had all its gates, and passed nobody."""
+        """Assert that each task that passed had all its gates and overtook no other task."""
         for passage in trace:
             task = self.find(passage.task_id)
             assert self.wants(task) <= passage.holders, "some of its gates, and not all"

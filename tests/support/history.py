@@ -33,7 +33,7 @@ TAIL = 5
 
 
 class Kind(enum.StrEnum):
-    """What was asked. TICK, BIRTH and EXPIRY are nobody's requests, but things that happen."""
+    """The kind of operation. TICK, BIRTH and EXPIRY are events, not requests."""
 
     START = "start"
     CALL = "call"
@@ -114,7 +114,7 @@ class Refused:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody knows, and why."""
+    """The outcome is unknown, and why."""
 
     why: str = ""
 
@@ -129,7 +129,7 @@ GONE = frozenset({NOT_FOUND, REMOVED})
 """Said also to the repetition of a request that was done before the process went."""
 
 _BINDING = frozenset({REJECTED, REPAIR_FAILED, CANCELLED})
-"""The last word on a request: whoever asks again hears the same."""
+"""The final answer to a request: repeating it gives the same answer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

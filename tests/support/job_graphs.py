@@ -66,7 +66,7 @@ def ancestors(graph: Graph, name: str) -> frozenset[str]:
 def states(graph: Graph, ended: Mapping[str, str]) -> States:
     """Return the state of every node, of which these have ended as done or failed.
 
-    Whoever can run does: there is room for all.
+    Every node that can run does: there is room for all.
     """
     found: States = {}
     for name, before in graph.items():

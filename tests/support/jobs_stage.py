@@ -95,7 +95,7 @@ class JobStage:
         """Let the follower of a node be answered."""
         hang = self.hangs[job_id, name]
         if answer is not None:
-            # Whoever hangs has its answer by now, and looks at the message once it is let go.
+            # A hanging node has its answer by now, and reads the message once it is released.
             assert hang.response is not None
             hang.response.CopyFrom(answer)
         hang.released.set()

@@ -5,7 +5,7 @@ first), and each operation in turn, done on the list as it then is, answers what
 linearisability, decided as by Wing and Gong: of the operations that could come next try each, and
 remember which sets of operations, done in whatever order to the same life, have led nowhere (Lowe).
 
-- What nobody knows the end of may be put anywhere after it was sent, or be left out.
+- An operation of unknown outcome may be put anywhere after it was sent, or be left out.
 - What changes nothing and fits is taken at once: putting it off cannot help. What changes nothing
   and whose end nobody knows is left out.
 - Answers, readings and the journals of processors tell the places of elements: an element in
@@ -79,7 +79,7 @@ def explained(
 
     Args:
         operations: Merged, of one process.
-        journal: All that processors were asked of it; None: nobody wrote it down.
+        journal: All that processors were asked of it; None: not recorded.
         lives_max: After how many the search gives up, and answers `UNDECIDED`.
     """
     return _Search(_with_births(operations), journal).run(lives_max)
@@ -355,7 +355,7 @@ def _is_required(operation: Operation) -> bool:
 
 
 def _with_births(operations: Iterable[Operation]) -> list[Operation]:
-    """Return the operations with those that nobody sends: a start in hand, a timer that removes."""
+    """Return the operations and those no client sends: a running start, a timer that removes."""
     whole = list(operations)
     unseen: Outcome = Unknown()
     for operation in tuple(whole):

@@ -39,7 +39,7 @@ class Facts:
     """
 
     def __init__(self, operations: Sequence[Operation], journal: Collection[Asked] | None) -> None:
-        """Gather what is known; `journal` None: nobody kept one."""
+        """Gather what is known; `journal` None: none was kept."""
         self._has_one_life = sum(_begins(operation) for operation in operations) <= 1
         self._elements: dict[Place, str] = {}
         self._places: dict[str, Place] = {}
@@ -69,7 +69,7 @@ class Facts:
         return (life, len(elements)) in self._asked.get(operation.element, ())
 
     def was_seen(self, element: str) -> bool:
-        """Return whether somebody saw an element in a list."""
+        """Return whether any client saw an element in a list."""
         return element in self._places
 
     def was_never_asked(self, element: str) -> bool:

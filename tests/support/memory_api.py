@@ -220,7 +220,7 @@ class MemoryGates:
         return tuple(self.stored[key] for key in sorted(self.stored) if key > after)[:limit]
 
     async def get(self, namespace: str, gate: str) -> GateView:
-        """Return what is stored, with nobody at it."""
+        """Return what is stored, with no replica at work on it."""
         if gate not in self.stored:
             raise errors.GateNotFoundError(namespace, gate)
         return GateView(gate=self.stored[gate], holders=(), line=())

@@ -80,7 +80,7 @@ class ModelledGates(ModelledStorage):
 
     model: GatedModel
     locked: str | None = None
-    """A process that somebody keeps locked."""
+    """A process that another session keeps locked."""
 
     _seen: Seen | None = None
     """What the tables hold, as long as nothing has been done since."""

@@ -198,7 +198,7 @@ class ModelledStorage:
             )
 
     def remove(self, process_id: str) -> None:
-        """Remove a process, whoever is at work on it."""
+        """Remove a process, even while a replica works on it."""
         process = self.model.remove(process_id)
         unended = [] if process is None else [*process.waiting()]
         if process is not None and process.running is not None:
@@ -275,7 +275,7 @@ class ModelledStorage:
         return self._take({desk: own.claims.claim_tasks(own.pool, wanted)}) if wanted else set()
 
     def upcoming(self, desk: int, horizon: dt.timedelta) -> list[Due]:
-        """Return what a replica puts on its agenda: its own tasks due soon, and nobody's."""
+        """Return what a replica puts on its agenda: its own tasks due soon, and unowned ones."""
         own = self.desks[desk]
         room = Room(namespace=NAMESPACE.name, limit=100, expires_after=EXPIRES_AFTER)
         found, _ = self.do(

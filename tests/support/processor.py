@@ -141,10 +141,10 @@ class ScriptedProcessor:
             self._server = None
 
     async def hung_up(self, *, seconds: float = 10.0) -> None:
-        """Wait until nobody is connected any more.
+        """Wait until no client is connected any more.
 
         Raises:
-            TimeoutError: Somebody still is after `seconds`.
+            TimeoutError: A client is still connected after `seconds`.
         """
         await self._relay.hung_up(seconds)
 

@@ -10,7 +10,7 @@ from progressor.internal.v1 import frames_pb2
 
 
 class ScriptedCall:
-    """Keeps what is written; reads what it is told. Writing waits until `flowing`."""
+    """Keeps what is written; reads what it is given. Writing waits until `flowing`."""
 
     def __init__(self) -> None:
         """Begin with nothing written and nothing to read."""

@@ -110,7 +110,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         while chunk := await reader.read(_CHUNK_BYTES):
             writer.write(chunk)
             await writer.drain()
-    # The end of one direction ends both: nobody here speaks on after hanging up.
+    # The end of one direction ends both: neither peer sends after closing.
     writer.transport.abort()
 
 

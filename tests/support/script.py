@@ -50,7 +50,7 @@ class Drop:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Garble:
-    """Answer with bytes that are no ProcessResponse."""
+    """Answer with bytes that are not a ProcessResponse."""
 
     answer: bytes = GARBAGE
 

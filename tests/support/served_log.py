@@ -30,7 +30,7 @@ class ServedLog:
 
     @property
     def lines(self) -> list[Line]:
-        """The whole lines of it; those that are no JSON fail the test."""
+        """Its complete lines; a line that is not JSON fails the test."""
         whole, _, _ = self.text.rpartition("\n")
         return [json.loads(line) for line in whole.splitlines()]
 

@@ -71,7 +71,7 @@ class Pair:
         return make_conninfo(database, host=",".join(self._hosts), port="5432,5432")
 
     def fail_over(self) -> None:
-        """End the primary as kill -9 does, and promote the standby; nobody follows it."""
+        """End the primary as kill -9 does, and promote the standby; it has no standby itself."""
         self.primary.kill()
         self.standby.promote()
 

@@ -36,7 +36,7 @@ GRACE = seconds(2)
 
 
 class HeardAftermath:
-    """Notes what it is told."""
+    """Records what it is given."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[Entry, Written]] = []

@@ -97,7 +97,7 @@ def success(
 
 
 class LentConnection:
-    """A pool of one connection that somebody else opened, and in whose transaction we may be."""
+    """A pool of one connection that the caller opened, possibly within a transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self.lent = connection

@@ -20,7 +20,7 @@ async def until_none_blocked(eye: psycopg.Connection[Any]) -> None:
 
 
 async def _until(holds: Callable[[], bool]) -> None:
-    # PostgreSQL tells nobody when a session begins or ceases to wait.
+    # PostgreSQL sends no notification when a session begins or ceases to wait.
     async with asyncio.timeout(_PATIENCE_SECONDS):
         while True:
             if holds():

@@ -87,7 +87,7 @@ def seed(conninfo: str, *, waiting: int, running: int, tasks: int, analyze: bool
 
 
 def keep_unvacuumed(connection: psycopg.Connection[Any]) -> None:
-    """Let nobody but the test decide when the planner learns of the rows."""
+    """Let only the test decide when the planner's statistics are updated."""
     for table in ("processes", "tasks", "schedule", "running", "events", "replies"):
         connection.execute(
             f"ALTER TABLE progressor.{table} SET (autovacuum_enabled = false)".encode()

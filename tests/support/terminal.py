@@ -65,7 +65,7 @@ class Terminal:
         os.write(self._number, keys.encode())
 
     def resize(self, columns: int, rows: int) -> None:
-        """Change the size of the terminal, of which the program is told."""
+        """Change the size of the terminal and notify the program."""
         fcntl.ioctl(self._number, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     async def draws(self, satisfied: Callable[[str], bool], *, since: int = 0) -> str:

@@ -20,7 +20,7 @@ Parameters = ParamSpec("Parameters")
 
 
 class DeadlockError(AssertionError):
-    """Everybody waits for somebody, and nothing is due."""
+    """Every task waits for another, and nothing is due."""
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -49,7 +49,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class LoopClock:
-    """The clock of whoever runs in a virtual loop; PostgreSQL's stands where it stands."""
+    """The clock of code that runs in a virtual loop; PostgreSQL's clock stands still."""
 
     def now(self) -> dt.datetime:
         """Return the start of time, and what has passed."""

@@ -15,7 +15,7 @@ from tests.support.scripted_engine import Cli, ScriptedEngine, command_line
 
 @pytest.fixture
 def engine() -> Iterator[ScriptedEngine]:
-    """Return an engine that answers what it is told to, for the command line."""
+    """Return an engine with scripted answers, for the command line."""
     with ScriptedEngine().running() as running:
         yield running
 

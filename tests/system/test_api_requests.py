@@ -1,4 +1,4 @@
-"""Requests over the wire: what reaches the engine, how long a caller waits, and what it is told."""
+"""Requests over the wire: what reaches the engine, how long a caller waits, and its answer."""
 
 import asyncio
 import dataclasses

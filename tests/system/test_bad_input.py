@@ -1,4 +1,4 @@
-"""Bad input: what is unknown, malformed or too large is refused by name, and hurts nobody else."""
+"""Unknown, malformed or too large input is refused by name, and affects no other request."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -145,7 +145,7 @@ class TestANamespaceThatHangs:
             await stage.points.wait("admitted", 2 + 2 * CALLERS_MAX, key=stage.key("p"))
             hang.released.set()
 
-        # The engine says so, or the client, whoever is first.
+        # The engine or the client reports it, whichever is first.
         assert {task.result().code for task in calls} == {grpc.StatusCode.DEADLINE_EXCEEDED}
         assert waiting == (1, 0)
         assert {task.result() for task in again} == {"ANSWERED"}

@@ -285,7 +285,7 @@ def test_a_schedule_is_shown_with_its_firings(engine: ScriptedEngine, cli: Cli) 
     assert ["firings", "12", "started,", "2", "missed"] in words
     wall = ["Sun", "2026-03-01", "14:00:00", "CET"]
     assert ["2026-03-01", "13:00:00.000Z", *wall, "1m30s"] in words
-    # A run is seen to have ended at the next firing, or later: no more than that is known.
+    # The end of a run is detected at the next firing or later: no more than that is known.
     assert ["at", "status", "cause", "process", "task", "took", "at", "most", "why"] in words
     noon = ["2026-03-01", "12:00:00.000Z"]
     assert [*noon, "done", "time", "p", "7", "1m30s"] in words

@@ -21,7 +21,7 @@ CALLS = 50
 
 @contextlib.asynccontextmanager
 async def away() -> AsyncIterator[str]:
-    """Give an address where nobody listens, nor will."""
+    """Return an address where nothing listens, now or later."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{holder.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""A clean stop: what is in hand ends here or on another replica, and the callers are told."""
+"""A clean stop: running work ends here or on another replica, and the callers get an answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
@@ -70,7 +70,7 @@ async def end_of(request: Awaitable[object]) -> tuple[StatusCode, str]:
 
 
 async def ask_until_gone(client: Client, *, first: bool) -> set[str]:
-    """Ask again at once, whatever comes, until nobody is there; return why requests failed."""
+    """Repeat requests at once until no server answers; return why requests failed."""
     why: set[str] = set()
     while "ENGINE_UNAVAILABLE" not in why:  # ends once the replica has left
         try:

@@ -44,7 +44,7 @@ async def test_a_rollout_says_who_waits_for_what_and_when_each_starts(own_databa
         "billing-1.10", "billing-1.2", "orders-1.10", "orders-1.11", "orders-1.2", "orders-1.3",
         "stock-1.10", "stock-1.2",
     ]  # fmt: skip
-    # Versions are numbers, and the one that fails holds up nobody.
+    # Versions are numbers, and the one that fails does not delay the others.
     assert told["orders-1.2"] < told["orders-1.3"] < told["orders-1.10"] < told["orders-1.11"]
     assert "orders-1.3 fails" in printed
     assert "orders-2.0 is cancelled" in printed

@@ -241,7 +241,7 @@ class TestSoManyOfARollout:
         states = gated.states()
         for number, hang in enumerate(hangs):
             hang.released.set()
-            # Each that ends lets the next one in, and nobody else.
+            # Each end admits the next one in line, and no other.
             if number + 3 < len(hangs):
                 await gated.has_begun(f"p{number + 3}")
         await gated.finished(*tasks)

@@ -148,7 +148,7 @@ class TestFollower:
             assert await jobs.ended("job") == "done"
             jobs.release("job", "a")
             victim.thaw()
-            # Whoever answers now answers after what it had in hand.
+            # A replica that answers now has finished its earlier work.
             await there.get("job")
 
         assert jobs.states("job") == {"a": "done", "b": "done"}
@@ -224,7 +224,7 @@ class TestLeader:
 
 
 async def _forgotten(jobs: JobStage) -> None:
-    """Leave a job behind whose nodes are done, an hour ago, and whose leader nobody has told."""
+    """Leave a job whose nodes were done an hour ago, and whose leader was not notified."""
     busy = Hang(response=answering().response)
     jobs.hold("job", "a")
     await lead(jobs, jobs.stage.client, {"a": ()}, busy, Answer(done()))

@@ -1,4 +1,4 @@
-"""JobService on a whole engine: what clients are told of a job from its submission to its end."""
+"""JobService on a whole engine: what clients see of a job from its submission to its end."""
 
 import asyncio
 import datetime as dt

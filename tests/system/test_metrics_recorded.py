@@ -65,7 +65,7 @@ class Seen:
         return cls(dict(zip(METRICS, metrics.families(), strict=True)))
 
     def value(self, name: str, *labels: str) -> float:
-        """Return a counter or a gauge; 0 where nothing is told."""
+        """Return a counter or a gauge; 0 where none is reported."""
         found = self.families[name].values.get(labels, 0.0)
         assert not isinstance(found, Distribution)
         return found

@@ -178,7 +178,7 @@ async def test_a_processor_that_hangs_ends_at_the_deadline_by_itself(
 async def test_a_host_that_takes_the_connection_and_is_silent_ends_at_the_deadline(
     asking: Asking,
 ) -> None:
-    # The kernel accepts for a socket that listens; nobody ever reads.
+    # The kernel accepts connections for a listening socket; nothing ever reads.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         asking.aim_at(f"127.0.0.1:{silent.getsockname()[1]}")
 

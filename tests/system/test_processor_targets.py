@@ -27,7 +27,7 @@ TIMEOUT = seconds(10)
 
 @pytest.fixture
 def dead() -> Iterator[str]:
-    """Return a target whose port is taken by somebody who never listens."""
+    """Return a target whose port is bound by a socket that never listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"

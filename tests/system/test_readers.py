@@ -1,4 +1,4 @@
-"""Who reads much, or does not take what it has read, keeps nobody else from reading."""
+"""A client that reads a lot, or stops consuming, does not block other readers."""
 
 import asyncio
 import datetime as dt

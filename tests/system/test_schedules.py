@@ -1,4 +1,4 @@
-"""ScheduleService on the real engine: schedules are made, fire by themselves, and are told of."""
+"""ScheduleService on the real engine: schedules are created, fire, and are reported."""
 
 import asyncio
 import datetime as dt

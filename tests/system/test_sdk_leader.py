@@ -35,7 +35,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 SEEDS = range(8)
 DEEDS_MAX = 40
 AT_ONCE = Limits(drain_timeout=dt.timedelta())
-"""Nodes that nobody has told to end by then are left in hand."""
+"""Nodes that were not told to end by then are left running."""
 NODES_MAX = 14
 
 Edges = dict[str, list[str]]

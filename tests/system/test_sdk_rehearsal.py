@@ -39,7 +39,7 @@ DEEDS = (
     "emit", "state", "metadata", "reject", "fail", "bug", "retry once", "retry", "timer now",
     "timer that fails", "timer far", "timer that retries", "no timer", "complete", "remove",
 )  # fmt: skip
-"""What a step is told to do; the last of several may end it."""
+"""The instructions of a step; the last of several may end it."""
 
 
 def moody() -> Processor[Any]:

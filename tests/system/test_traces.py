@@ -1,4 +1,4 @@
-"""Traces: one connected story from the caller to the last retry, whoever tells a part of it."""
+"""Traces are connected from the caller to the last retry, across all replicas."""
 
 import asyncio
 import contextlib
@@ -77,7 +77,7 @@ class Shop:
             return "reserved"
 
     async def notify(self, _step: Step[Any]) -> None:
-        """Take so long that somebody else has to do it."""
+        """Take so long that another replica has to do it."""
         with self._tracer.start_as_current_span("hold"):
             if not self.holding.is_set():
                 self.holding.set()
@@ -151,7 +151,7 @@ def assert_lasting(step: Told, spans: Sequence[Told]) -> None:
 
 
 def assert_about_the_process(step: Told, spans: Sequence[Told]) -> None:
-    """Assert that whoever searches for a process, a task or an attempt finds step and parts."""
+    """Assert that a search for a process, a task or an attempt finds the step and its parts."""
     parts = [it for it in children_of(step, spans) if it.name != "progressor.step"]
     names = ("namespace", "process_id", "task_id", "task_type", "attempt")
     about = {f"progressor.{name}": step.attributes[f"progressor.{name}"] for name in names}

@@ -1,4 +1,4 @@
-"""What a call brings besides its message (trace, deadline), and how its end is told."""
+"""What a call carries besides its message (trace, deadline), and how its end is reported."""
 
 import asyncio
 import datetime as dt

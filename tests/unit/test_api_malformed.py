@@ -1,4 +1,4 @@
-"""Bytes that are no message: the field at fault is found, and nothing is ever raised."""
+"""Malformed messages: the field at fault is found, and nothing is ever raised."""
 
 import pytest
 

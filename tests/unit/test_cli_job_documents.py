@@ -1,4 +1,4 @@
-"""Files of jobs: what they become, and how what is wrong is told with its place."""
+"""Job files: what they become, and how errors are reported with their place."""
 
 import datetime as dt
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Shares: nobody gets more than fits, and nothing is left where somebody lacks."""
+"""Shares: no share exceeds its bound, and nothing is left over while one is short."""
 
 from hypothesis import given
 from hypothesis import strategies as st

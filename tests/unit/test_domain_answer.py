@@ -1,4 +1,4 @@
-"""How the end of a task is told to its caller."""
+"""How the end of a task is reported to its caller."""
 
 from typing import Any
 

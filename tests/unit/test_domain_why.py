@@ -79,7 +79,7 @@ def a_crew(busy: int, size: int = 10, *, unreachable: float | None = None) -> di
 
 
 def a_task(task_id: int = 7, **fields: Any) -> UnfinishedTask:
-    """Return a call that is due, and that nobody has taken."""
+    """Return a call that is due and unclaimed."""
     defaults: dict[str, Any] = {
         "task_id": task_id,
         "task_type": TaskType.CALL,

@@ -1,4 +1,4 @@
-"""Group commit where another transaction holds a process locked: nobody else waits for it."""
+"""Group commit while another transaction locks a process: no other write waits for it."""
 
 import asyncio
 

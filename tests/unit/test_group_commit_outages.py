@@ -1,4 +1,4 @@
-"""Group commit while PostgreSQL is away, or takes offence: who is told, and what is repeated."""
+"""Group commit while PostgreSQL is away or rejects a write: who gets an error, what is retried."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""What is counted of requests: admission, answers, and how callers are told."""
+"""What is counted of requests: admission, answers, and how callers are notified."""
 
 import asyncio
 from types import SimpleNamespace

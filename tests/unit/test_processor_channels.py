@@ -248,7 +248,7 @@ async def test_nobody_asks_after_the_close(channels: Channels) -> None:
 
 
 async def _fail(channel: grpc.aio.Channel) -> None:
-    """Have the channel learn that nobody listens at its target."""
+    """Have the channel learn that nothing listens at its target."""
     async with asyncio.timeout(5):
         state = channel.get_state(try_to_connect=True)
         while state is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:

@@ -1,4 +1,4 @@
-"""What a gRPC status means for the step, whoever gave it."""
+"""What a gRPC status means for the step, whatever its origin."""
 
 import dataclasses
 import datetime as dt

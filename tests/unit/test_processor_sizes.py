@@ -1,4 +1,4 @@
-"""The largest steps of late: which are told, and for how long."""
+"""The largest recent steps: which are reported, and for how long."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One stream to a processor, without a socket: timeouts, what is told, bounds, ends."""
+"""One stream to a processor, without a socket: timeouts, reports, bounds, ends."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What waits, for whoever asks: counted rarely, by one statement for all, and never in the way."""
+"""Queue sizes: counted rarely, by one statement for all, without delaying other work."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +47,7 @@ class Counting:
 
 
 class Namespaces:
-    """Knows some, or learns of them when it is told to."""
+    """Knows some, or learns of them on demand."""
 
     def __init__(self, *names: str) -> None:
         self.names = names

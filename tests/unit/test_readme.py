@@ -361,7 +361,7 @@ def test_a_make_command_has_its_target(command: str) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """Somebody who types what the README shows, with other addresses."""
+    """A user who types what the README shows, with other addresses."""
 
     addresses: Mapping[str, str]
     folder: Path

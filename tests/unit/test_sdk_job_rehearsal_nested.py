@@ -50,7 +50,7 @@ def outer_graph() -> Graph:
 
 
 def outer_job() -> JobRehearsal:
-    """Return a job of that graph, whose leaves nobody carries out."""
+    """Return a job of that graph, whose leaves are never executed."""
     return JobRehearsal(outer_graph(), processors=[leading()], namespace="leads")
 
 

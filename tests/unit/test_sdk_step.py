@@ -431,7 +431,7 @@ async def test_each_task_type_has_its_handler(name: str, threads: Executor) -> N
     register(lambda step: step.type)
 
     after = await processor.answer(asked(number), threads)
-    # A request that nobody thought of is refused; a timer has nobody to refuse.
+    # An unhandled request is refused; a timer has no caller to refuse.
     refusal = before.failure if name == "timeout" else before.reject
     assert refusal.code == (9 if name == "timeout" else 12)
     assert f"@processor.{name}" in refusal.message

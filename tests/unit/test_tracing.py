@@ -1,4 +1,4 @@
-"""Traces: what is told is decided once, and each span says what it stands for."""
+"""Traces: what is recorded is decided once, and each span names what it stands for."""
 
 import asyncio
 import datetime as dt

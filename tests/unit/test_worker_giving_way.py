@@ -1,4 +1,4 @@
-"""Giving way: gates that were lowered take turns, with rests, until nobody has to go."""
+"""Giving way: lowered gates take turns, with pauses, until no task has to give way."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Graphs: what a step is told of other nodes, what it adds, and the leader that the engine is."""
+"""Graphs: what a step learns of other nodes, what it adds, and the engine as leader."""
 
 import dataclasses
 import datetime as dt

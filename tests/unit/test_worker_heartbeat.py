@@ -391,7 +391,7 @@ async def test_a_beat_ends_the_loss(caplog: pytest.LogCaptureFixture) -> None:
             await watch.beat()
             await asyncio.sleep(4.75)
 
-    # What was leased before the beat is lost, whoever looked when.
+    # What was leased before the beat is lost, whenever it was checked.
     assert watch.said == ["lost", "lost", "beat", "lost"]
     assert watch.lost_at == [4.5, 4.75, 9.25]
     assert len(caplog.records) == 2

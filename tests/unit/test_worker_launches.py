@@ -1,4 +1,4 @@
-"""Launches: what goes before a firing, what a trigger finds, and what is told."""
+"""Launches: what precedes a firing, what a trigger finds, and what is reported."""
 
 import dataclasses
 import datetime as dt

@@ -1,4 +1,4 @@
-"""Observers: those who are told of named points."""
+"""Observers are notified of named points."""
 
 from progressor.runtime.core.observer import Observers
 

@@ -19,7 +19,7 @@ KEY = process_key("orders", "p1")
 
 
 class NoGates:
-    """Gates that nobody asks."""
+    """Gates that receive no requests."""
 
     async def look_again(self, namespace: str, again: Sequence[Again]) -> Promoted:
         raise NotImplementedError
@@ -67,7 +67,7 @@ def test_who_is_due_later_is_claimed_then_and_not_before() -> None:
 
 
 class LockableGates(NoGates):
-    """Gates and namespaces of which some are locked by somebody else."""
+    """Gates and namespaces, some of them locked by another session."""
 
     def __init__(self, *locked: str) -> None:
         self.locked = set(locked)

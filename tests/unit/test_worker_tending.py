@@ -1,4 +1,4 @@
-"""Tending: what a replica has heard of jobs, kept until somebody takes it."""
+"""Tending: what a replica has learned of jobs, kept until it is taken."""
 
 from typing import Any, cast
 
