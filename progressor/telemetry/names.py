@@ -172,7 +172,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             "progressor_jobs_ended", "{job}",
             "Jobs that this replica has ended: by a step of the leader, at the deadline, or since "
             "it was asked to. state: done, failed, cancelled. One that goes on after it had "
-            "failed is told again when it ends again; one that is stopped with the job that it is "
+            "failed is counted again when it ends again; one that is stopped with the job it is "
             "a node of is left out.",
             "namespace", "state",
         ),
@@ -190,15 +190,15 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         ),
         "nodes_tended": _counter(
             "progressor_nodes_tended", "{node}",
-            "Nodes that this replica has seen to outside of settlements. deed: started (one with "
+            "Nodes that this replica has processed outside of settlements. deed: started (one with "
             "constraints), stopped (its job had ended).",
             "namespace", "deed",
         ),
         "jobs_recovered": _counter(
             "progressor_jobs_recovered", "{find}",
-            "What recovery found to stand still, and brought on; zero in a healthy engine. kind: "
-            "join (a leader that was not told), node (one whose process had ended), start, gated "
-            "(ready nodes that nobody had started).",
+            "Stalled work that recovery found and resumed; zero in a healthy engine. kind: "
+            "join (a leader not notified), node (one whose process had ended), start, gated "
+            "(ready nodes that had not been started).",
             "namespace", "kind",
         ),
         "schedule_firings": _counter(
@@ -432,13 +432,13 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         SPENT[3]: "For a place in its gates.",
         SPENT[4]: "For a worker, and nothing else.",
         SPENT[5]: "How long it ran, in the attempts before.",
-        ERROR_TYPE: "The reason of an error; CANCELLED where nobody waited any more.",
+        ERROR_TYPE: "The reason of an error; CANCELLED if no caller was waiting any longer.",
         RPC_SYSTEM: "grpc.",
         RPC_METHOD: "The full name of the method.",
         RPC_STATUS_CODE: "The gRPC status: OK, UNAVAILABLE …",
         SERVER_ADDRESS: "The host, or the path of the socket, where the processor was asked.",
         SERVER_PORT: "Its port.",
-        MESSAGING_SYSTEM: "progressor: to whoever looks at queues alone, a task is a message.",
+        MESSAGING_SYSTEM: "progressor: in messaging terms, a task is a message.",
         MESSAGING_OPERATION: "step.",
         MESSAGING_OPERATION_TYPE: "process.",
         MESSAGING_DESTINATION: "The namespace.",

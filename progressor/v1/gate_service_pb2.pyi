@@ -42,7 +42,7 @@ class Gate(_message.Message):
     namespace: _builtins.str
     gate: _builtins.str
     capacity: _builtins.int
-    """How many may hold it, 0 .. 1,000,000. 0: it lets nobody through."""
+    """How many may hold it, 0 .. 1,000,000. 0: it admits no task."""
     held: _builtins.int
     """How many do; more than its capacity only where that was lowered."""
     waiting_count: _builtins.int

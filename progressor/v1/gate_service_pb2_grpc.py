@@ -85,7 +85,7 @@ class GateServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteGate(self, request, context):
-        """Deletes a gate that nobody holds and no task names.
+        """Deletes a gate that has no holders and that no task names.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -50,7 +50,7 @@ class GateServiceStub:
     soon after, the youngest first, and running tasks keep the gate.
     """
     DeleteGate: _grpc.UnaryUnaryMultiCallable[_gate_service_pb2.DeleteGateRequest, _gate_service_pb2.DeleteGateResponse]
-    """Deletes a gate that nobody holds and no task names."""
+    """Deletes a gate that has no holders and that no task names."""
 
 @_typing.type_check_only
 class GateServiceAsyncStub(GateServiceStub):
@@ -67,7 +67,7 @@ class GateServiceAsyncStub(GateServiceStub):
     soon after, the youngest first, and running tasks keep the gate.
     """
     DeleteGate: _aio.UnaryUnaryMultiCallable[_gate_service_pb2.DeleteGateRequest, _gate_service_pb2.DeleteGateResponse]  # type: ignore[assignment]
-    """Deletes a gate that nobody holds and no task names."""
+    """Deletes a gate that has no holders and that no task names."""
 
 class GateServiceServicer(metaclass=_abc_1.ABCMeta):
     """A gate lets so many processes of its namespace run tasks that name it. A mutex is a gate of one."""
@@ -105,6 +105,6 @@ class GateServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _gate_service_pb2.DeleteGateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_gate_service_pb2.DeleteGateResponse, _abc.Awaitable[_gate_service_pb2.DeleteGateResponse]]:
-        """Deletes a gate that nobody holds and no task names."""
+        """Deletes a gate that has no holders and that no task names."""
 
 def add_GateServiceServicer_to_server(servicer: GateServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

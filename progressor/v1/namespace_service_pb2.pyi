@@ -72,7 +72,7 @@ class RetryPolicy(_message.Message):
     coefficient: _builtins.float
     """1 or more [2]."""
     jitter: _builtins.float
-    """0 .. 1 [0.2]; absent takes the default, 0 is no jitter."""
+    """0 .. 1 [0.2]; absent takes the default, 0 disables jitter."""
     attempts_max: _builtins.int
     """Attempts in all, 1 .. 1,000,000 [8]. 1: never retried."""
     @_builtins.property

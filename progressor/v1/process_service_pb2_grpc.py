@@ -168,8 +168,8 @@ class ProcessServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Cancels a task that waits or is available; callers who wait for it get TASK_CANCELLED. With an
-        init task its process goes, which has never been: they get PROCESS_REMOVED.
+        """Cancels a task that waits or is available; callers who wait for it get TASK_CANCELLED. Cancelling
+        an init task also deletes the process, which was never started: callers get PROCESS_REMOVED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

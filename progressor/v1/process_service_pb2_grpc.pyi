@@ -94,8 +94,8 @@ class ProcessServiceStub:
     fenced off; callers who wait get PROCESS_REMOVED.
     """
     Cancel: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.CancelRequest, _process_service_pb2.CancelResponse]
-    """Cancels a task that waits or is available; callers who wait for it get TASK_CANCELLED. With an
-    init task its process goes, which has never been: they get PROCESS_REMOVED.
+    """Cancels a task that waits or is available; callers who wait for it get TASK_CANCELLED. Cancelling
+    an init task also deletes the process, which was never started: callers get PROCESS_REMOVED.
     """
     Trace: _grpc.UnaryUnaryMultiCallable[_process_service_pb2.TraceRequest, _process_service_pb2.TraceResponse]
     """Returns the tasks of a process in the order of their ids, with times, attempts, args,
@@ -142,8 +142,8 @@ class ProcessServiceAsyncStub(ProcessServiceStub):
     fenced off; callers who wait get PROCESS_REMOVED.
     """
     Cancel: _aio.UnaryUnaryMultiCallable[_process_service_pb2.CancelRequest, _process_service_pb2.CancelResponse]  # type: ignore[assignment]
-    """Cancels a task that waits or is available; callers who wait for it get TASK_CANCELLED. With an
-    init task its process goes, which has never been: they get PROCESS_REMOVED.
+    """Cancels a task that waits or is available; callers who wait for it get TASK_CANCELLED. Cancelling
+    an init task also deletes the process, which was never started: callers get PROCESS_REMOVED.
     """
     Trace: _aio.UnaryUnaryMultiCallable[_process_service_pb2.TraceRequest, _process_service_pb2.TraceResponse]  # type: ignore[assignment]
     """Returns the tasks of a process in the order of their ids, with times, attempts, args,
@@ -241,8 +241,8 @@ class ProcessServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _process_service_pb2.CancelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_process_service_pb2.CancelResponse, _abc.Awaitable[_process_service_pb2.CancelResponse]]:
-        """Cancels a task that waits or is available; callers who wait for it get TASK_CANCELLED. With an
-        init task its process goes, which has never been: they get PROCESS_REMOVED.
+        """Cancels a task that waits or is available; callers who wait for it get TASK_CANCELLED. Cancelling
+        an init task also deletes the process, which was never started: callers get PROCESS_REMOVED.
         """
 
     @_abc_1.abstractmethod

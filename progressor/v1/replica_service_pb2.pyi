@@ -360,7 +360,7 @@ class NamespaceActivity(_message.Message):
     worker_count: _builtins.int
     @_builtins.property
     def unreachable_for(self) -> _duration_pb2.Duration:
-        """How long the processor had not been reached. Absent: it was, or nobody tried."""
+        """How long the processor had not been reached. Absent: it was reached, or not tried."""
 
     @_builtins.property
     def tally(self) -> Global___StepTally:

@@ -292,7 +292,7 @@ Global___ScheduledStart: _TypeAlias = ScheduledStart  # noqa: Y015
 
 @_typing.final
 class ScheduledCall(_message.Message):
-    """Calls a process at each firing. Nobody waits for the response, which is kept with the task."""
+    """Calls a process at each firing. No caller waits for the response, which is kept with the task."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -660,7 +660,7 @@ class Firing(_message.Message):
 
     @_builtins.property
     def ended_at(self) -> _timestamp_pb2.Timestamp:
-        """When that was seen to have ended, which may be later than it did."""
+        """When its end was noticed, which may be later than it happened."""
 
     @_builtins.property
     def error(self) -> _types_pb2.TaskError: ...

@@ -239,7 +239,7 @@ class _WaitCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitCause.V
     Wait.collected_at.
     """
     WAIT_CAUSE_OVERRUN: _WaitCause.ValueType  # 8
-    """Its step ought to have ended, and its replica has not seen to it: the task is collected by
+    """Its step should have ended, but its replica has not stopped it: the task is collected by
     Wait.collected_at.
     """
     WAIT_CAUSE_RUN_AT: _WaitCause.ValueType  # 9
@@ -270,7 +270,7 @@ WAIT_CAUSE_PRESUMED_DEAD: WaitCause.ValueType  # 7
 Wait.collected_at.
 """
 WAIT_CAUSE_OVERRUN: WaitCause.ValueType  # 8
-"""Its step ought to have ended, and its replica has not seen to it: the task is collected by
+"""Its step should have ended, but its replica has not stopped it: the task is collected by
 Wait.collected_at.
 """
 WAIT_CAUSE_RUN_AT: WaitCause.ValueType  # 9
@@ -954,8 +954,8 @@ class Wait(_message.Message):
 
     @_builtins.property
     def order(self) -> Global___OrderWait:
-        """Of a task with constraints: what it waits for besides its cause is told too. A smaller version
-        of its order; absent: there is none.
+        """For a task with constraints: what it waits for besides its cause. A smaller version of its order;
+        absent if there is none.
         """
 
     @_builtins.property

@@ -137,7 +137,7 @@ class TestWork:
         found = find(orders, "due_tasks")
 
         assert found.state is State.FAILED
-        assert "nobody serves" in found.words
+        assert "no replica is serving" in found.words
         assert found.offenders[0].startswith("orders: 2 tasks due, the oldest for 60")
         assert found.offenders[0].endswith("0 of 0 workers taken")
 

@@ -188,7 +188,7 @@ BEGIN
             v_tokens[v_count] := token;
             v_free[v_count] := free;
         ELSIF verdict = 'process_failed' THEN
-            -- Of the task that broke it, with what the caller is told why.
+            -- The task that broke it, and the reason that the caller gets.
             SELECT t.error_code, t.error_reason
             INTO error_code, error_reason
             FROM tasks t

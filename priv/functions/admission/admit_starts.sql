@@ -239,7 +239,7 @@ BEGIN
         SELECT i.*, k.task_id AS known_task_id,
             CASE
                 WHEN v_is_locked[i.item] IS NULL AND n.name IS NULL THEN 'namespace_not_found'
-                -- Removed meanwhile, and perhaps started anew by somebody else: not locked by us.
+                -- Removed meanwhile, and perhaps started again by another request: not locked by us.
                 WHEN v_is_locked[i.item] IS NULL THEN 'gone'
                 WHEN k.task_id IS NULL THEN 'process_already_exists'
                 WHEN k.fingerprint = i.fingerprint AND k.task_type = 'init' THEN 'duplicate'

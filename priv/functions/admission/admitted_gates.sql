@@ -1,5 +1,5 @@
 -- Does for admissions what has to do with gates: the tasks p_tasks, of the items p_items, get their
--- constraints, and whoever waits for nothing is promoted.
+-- constraints, and those with nothing to wait for are promoted.
 -- Locks: as settle_gates.
 -- Returns: one row, of what settle_gates returns; none where that is nothing.
 CREATE FUNCTION admitted_gates(

@@ -27,7 +27,7 @@ BEGIN
     CROSS JOIN LATERAL json_each_text(i.constraints -> 'gates') AS c
     ORDER BY i.namespace, c.key, c.value::integer NULLS LAST
     ON CONFLICT DO NOTHING;
-    -- Whoever deletes one waits for us, and then sees that it is named.
+    -- A transaction that deletes one waits for us, and then sees that it is named.
     PERFORM
     FROM gates g
     WHERE (g.namespace, g.gate) IN (

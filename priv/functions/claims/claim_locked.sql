@@ -97,7 +97,7 @@ BEGIN
         b.first_started_at, b.due_at, b.set_by, p.status, p.previous_status, p.detail, p.aux_state,
         p.metadata, p.corrupted_by, p.created_at, p.status_changed_at, p.last_event_id,
         p.init_task_id,
-        -- Nobody else pays for the look-up.
+        -- Other tasks do not pay for the lookup.
         CASE WHEN p.is_gated THEN (
             SELECT spent_us(p_now, g, p_now)
             FROM gated g

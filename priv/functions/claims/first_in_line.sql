@@ -1,8 +1,8 @@
--- Tells who is first in the line of a process: calls by their ids, but before them one that has begun and
--- waits for its retry; then the timer. Before the init task has ended, nobody but that.
--- Of a crowd it looks at two: nobody comes into the line before one that has begun (gated_cause).
+-- Finds the first task in the queue of a process: a call that has begun and waits for its retry, then calls
+-- by id, then the timer. Until the init task has ended, only that task counts.
+-- It reads at most two rows: no task enters the queue before one that has begun (gated_cause).
 -- Locks: none; the caller has locked the process.
--- Returns: a row of null: nobody.
+-- Returns: the task; a row of nulls if there is none.
 CREATE FUNCTION first_in_line(p_slot smallint, p_namespace text, p_process_id text)
 RETURNS schedule
 STABLE

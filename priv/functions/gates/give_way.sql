@@ -5,7 +5,7 @@
 --
 -- It looks at the p_window holders that came last and have not been looked at (and at all that came
 -- together with the last of these), by index: so what a call costs does not grow with the holders. Whose
--- process somebody has locked is left to the next call.
+-- process is locked is left to the next call.
 -- Locks: processes of those who give way, in key order, SKIP LOCKED; then as settle_gates.
 -- Returns: first how many were sent back, and whether that is all; then as settle_gates.
 CREATE FUNCTION give_way(

@@ -1,11 +1,11 @@
--- Does for processes that are gated what follows from whatever has just happened to them: tasks that
--- have ended leave their gates and orders, one that waits for its retry leaves them for so long, and who is
--- available behind another goes back; who waited for the process is weighed anew. Then whoever comes next
--- through what was left, on whatever process, is promoted.
+-- Applies the gate effects of a change to gated processes: tasks that have ended leave their gates and
+-- orders, a task that waits for its retry leaves them until then, and a task that is available behind another
+-- steps back; tasks that waited for the process are evaluated again. Then the next tasks for the freed gates
+-- and orders are promoted, on any process.
 --
 -- Called at the end of every transaction that changes what a gated process has in hand or in line.
 -- p_task_id, beside its process: a task that waited and has ended, or is new; null: none.
--- p_moved: orders of which somebody has ended; p_left: gates that were left; p_line: lines to be looked at.
+-- p_moved: orders in which a task has ended; p_left: gates that were left; p_line: queues to be checked.
 -- Locks: orders and gates of these processes, in key order; then as promote_gates. The caller has locked
 -- the processes.
 -- Returns: tasks that are due now, of these processes and of others, or, with due_seconds, are first in line
@@ -284,7 +284,7 @@ BEGIN
         END IF;
     END LOOP;
 
-    -- Whoever comes to an order later makes it anew.
+    -- The next task to enter an order creates it again.
     IF cardinality(p_moved) > 0 THEN
         DELETE FROM orders o
         USING (

@@ -1,6 +1,6 @@
--- Cancels a task that waits or is available, known by its id or by its idempotency key. Who is next in
--- the line of its process is due then, the timer that stood aside wakes, and its gates are left. An init
--- task takes its process with it, which has never been, and fails its node where that follows in a job.
+-- Cancels a task that waits or is available, given by its id or by its idempotency key. The next task in
+-- the queue of its process becomes due, a parked timer wakes, and its gates are left. Cancelling an init
+-- task also deletes the process, which was never started, and fails its node if it follows in a job.
 -- Locks: the process, and the leader of the job that it follows in, in key order; then as settle_gates.
 -- Returns: first a verdict: cancelled, process_not_found, task_not_found, task_is_running, task_has_ended; and of a cancelled
 -- one the type and who waits for its answer, as in settle_tasks. Then as settle_gates.

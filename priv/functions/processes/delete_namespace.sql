@@ -34,7 +34,7 @@ BEGIN
         RETURN 'not_found';
     END IF;
 
-    -- Nobody holds its gates, since it has no processes.
+    -- Its gates have no holders, since it has no processes.
     DELETE FROM gates g WHERE g.namespace = p_name;
     DELETE FROM orders o WHERE o.namespace = p_name;
     DELETE FROM firings f

@@ -1,7 +1,7 @@
 -- Ends processes from outside of their steps: all that they have in line or in hand is cancelled, and they
 -- are finished or in error. A step in hand finds its lease gone. Of a process that leads a job, that is the
 -- caller's business; so is its node, if it follows in one.
--- p_detail: what a process in error tells; those that wait are told it too.
+-- p_detail: the error detail of the process; waiting callers get it too.
 -- Locks: none of its own, the caller has locked the processes; then, of those that are gated, as settle_gates.
 -- Returns: a row per process whose tasks were cancelled, as settle_tasks tells these; and at most one without
 -- a process, of what settle_gates returns as settled_gates tells it.

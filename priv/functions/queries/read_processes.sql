@@ -50,7 +50,7 @@ BEGIN
             ) ELSE w.waits END,
         r.last - r.first + 1,
         e.event_ids, e.occurred_at, e.payloads, e.format_versions, e.metadata, e.task_ids,
-        -- Nobody else pays for the look-ups.
+        -- Other reads do not pay for the lookups.
         CASE WHEN p.led_by IS NOT NULL OR p.leader_id IS NOT NULL THEN json_build_array(
             (
                 SELECT json_build_array(j.waiting + j.ready + j.running, j.node_count)

@@ -26,10 +26,10 @@ DECLARE
     v_free_gates  text[];
     v_free_orders text[];
 BEGIN
-    -- The locks are written to the WAL, and nothing else: nobody has to wait for a disk or a standby.
+    -- Only the locks are written to the WAL, so the commit need not wait for a disk or a standby.
     PERFORM set_config('synchronous_commit', 'off', true);
 
-    -- Whoever waits for an insertion of the same key is told the index.
+    -- A session that waits for an insertion of the same key gets the index in its error.
     IF 3 = (
         SELECT count(*)
         FROM pg_attribute a

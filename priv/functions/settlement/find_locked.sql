@@ -1,4 +1,4 @@
--- Finds those of some processes that another transaction holds locked. It waits for nobody.
+-- Finds which of the given processes are locked by another transaction. Does not wait for locks.
 -- Locks: the others, in key order, with SKIP LOCKED, until it has answered.
 -- Returns: the items, from 1, in any order; a process that does not exist is not locked.
 CREATE FUNCTION find_locked(
@@ -13,7 +13,7 @@ AS $$
 DECLARE
     v_free integer[];
 BEGIN
-    -- The locks are written to the WAL, and nothing else: nobody has to wait for a disk or a standby.
+    -- Only the locks are written to the WAL, so the commit need not wait for a disk or a standby.
     PERFORM set_config('synchronous_commit', 'off', true);
 
     WITH free AS (

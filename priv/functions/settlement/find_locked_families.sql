@@ -1,5 +1,5 @@
 -- Finds those of some processes that another transaction holds locked, or whose leader it does: what a
--- settlement of them would have to wait for. It waits for nobody.
+-- settlement of them would have to wait for. Does not wait for locks.
 -- Locks: the others and their leaders, in key order, with SKIP LOCKED, until it has answered.
 -- Returns: the items, from 1, in any order; a process that does not exist is not locked.
 CREATE FUNCTION find_locked_families(
@@ -16,7 +16,7 @@ DECLARE
     v_rows   tid[];
     v_free   tid[];
 BEGIN
-    -- The locks are written to the WAL, and nothing else: nobody has to wait for a disk or a standby.
+    -- Only the locks are written to the WAL, so the commit need not wait for a disk or a standby.
     PERFORM set_config('synchronous_commit', 'off', true);
 
     SELECT array_agg(k.item), array_agg(k.process_row)

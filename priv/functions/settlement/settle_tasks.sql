@@ -184,7 +184,7 @@ BEGIN
                 WHEN 'finish' THEN 'running' WHEN 'complete' THEN 'finished'
                 WHEN 'break' THEN 'error' ELSE s.status
             END::process_status AS new_status,
-            -- Whoever waits behind this task, when it ends like this, waits in vain. A process in
+            -- With this outcome the tasks waiting behind this one can never run. A process in
             -- error has only repairs in line: one that comes after a success has nothing to do, one
             -- that comes after a failure is the next to try.
             CASE

@@ -2,7 +2,7 @@
 CREATE TYPE promoting AS (
     namespace text,
     gate      text,         -- null: a new line
-    line      text,         -- of the best head; null: nobody is to be tried
+    line      text,         -- of the best head; null: no task to try
     aged_at   timestamptz,  -- of one who has waited for longer than the patience: from when on
     aged_id   bigint,       -- and who
     priority  smallint,

@@ -14,7 +14,7 @@ CREATE TYPE settling AS (
     last_event_id     bigint,      -- as it was
     event_count       integer,
     corrupted_by      bigint,      -- as it was
-    cancels           text,        -- why all that waits on the process waits in vain
+    cancels           text,        -- set when no waiting task of the process can ever run
     call_id           bigint,      -- the first in line, if the line moves
     timer_origin      text,        -- 'set', 'revived', 'kept', or 'retried': the task itself
     timer_id          bigint,

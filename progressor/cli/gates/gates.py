@@ -51,7 +51,7 @@ async def set_capacity(
     gate: str,
     /,
     *,
-    capacity: Annotated[Int32, option("How many may hold it; 0: it lets nobody through.")],
+    capacity: Annotated[Int32, option("How many may hold it; 0: it admits no task.")],
     revision: Annotated[Int64, option("Only if it is still at this revision.")] = 0,
     target: Target = DEFAULT_TARGET,
 ) -> None:
@@ -66,7 +66,7 @@ async def set_capacity(
 
 
 async def delete(gate: str, /, *, target: Target = DEFAULT_TARGET) -> None:
-    """Delete a gate that nobody holds and no task names."""
+    """Delete a gate that has no holders and that no task names."""
     async with client_of(target) as client:
         await client.delete_gate(gate)
     Output(as_json=target.json).show({"deleted": gate}, Text(f"gate {gate} is deleted"))

@@ -103,9 +103,9 @@ class Law:
             len(suspects),
             sorted(suspects),
             advice=(
-                "The replicas should have seen to it within seconds: look in their logs for what "
-                f"keeps them from it (`{self.logged}`), end whoever keeps rows locked, "
-                "and report it if that is nobody."
+                "The replicas should have repaired this within seconds: look in their logs for the "
+                f"reason (`{self.logged}`), end any session that keeps rows locked, "
+                "and report a bug if there is none."
             ),
         )
 
@@ -237,7 +237,7 @@ LAWS = (
     ),
     Law(
         name="jobs_are_tended",
-        says="what no settlement does for a job is seen to",
+        says="the upkeep of every job is done in time",
         lasting=True,
         logged="job not tended yet",
     ),
@@ -336,7 +336,7 @@ LAWS = (
     ),
     Law(
         name="followers_at_work_are_nodes_that_run",
-        says="whoever follows a job that runs and has not ended is one of its running nodes",
+        says="each unfinished follower of a running job is one of its running nodes",
         deep=True,
     ),
     Law(

@@ -1,9 +1,9 @@
--- The laws of storage, as questions to the tables: whatever a statement returns breaks its law, as
--- (namespace, process_id, detail). Nothing in here locks or writes.
+-- The invariants of storage, as queries: each row that a statement returns violates its invariant, as
+-- (namespace, process_id, detail). No statement here locks or writes.
 --
--- Each is one statement, so it sees one snapshot; and whoever writes brings the tables from one state in
--- which all laws hold to another, in one transaction under the lock of the process. So a law holds at any
--- moment of a living system, whatever is in flight. What is said below is who writes both sides of it.
+-- Each is one statement, so it sees one snapshot. Every write takes the tables from one state in which all
+-- invariants hold to another, in one transaction under the lock of the process. So an invariant holds at any
+-- moment of a live system, whatever is in flight. The comments below say what writes both sides of each.
 --
 -- Those that are not deep start from running, schedule or a partial index, and look the rest up by its
 -- key, row by row: OFFSET 0 keeps the planner from reading a whole table to hash it. A look-up takes 3
@@ -147,9 +147,9 @@ WHERE p.detail IS NOT NULL
     AND b.status IS DISTINCT FROM 'error'
 
 -- name: what_waits_has_one_way_on
--- Of what waits on a process that nobody carries, the first in line is due and nothing else is: calls
--- by their ids before the timer. Whoever takes the first away makes the next one due, or goes on with
--- it, in the same transaction. An init task that its constraints keep stands before all, out of the line.
+-- On a process without a running step, only the first waiting task is due: calls by id, then the timer.
+-- The transaction that removes the first task also makes the next one due, or continues with it. An init
+-- task that is held back by its constraints comes before all others, outside the queue.
 SELECT s.namespace, s.process_id,
     concat(s.task_type, ' ', s.task_id, ' is ', s.status,
         CASE WHEN s.due_at IS NULL THEN ' without a due time' ELSE ' and due' END,
@@ -223,7 +223,7 @@ WHERE coalesce(e.event_id, 0) <> p.last_event_id
 SELECT t.namespace, t.process_id,
     concat(t.task_type, ' ', t.task_id, ' is ', t.status, ', and ',
         CASE
-            WHEN t.status = 'running' THEN 'nobody leases it'
+            WHEN t.status = 'running' THEN 'it has no lease'
             ELSE 'neither in the schedule nor kept by its constraints'
         END) AS detail
 FROM progressor.tasks t
@@ -234,8 +234,8 @@ WHERE (t.status = 'waiting' AND coalesce(s.task_id, g.task_id) IS NULL)
     OR (t.status = 'running' AND r.task_id IS NULL)
 
 -- name: rows_have_their_process
--- Deep. Whoever deletes a process deletes all its rows in the same transaction; a namespace goes only
--- once it has no processes, under a lock that starts wait for.
+-- Deep. A transaction that deletes a process also deletes all its rows. A namespace is deleted only once
+-- it has no processes, under a lock that starts wait for.
 SELECT o.namespace, o.process_id, concat(o.what, ' of a process that is not there') AS detail
 FROM (
     SELECT slot, namespace, process_id, concat('task ', task_id) AS what FROM progressor.tasks

@@ -1,7 +1,7 @@
--- The laws of gates, in the form of laws.sql. Who decides about a gate, an order or a line holds its lock
--- until the commit (priv/README.md, "Gates"), so these hold at any moment too; but for the last three,
--- which may be broken for a moment: what somebody else had locked is told to the replica, and looked at
--- in a transaction of its own. They start from what has constraints and has not ended, and from gates.
+-- The invariants of gates, in the form of invariants.sql. A transaction that decides about a gate, an order
+-- or a queue holds its lock until the commit (priv/README.md, "Gates"), so these hold at any moment too. The
+-- last three may be violated briefly: rows that were locked are reported to the replica, which processes them
+-- in a separate transaction. The statements start from unfinished tasks with constraints, and from gates.
 
 -- name: gates_count_their_holders
 -- Inserting or deleting a holder changes the count, under the lock of the gate.
@@ -21,8 +21,8 @@ FROM (
 WHERE n.held IS DISTINCT FROM coalesce(n.count, 0)
 
 -- name: gates_have_room_for_their_holders
--- A capacity may be lowered below what is held; nobody comes in then before that fits again. Whoever lowers
--- it reads the clock under the gate's lock, and who comes in before theirs.
+-- A capacity may be lowered below what is held; then no task enters until the holders fit again. Lowering
+-- it reads the clock under the gate's lock; entering reads it before taking the lock.
 SELECT h.namespace, h.process_id,
     concat('task ', h.task_id, ' came to hold gate ', h.gate, ' at ', h.held_at,
         ', although of its ', g.capacity, ' places, as of ', g.updated_at, ', ', g.held,

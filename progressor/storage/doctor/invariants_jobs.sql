@@ -33,8 +33,8 @@ WHERE j.state = 'running'
         (c.nodes, c.waiting, c.ready, c.running, c.beginning, c.failed, c.skipped, c.cancelled)
 
 -- name: nodes_wait_for_their_predecessors
--- The settlement that ends a node as done counts down its successors, and makes ready those that wait for
--- nobody any more; none goes further than waiting before that. What is done stays done.
+-- The settlement that ends a node as done counts down its successors, and makes ready those that have no
+-- predecessors left to wait for; until then they stay waiting. A node that is done stays done.
 SELECT n.namespace, n.process_id,
     concat('node ', n.ordinal, ' (', n.name, ') is ', n.state, ' and counts ', n.waits_for,
         ' predecessors that are not done; of ', cardinality(n.predecessors), ' it has ', w.undone,
@@ -357,9 +357,9 @@ FROM (
 WHERE (e.before, e.behind) <> (1, 1) OR e.source = e.target
 
 -- name: followers_at_work_are_nodes_that_run
--- Deep. Of a job that runs: whoever follows it and has not ended is one of its nodes, which runs. That of a
--- job that is gone, or has ended, is stopped when it ends its step; one that leads a job which was brought
--- back from below is told of when that is tended.
+-- Deep. Each unfinished follower of a running job is one of its running nodes. A follower of a job that
+-- was deleted or has ended is stopped when it ends its step; one that leads a job which one of its own
+-- nodes revived is reported when that job's upkeep runs.
 SELECT p.namespace, p.process_id,
     concat('the process is ', p.status, ', and follows node ', p.node, ' of ', p.leader_namespace, '/',
         p.leader_id, ', which is ', coalesce(n.state::text, 'not there')) AS detail

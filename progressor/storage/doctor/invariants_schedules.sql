@@ -6,7 +6,7 @@
 -- Each replica looks at least each second for what is due; a claim on it keeps the others away for as long
 -- as a lease.
 SELECT s.namespace, s.schedule_id AS process_id,
-    concat('the firing of ', s.next_instant, ' is due since ', s.next_at, ', and nobody has come to it')
+    concat('the firing of ', s.next_instant, ' has been due since ', s.next_at, ' and has not fired')
         AS detail
 FROM progressor.schedules s
 WHERE s.next_at <= (SELECT now()) - interval '10 seconds'

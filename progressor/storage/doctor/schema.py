@@ -154,7 +154,7 @@ def autovacuum_verdict(examination: Examination) -> Verdict:
     off = [f"{name} is off" for name, value in settings.items() if value != "on"]
     if off:
         return findings.failed(
-            "nobody takes dead rows away: autovacuum does not run",
+            "dead rows are not removed: autovacuum does not run",
             advice="ALTER SYSTEM SET autovacuum = on, and track_counts; SELECT pg_reload_conf().",
             offenders=off,
         )

@@ -138,7 +138,7 @@ def due_verdict(examination: Examination) -> Verdict:
     )
     if not serving:
         return findings.failed(
-            f"{words}: nobody serves",
+            f"{words}: no replica is serving",
             advice="Start a replica: `progressor serve`.",
             offenders=named,
         )

@@ -2,7 +2,7 @@
 -- lines that wait for the gate, if that has a place, the one with the task that has waited longest, if
 -- that is longer than p_patience, or else the one with the best head; or of the line, if it waits for no gate.
 -- Locks: none.
--- Returns: the source with its head; its line is null where nobody is to be tried.
+-- Returns: the source with its head; its line is null if there is no task to try.
 CREATE FUNCTION best_head(
     p_now       timestamptz,
     p_patience  double precision,

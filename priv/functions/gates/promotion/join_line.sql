@@ -14,7 +14,7 @@ BEGIN
     ) VALUES (
         p_task.slot, p_task.namespace, p_task.process_id, p_task.task_id, p_task.task_type,
         CASE WHEN v_is_timer THEN 'blocked' ELSE 'waiting' END::task_status,
-        -- A timer too is due from now on: nobody could have claimed it before, so it is not late.
+        -- A timer also becomes due now: it could not have been claimed before, so it is not late.
         CASE WHEN v_is_timer THEN p_now END, p_task.attempt, p_replica_id
     );
     PERFORM line_up(p_now, p_task.slot, p_task.namespace, p_task.process_id);

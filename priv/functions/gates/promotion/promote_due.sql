@@ -1,8 +1,8 @@
--- Looks at tasks with constraints whose instant has come, of some namespaces, at most p_limit of each.
+-- Promotes tasks with constraints that have reached their instant, in the given namespaces, at most p_limit in each.
 -- Locks: processes in key order, and the orders and gates of these, all with SKIP LOCKED; then as settle_gates.
 -- Returns: as settle_gates; and with a wait_seconds of 0, one task of each namespace that has more: those
--- beyond the limit, and those whose process somebody had locked. It is 0.1 where somebody had locked an order
--- or a gate.
+-- beyond the limit, and those whose process was locked. It is 0.1 where an order or a gate
+-- was locked.
 CREATE FUNCTION promote_due(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -50,7 +50,7 @@ BEGIN
     INTO v_slot, v_namespace, v_process_id
     FROM locked l;
 
-    -- Whoever needs a gate or an order that somebody else has locked must not keep the others waiting.
+    -- A task that needs a locked gate or order must not keep the others waiting.
     WITH item AS (
         SELECT i.slot, i.namespace, i.process_id
         FROM unnest(v_slot, v_namespace, v_process_id) AS i (slot, namespace, process_id)

@@ -1,6 +1,6 @@
--- Notes in a line who is at its head, or deletes it where nobody is in it.
+-- Records the head of a queue, or deletes the queue if it is empty.
 -- Locks: the line. The caller has locked one of its gates, if it has any.
--- Returns: whether somebody is in it.
+-- Returns: whether the queue has any tasks.
 CREATE FUNCTION refresh_line(p_namespace text, p_line text)
 RETURNS boolean
 AS $$

@@ -14,7 +14,7 @@
 --   passed    the head cannot run now for another cause than gates, and has left the line; or the line
 --             is empty now: look again
 --   blocked   a gate is full: the line waits for it
---   again     somebody has locked the task's process or a gate: look again in another transaction
+--   again     the task's process or a gate is locked: try again in another transaction
 -- freed are gates that it had reserved and has given back, or that others gave back of whom it has taken the
 -- turn: who waits for them is to be looked at. orders: so are these, which somebody has locked.
 CREATE FUNCTION try_line(
@@ -94,7 +94,7 @@ BEGIN
     WHERE (p.slot, p.namespace, p.process_id) = (v_task.slot, v_task.namespace, v_task.process_id)
     FOR NO KEY UPDATE SKIP LOCKED;
     IF FOUND AND v_task.order_key IS NOT NULL THEN
-        -- Or else a smaller version could end unseen, and nobody would look at who waits for it.
+        -- Otherwise a smaller version could end unseen, and the tasks waiting for it would not be checked.
         PERFORM
         FROM orders o
         WHERE (o.namespace, o.order_key) = (p_namespace, v_task.order_key)

@@ -36,7 +36,7 @@ BEGIN
         RETURN;
     END IF;
     IF v_task.order_key IS NOT NULL AND (v_task.run_at > p_now) IS NOT TRUE THEN
-        -- Or else a smaller version could end unseen, and nobody would look at who waits for it.
+        -- Otherwise a smaller version could end unseen, and the tasks waiting for it would not be checked.
         PERFORM
         FROM orders o
         WHERE (o.namespace, o.order_key) = (p_namespace, v_task.order_key)

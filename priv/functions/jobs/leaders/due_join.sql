@@ -1,4 +1,4 @@
--- Tells of the join of a leader that is due, so that whoever has brought it about can have it claimed at once.
+-- Finds the due join of a leader, so that the replica that caused it can claim it at once.
 -- Locks: none; the caller has locked the leader.
 -- Returns: its key, in one row; none: no join is due.
 CREATE FUNCTION due_join(p_slot smallint, p_namespace text, p_process_id text)

@@ -165,7 +165,7 @@ BEGIN
     WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
         AND (n.state IN ('failed', 'cancelled') OR n.ordinal = ANY (v_ours))
         AND n.ordinal <> ALL (coalesce(v_leading, '{}'));
-    -- Those that nobody has to wake.
+    -- Those that need no wake-up.
     UPDATE job_nodes n
     SET state = 'running', begun = true, attempt = n.attempt + 1, ended_at = NULL,
         updated_at = v_now,

@@ -88,7 +88,7 @@ BEGIN
             p_now, p_replica_id, array_agg(p_leader_slot[i.item]),
             array_agg(p_leader_namespace[i.item]), array_agg(p_leader_id[i.item]),
             array_agg(p_node[i.item]), v_states,
-            -- Of a removal there is no result, but what its caller was told.
+            -- A removal has no result except the response its caller got.
             array_agg(coalesce(p_result[i.item],
                 CASE WHEN p_outcome[i.item] = 'remove' THEN p_response[i.item] END)),
             array_agg(p_error_code[i.item]), array_agg(p_error_reason[i.item]),

@@ -12,7 +12,7 @@ DECLARE
     v_more    moved_node[];
     v_skipped moved_node[];
 BEGIN
-    -- One after the other: what the first has skipped is not gone through again, and the first is told.
+    -- One after the other: nodes that the first cause skipped are not visited again and keep that cause.
     FOR v_cause IN
         SELECT c.*
         FROM unnest(p_causes) AS c

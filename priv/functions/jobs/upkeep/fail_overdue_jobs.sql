@@ -1,5 +1,5 @@
 -- Fails jobs whose deadline has passed: the leader breaks, whatever it has in hand, and its followers are
--- stopped by tend_job. One that somebody keeps locked is left to the next call.
+-- stopped by tend_job. A locked one is left to the next call.
 -- Locks: the leaders, and the leaders of the jobs that these follow in, in key order; then as
 -- halt_processes and start_nodes.
 -- Returns: a row per job failed, with its tasks that were cancelled; and rows without a job, with `told` as
@@ -54,7 +54,7 @@ BEGIN
             FOR NO KEY UPDATE
         ) p;
     EXCEPTION WHEN lock_not_available THEN
-        -- Somebody keeps one of them: the others without it, and without what it leads or follows.
+        -- One of them is locked: process the others without it, and without what it leads or follows.
         WITH wanted AS MATERIALIZED (
             SELECT p.slot, p.namespace, p.process_id, p.leader_slot, p.leader_namespace,
                 p.leader_id

@@ -1,5 +1,5 @@
 -- Stops followers whose leader was removed while they ran: one without a step in hand breaks, and all that it
--- has in line is cancelled; one with a step in hand, and one that somebody keeps locked, is left for the next time.
+-- has in line is cancelled; one with a step in hand, and a locked one, are left for the next time.
 -- The keys are looked up before they are locked, from a key on, and looked at again after.
 -- Locks: the processes, in key order; then as halt_processes.
 -- Returns: as halt_processes; then a row with how many were stopped, whether there may be more, and the last key.
@@ -48,7 +48,7 @@ BEGIN
             FOR NO KEY UPDATE
         ) p;
     EXCEPTION WHEN lock_not_available THEN
-        -- Somebody keeps one of them: the others without it, in their order.
+        -- One of them is locked: process the others without it, in their order.
         WITH held AS MATERIALIZED (
             SELECT k.*
             FROM unnest(v_orphans.slots, v_orphans.spaces, v_orphans.ids)

@@ -186,7 +186,7 @@ BEGIN
                 WHERE (n.slot, n.namespace, n.process_id) = (p_slot, p_namespace, p_process_id)
                     AND CASE
                         WHEN j.state = 'running' THEN n.queued AND n.gated
-                        -- Whoever has a step in hand is stopped by its settlement.
+                        -- A process with a running step is stopped by its settlement.
                         ELSE n.state = 'running' AND (
                             SELECT r.task_id
                             FROM running r
