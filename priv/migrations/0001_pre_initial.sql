@@ -1,7 +1,7 @@
 -- The first schema: processes and what happens to them. See priv/README.md for each table's duty,
 -- and for the order in which rows are locked.
 --
--- Every key begins with slot, a small hash of namespace and process_id (domain/processes/process.py): lane of
+-- Every key begins with slot, a small hash of namespace and process_id (domain/process.py): lane of
 -- the group commit now, distribution key later. Time is timestamptz: microseconds.
 
 CREATE TYPE progressor.process_status AS ENUM ('init', 'running', 'error', 'finished');

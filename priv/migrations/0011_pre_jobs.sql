@@ -49,7 +49,7 @@ CREATE TABLE progressor.jobs (
     deadline_at   timestamptz,
     retry_count   integer NOT NULL DEFAULT 0,
     revision      bigint NOT NULL DEFAULT 1,
-    -- since when something is left to do that no settlement does: see functions/jobs/upkeep/tend_job.sql
+    -- since when something is left to do that no settlement does: see functions/tend_job.sql
     untended_at   timestamptz,
     PRIMARY KEY (slot, namespace, process_id),
     CONSTRAINT ended_when_not_running CHECK ((state = 'running') = (ended_at IS NULL)),

@@ -1,0 +1,42 @@
+"""Migrations that databases may have applied never change, not even in a comment."""
+
+import hashlib
+
+import pytest
+
+from progressor.storage.postgres import statements
+
+MIGRATIONS = statements.priv() / "migrations"
+
+# An engine refuses a database whose migrations it has with another text. Add the line of a new
+# file; never change one.
+CHECKSUMS = {
+    "0001_pre_initial.sql": "aecd923499b081da",
+    "0002_pre_flat_cost.sql": "af56deded7cb049c",
+    "0003_pre_hot_processes.sql": "09aadea100d72c56",
+    "0004_pre_replica_load.sql": "e8fdd32329a15cb7",
+    "0005_pre_replica_facts.sql": "fe4268da26f6fc8e",
+    "0006_pre_retries.sql": "2e4c88b456c2720a",
+    "0007_pre_reply_keys.sql": "24769e49cef9d0b3",
+    "0008_pre_available.sql": "063cb44394a92945",
+    "0009_pre_gates.sql": "50fc13c27d11438e",
+    "0010_pre_join.sql": "d8334678b0bee508",
+    "0011_pre_jobs.sql": "583655aee05d0338",
+    "0012_pre_schedules.sql": "93a8db3d87caf70d",
+    "0013_pre_lost_jobs.sql": "1a72dd16e4a62687",
+    "0014_pre_lowered_gates.sql": "06f58243a678ef02",
+    "0015_pre_keys_of_the_removed.sql": "4be6f02f58bcacbe",
+    "0016_pre_who_ran_it.sql": "8ad8e9e3a430619d",
+    "0017_pre_orders_end.sql": "d71d5a4f42f3212c",
+}
+
+
+def test_every_migration_has_its_checksum() -> None:
+    assert {file.name for file in MIGRATIONS.glob("[0-9]*.sql")} == CHECKSUMS.keys()
+
+
+@pytest.mark.parametrize("name", CHECKSUMS)
+def test_a_migration_is_what_it_was(name: str) -> None:
+    text = (MIGRATIONS / name).read_bytes()
+
+    assert hashlib.sha256(text).hexdigest()[:16] == CHECKSUMS[name]
