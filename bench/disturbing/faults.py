@@ -1,4 +1,4 @@
-"""Faults: each lasts until it is fixed, and returns what else is to be told of it."""
+"""Faults: each lasts until it is fixed, and returns what else to report about it."""
 
 import asyncio
 import contextlib

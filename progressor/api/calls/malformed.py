@@ -1,4 +1,4 @@
-"""Requests that are not messages of their type, told apart without costing those that are.
+"""Detects requests that do not parse as their type, at no cost to those that do.
 
 grpc.aio 1.85 ends a call whose deserializer raises with UNKNOWN and the exception's text, and logs
 a traceback. So ours never raises: it returns a `Malformed` in place of the message.
