@@ -118,6 +118,7 @@ class Crew:
         self._listened = False
         self._served = False
         self._code = ExitCode.DONE
+        self._reported: Failed | None = None
 
     async def run(self) -> ExitCode:
         """Run until `leaving` is set, or a member fails at the start; then wait for all.
@@ -177,7 +178,7 @@ class Crew:
                     self._served = True
                     _log.info("engine serves", extra=self._where)
             case Failed():
-                if self._served or self._leaving.is_set():
+                if (self._served or self._leaving.is_set()) and not self._is_reported(news):
                     facts = {"replica": member.name, "why": news.message, "reason": news.reason}
                     _log.error("replica failed", extra=facts)
 
@@ -187,13 +188,18 @@ class Crew:
         if failed is None:
             # Its traceback is in the log.
             failed = Failed(f"the replica {member.name} ended with {code}", "INTERNAL", {}, code)
+        self._reported = failed
         self._note(_exit_code(code) if code else ExitCode.FAILED)
         self._leaving.set()
         report_words(failed.message, failed.reason, failed.fields, code=self._code, as_json=False)
 
+    def _is_reported(self, failed: Failed | None) -> bool:
+        """Say whether this is the error that ended the crew, met by another member as well."""
+        return failed is not None and failed == self._reported
+
     def _note_end(self, member: "_Member", code: int) -> None:
         # SIGTERM ends a member only before it has begun.
-        if code not in {0, -signal.SIGTERM}:
+        if code not in {0, -signal.SIGTERM} and not self._is_reported(member.failed):
             facts = {"replica": member.name, "exit_code": code}
             _log.error("replica did not end well", extra=facts)
             self._note(_exit_code(code))
