@@ -71,6 +71,13 @@ _LEFT: LiteralString = """
 _WAITING: LiteralString = """
     SELECT task_id, due_at FROM progressor.schedule
     WHERE status = 'waiting' AND due_at IS NOT NULL"""
+_STILL_DUE: LiteralString = """
+    SELECT FROM progressor.schedule AS s
+    WHERE s.task_id = %s AND s.status = 'waiting' AND s.due_at <= %s
+      AND NOT EXISTS (
+          SELECT FROM progressor.running AS r
+          WHERE (r.namespace, r.process_id) = (s.namespace, s.process_id)
+      )"""
 _FIRST_BY_TIME: LiteralString = """
     SELECT process_id, min(run_at)
     FROM progressor.gated
@@ -206,7 +213,11 @@ class GatedStorage:
             outcome = success(RemoveProcess())
         elif isinstance(outcome, Rejected) and task.task_type in TIMER_TYPES:
             outcome = BROKEN
-        written = await self.desks[desk].settle(task, outcome)
+        try:
+            written = await self.desks[desk].settle(task, outcome)
+        except errors.StorageLockedError:
+            self._hold(task, desk)
+            raise
         if isinstance(written, Written):
             if written.next is not None:
                 self._hold(written.next, desk)
@@ -288,9 +299,14 @@ class GatedStorage:
         now = self.clock.now()
         for noted in [noted for noted in self.due if noted[1] <= now]:
             key = self.due.pop(noted, None)
-            if key is not None:
-                for claimed in await self.desks[desk].claim(key, noted[0]):
-                    self._hold(claimed.task, desk)
+            if key is None:
+                continue
+            claimed = await self.desks[desk].claim(key, noted[0])
+            for each in claimed:
+                self._hold(each.task, desk)
+            # A process that stays locked for longer than a statement waits is passed over.
+            if not claimed and self.eye.execute(_STILL_DUE, (noted[0], now)).fetchall():
+                self.due[noted] = key
 
     def claim_due(self, limit: int, desk: int) -> None:
         """Claim as the scan does: whatever is due."""
