@@ -71,7 +71,8 @@ class Channels:
         connection = _next_in_turn(current)
         connection.call_count += 1
         if outdated is not None:
-            # Only now, when nobody else's change of targets can close what was just taken.
+            # Only after the call is counted: a concurrent change of targets closes idle
+            # connections, and must not close the one that was just chosen.
             try:
                 await self._release(outdated)
             except asyncio.CancelledError:
@@ -97,10 +98,10 @@ class Channels:
             await self._close_connection(connection)
 
     def forget(self, namespace_name: str) -> None:
-        """Let go of the targets of a namespace that was deleted; unknown ones are fine.
+        """Release the targets of a deleted namespace; an unknown namespace is ignored.
 
-        Channels that nobody names any more are closed soon after, by `run`; where that does not
-        run, by `close`.
+        `run` soon closes channels that no namespace uses any more. If `run` is not running,
+        `close` does.
         """
         # With those of nodes that are bound to one of its targets.
         bound = [name for name in self._rounds if name.startswith(f"{namespace_name}@")]

@@ -52,9 +52,9 @@ class ProcessorClient:
         self.reach = Reach(channels, clock)
         self.sizes = Sizes(clock)
         self._loop = asyncio.get_running_loop()
-        # Tasks that were on a stream when it broke for a reason of its own, which may be one of
-        # them: an answer that is too large for a frame, say. Each is asked alone the next time,
-        # so that the culprit, if there is one, breaks nobody's step but its own.
+        # Tasks that were on a stream when it failed. One of them may be the cause, for example
+        # by an answer that is too large for a frame. Each is sent in a call of its own the next
+        # time, so that a task that breaks streams cannot fail the steps of others.
         self._suspects: dict[int, None] = {}
 
     async def ask(
@@ -65,10 +65,10 @@ class ProcessorClient:
         namespace: Namespace,
         timeout: dt.timedelta,
     ) -> codec.Answer:
-        """Have one attempt of a task carried out, and return what came of it.
+        """Ask the processor to carry out one attempt of a task, and return its answer.
 
-        Never raises for anything that a processor, or the way to it, does. If cancelled, the
-        processor is told and may have acted already.
+        Errors of the processor and of the connection are returned, never raised. On
+        cancellation the processor is notified, but may have acted already.
 
         Args:
             task: Any but a `remove`, which is done by the engine.
@@ -86,7 +86,8 @@ class ProcessorClient:
             if target not in namespace.processor_targets:
                 return failures.target_not_found(target)
             namespace = _bound(namespace, target)
-            # Whoever is cut off later was there: it may be the step that takes the target down.
+            # If the target was connected before and is lost during the call, this step may be
+            # what crashes it.
             was_there = bool(self._channels.is_connected(namespace.name))
         packed = await self._exchange(request, task, history, namespace, timeout.total_seconds())
         if isinstance(packed, bytes):
@@ -180,8 +181,8 @@ class ProcessorClient:
                 connection.note_unavailable()
             return failed
         except asyncio.CancelledError:
-            # gRPC says the same where the channel was closed under the call. Only a cancellation
-            # that somebody asked of this task is the worker's, and goes on.
+            # gRPC also raises this when the channel is closed during the call. Only a
+            # cancellation that was requested of this asyncio task is passed on to the worker.
             if _is_being_cancelled():
                 raise
             return failures.processor_unavailable("the channel was closed during the call")

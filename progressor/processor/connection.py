@@ -100,7 +100,7 @@ class Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody needs it any more."""
+        """Whether no namespace uses the connection and no call is in flight."""
         return self.namespace_count == 0 and self.call_count == 0
 
     @property

@@ -38,7 +38,7 @@ class Reach:
             self._missed_at.pop(namespace, None)
 
     def look(self) -> None:
-        """Drop those whose processor is connected again, or is nobody's any more."""
+        """Forget namespaces whose processor is connected again or whose targets are gone."""
         for namespace in tuple(self._missed_at):
             is_connected = self._channels.is_connected(namespace)
             is_back = is_connected is True and namespace not in self._misconfigured

@@ -1,22 +1,22 @@
-"""One ProcessStream: many steps to a frame, each asked and answered as if it were alone.
+"""One ProcessStream: frames of many steps, each asked and answered independently.
 
-What must hold:
+Invariants:
 
  1. Every `ask` ends exactly once: by its answer, its timeout, its cancellation or the end of the
-    stream. Answers that come late, twice, or for a step that was never sent, are dropped.
- 2. None means that the processor has not seen the step: it may be asked again elsewhere, within
-    the same attempt. So it is said only of steps that were never written, or whose stream was
-    refused as UNIMPLEMENTED before anything came back.
- 3. A step that timed out or was cancelled is told to the processor, if it was written; if not, it
-    never is. Its request is let go either way.
- 4. Nothing that comes on the stream raises beyond it. What is wrong with one item is the end of
-    that item; what is wrong with a frame is the end of the stream.
- 5. After `draining` no step is written; what was written is awaited, and then it hangs up.
- 6. What waits to be written is bounded; over the bound, a step goes another way. A processor that
-    reads nothing while steps run out is cut off: it may be waiting for steps to end of which it
-    would be told, behind what it does not read, that nobody waits for them.
+    stream. Late and duplicate answers, and answers to steps that were never sent, are dropped.
+ 2. None means that the processor has not seen the step, so that it may be sent elsewhere within
+    the same attempt. It is returned only for steps that were never written, or whose stream was
+    rejected with UNIMPLEMENTED before any answer arrived.
+ 3. If a step that was written times out or is cancelled, the processor is notified. A step that
+    was not written yet never is. Either way its request is released.
+ 4. Nothing received on the stream raises outside it. An invalid item fails that item; an invalid
+    frame ends the stream.
+ 5. After `draining` no step is written. The stream closes once all written steps have ended.
+ 6. The queue of outgoing items is bounded; when it is full, a step is sent as a call of its own.
+    The stream to a processor that reads nothing while steps time out is closed: the processor
+    may be waiting for steps to end whose cancellations it has not read.
 
-A step costs one future, two places in memory and no task; all timeouts share one timer.
+A step costs one future, two dictionary entries and no asyncio task; all timeouts share one timer.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class _Step:
         self.answer = answer
 
 
-# A step, or the id of one for which nobody waits any more.
+# A step, or the id of a step whose caller has stopped waiting.
 _Item: TypeAlias = _Step | int
 
 
@@ -128,16 +128,16 @@ class Stream:
 
     def open(self, group: asyncio.TaskGroup) -> None:
         """Begin to write and to read, in tasks of the group."""
-        # Without a context of its own, it would keep that of whoever happened to be first.
+        # An empty context; otherwise the stream would keep the context of its first caller.
         self._task = group.create_task(
             self._run(group), name=f"stream of {self._target}", context=contextvars.Context()
         )
         self.is_open = True
 
     async def ask(self, request: bytes, deadline: float) -> bytes | Failed | None:
-        """Return the serialized answer to a serialized step, or why there is none.
+        """Return the serialized answer to a serialized step, or the reason for having none.
 
-        If it is cancelled, the processor is told.
+        On cancellation the processor is notified.
 
         Args:
             request: At most STEP_BYTES_MAX.
@@ -162,7 +162,7 @@ class Stream:
             raise
 
     def close(self) -> None:
-        """End at once; who waits is told that the channel was closed. Safe to repeat."""
+        """End at once; pending steps fail with "channel closed". Safe to repeat."""
         self._end(failures.processor_unavailable(_CLOSED))
         if self._task is not None:
             self._task.cancel()
@@ -225,7 +225,7 @@ class Stream:
                 del waiting[answer.step_id]
                 self._has_answered = True
                 if not step.answer.done():
-                    # Empty bytes are an answer without fields; none at all are no answer.
+                    # An empty response is an answer without fields; a missing one is an error.
                     is_answered = answer.HasField("response")
                     step.answer.set_result(answer.response if is_answered else _UNANSWERED)
         self._leave_when_done()
@@ -252,7 +252,7 @@ class Stream:
             try:
                 await self._call.write(frame.SerializeToString())
             except (aio.AioRpcError, asyncio.InvalidStateError):
-                # The stream has ended: whoever reads it learns why.
+                # The stream has ended; reading from it raises the reason.
                 return
             finally:
                 self._writing_since = math.inf
@@ -263,7 +263,7 @@ class Stream:
             step.answer.set_result(answer)
 
     def _take_back(self, step: _Step) -> None:
-        """Tell the processor that nobody waits for the step, unless it never heard of it."""
+        """Cancel the step: notify the processor if the step was written, else drop it."""
         if step.request is None:
             if not self.has_ended:
                 self._outbox.put(step.step_id)

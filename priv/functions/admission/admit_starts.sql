@@ -85,8 +85,8 @@ BEGIN
 
     admitted_at := v_now;
     IF v_created > 0 AND cardinality(array_remove(p_idempotency_key, NULL)) > 0 THEN
-        -- After the insertion: it has waited for whoever was removing the process. A look first, by
-        -- a plain statement: as a rule there is nothing, and a loop costs twice as much.
+        -- After the insertion, since that waits for a concurrent removal of the process. A plain
+        -- statement checks first: usually there is nothing to do, and a loop costs twice as much.
         SELECT array_agg(i.item)
         INTO v_repeated
         FROM (

@@ -1,7 +1,7 @@
--- Gives tasks that have just been admitted their constraints: takes them out of the lines of their
--- processes, has them wait for what they name. That is all: whoever calls it calls settle_gates next. Gates that are
--- not there are made, with the capacity that comes with the constraint; one that is there keeps its own.
--- What comes without is a mutex: requests are refused then, but a step that sets a timer has been carried out.
+-- Applies the constraints of tasks that have just been admitted: takes the tasks out of the queues of their
+-- processes and lets them wait for their gates and orders. The caller then calls settle_gates. Missing gates are
+-- created with the capacity given in the constraint; an existing gate keeps its capacity. A gate created without a
+-- capacity is a mutex. That happens only to timers, since their step has been carried out; requests are refused.
 --
 -- p_constraints of an item: {"priority", "run_at" (microseconds), "order": [key, [version, ...]],
 -- "gates": {gate: capacity or null}, "hold"}; what is missing has its default.

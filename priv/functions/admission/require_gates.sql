@@ -1,7 +1,7 @@
--- Sees to it that each gate that a constraint names is there, or comes with a capacity: somebody may have
--- deleted one since find_missing_gates was asked.
+-- Checks that each gate named by a constraint exists or is given a capacity: a gate may have been deleted
+-- since find_missing_gates was called.
 -- Locks: none.
--- Returns: nothing; it raises a serialization failure for one that is not: the request is to be made again.
+-- Returns: nothing; raises a serialization failure for a missing gate, and the caller repeats the request.
 CREATE FUNCTION require_gates(p_namespace text[], p_constraints json[])
 RETURNS void
 AS $$

@@ -2,9 +2,9 @@
 -- turns the oldest of all and the oldest request, p_requests_first or the other way round. So a
 -- request waits for requests before it and not for a crowd of timers; and half of the places go by
 -- age alone, so that nothing waits for ever.
--- A process that someone else has locked is waited for if p_wait, because nobody else will look for
--- its task; otherwise it is passed over: the next scan comes. What is passed over takes no place from
--- what comes after it: the look goes on behind it, past 1,000 of a namespace at most.
+-- With p_wait, the function waits for locked processes, because no later scan looks for their tasks.
+-- Without it, locked processes are skipped and left to the next scan. Skipped tasks do not count
+-- against the limit: the search continues behind them, past at most 1,000 tasks of a namespace.
 -- Locks: processes in key order, SKIP LOCKED unless p_wait, and then also schedule and tasks, which others
 -- may hold locked without the process; then as claim_locked.
 -- Returns: as claim_locked.

@@ -1,9 +1,9 @@
--- Has those wait for their process again that are available and not the first in its line: it went busy
--- with another call meanwhile. They give their gates back, or else whoever is first of the others there
--- would wait for gates of who cannot run.
--- p_first_id: who is first, where the caller knows.
--- Locks: none of its own; the caller has locked the process and the gates of these.
--- Returns: the gates given back; null: none.
+-- Lets available tasks that are not first in the queue of their process wait for the process again: another
+-- call was put before them meanwhile. They release their gates; otherwise other tasks would wait for gates
+-- held by tasks that cannot run.
+-- p_first_id: the first task of the queue, if the caller knows it.
+-- Locks: none of its own; the caller has locked the process and the gates of these tasks.
+-- Returns: the released gates; null if there are none.
 CREATE FUNCTION step_back(
     p_now        timestamptz,
     p_slot       smallint,

@@ -345,8 +345,9 @@ BEGIN
             ));
         slot := v_process.slot; namespace := v_process.namespace;
         process_id := v_process.process_id; gate := NULL; line := NULL; order_key := NULL;
-        -- Its worker did not go on with what comes next; and a timer that wakes since nobody stands
-        -- before it any more may have been set while somebody did, when nobody was told its instant.
+        -- The worker did not continue with the next task of the process. And a timer that wakes because
+        -- no call is before it any more may be unknown to the replicas: while calls were before it, its
+        -- instant was not returned.
         v_first := first_in_line(v_process.slot, v_process.namespace, v_process.process_id);
         IF v_first.due_at IS NOT NULL AND v_first.status = 'waiting' THEN
             task_id := v_first.task_id; wait_seconds := NULL;

@@ -1,11 +1,12 @@
--- Reads the unfinished tasks of gated processes, in the order in which they run, with all that those wait
--- for that carry constraints. First what runs, then what is in the line of its process, then what waits
--- for its constraints, by priority and age, and the timer last. An init task comes before all that wait.
+-- Reads the unfinished tasks of gated processes, in the order in which they run, and for tasks with
+-- constraints everything that they wait for. The running task comes first, then the queue of the process, then
+-- tasks that wait for their constraints, by priority and age, and the timer last. An init task comes before all
+-- waiting tasks.
 --
--- What is told are the facts by which settle_gates goes: the state; the smallest version before it in its
--- order; each gate that is full and that its process does not hold already, with who holds it; and the place
--- in the line of the one that it waits for. A gate is looked at once for all items.
--- A gate is told as [gate, capacity, held, holders, position or 0, how many wait for it].
+-- The result shows the facts that settle_gates decides by: the state; the smallest earlier version in the task's
+-- order; each full gate that the process does not hold already, with its holders; and the task's position in the
+-- line of the gate that it waits for. A gate is read once for all items.
+-- A gate has the form [gate, capacity, held, holders, position or 0, number of waiting tasks].
 -- Locks: none. STABLE: all of it sees one snapshot.
 -- Returns: a row for each process that has an unfinished task, with the number of its item, from 1; the
 -- tasks in the form of read_processes, each with one element more: null, or of a task with constraints

@@ -1,12 +1,12 @@
--- Fires schedules: starts what they start, records that, and takes them to their next instant, all in one
--- transaction under their locks. So each instant fires once, whoever else comes to it, and whenever.
+-- Fires schedules: starts their targets, records the firings and advances the schedules to their next instants,
+-- all in one transaction under their locks. So each instant fires once, even if several replicas try.
 -- An item is one schedule, at most once in a batch, as the caller has read it: at p_revision, due at
--- p_next_at (null: whatever is due, for triggers and what was queued). If it is not that any more, the
--- item changes nothing. The table of what becomes of a firing is `decide` in domain/schedules/schedule.py. Instants
--- that nobody came to in time are one item with a p_missed_count.
--- All of a batch start the same: p_kind is start, job, request, gated_start or gated_request, so that one
--- statement locks processes in their order.
--- Locks: schedules in key order; then as admit_starts, admit_jobs, admit_requests and their gated kin.
+-- p_next_at (null for triggers and queued firings, which do not depend on it). If the schedule has changed since,
+-- the item changes nothing. `decide` in domain/schedules/schedule.py lists the results of a firing. Instants that
+-- no replica fired in time are one item with a p_missed_count.
+-- All items of a batch have the same kind of target: p_kind is start, job, request, gated_start or gated_request.
+-- So one statement can lock the processes in key order.
+-- Locks: schedules in key order; then as admit_starts, admit_jobs, admit_requests and their gated variants.
 -- Returns: one row per item: started, queued, skipped, refused, missed; waits (queued before, and still is),
 -- known (this instant was fired before, or this trigger: the schedule goes on), changed. For gated ones one row
 -- more, of item 0, whose told is what settle_gates returns.

@@ -1,6 +1,6 @@
--- Tells what a firing was to do and why it could not, to people: the reason beside it is for programs.
--- p_reason: that for programs; p_gate: the one that is missing. Of a process in error its detail is told,
--- the first 500 characters.
+-- Builds the message of a refused firing: what it was to do and why it could not.
+-- p_reason: the machine-readable reason; p_gate: the missing gate. For a process in error, the message has
+-- the first 500 characters of its detail.
 -- Locks: none; the caller has seen the process under its lock.
 -- Returns: the message.
 CREATE FUNCTION refused_firing(

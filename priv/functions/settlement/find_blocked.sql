@@ -1,12 +1,12 @@
--- Finds those of some items of a batch that have to do with a row that another transaction holds locked,
--- where find_locked has found nothing: a row of a process, of its leader, or a gate or an order that the
--- process holds or wants. It waits for nobody.
--- p_row: the table and the place of the row that a statement has waited for, as PostgreSQL says it in the
--- context of the error; empty: it does not, where others were in line for the same row.
+-- Finds the items of a batch that need a row locked by another transaction, after find_locked has found none:
+-- a row of a process or its leader, or a gate or an order that the process holds or wants. It never waits for
+-- a lock.
+-- p_row: the table and the ctid of the row that a statement waited for, from the context of PostgreSQL's error;
+-- empty if the context does not name it, because other transactions were queued for the same row.
 -- w_*: gates and orders that items are about to want, which are not in the tables yet.
--- Locks: the other gates and orders, with SKIP LOCKED, until it has answered.
--- Returns: the items, from 1, each once, and for what it waits: items that wait for the same are written
--- together once it is let go.
+-- Locks: the other gates and orders, with SKIP LOCKED, until the function returns.
+-- Returns: the items, from 1, each once, and the row that each waits for: items that wait for the same row are
+-- written together once it is unlocked.
 CREATE FUNCTION find_blocked(
     p_row        text[],
     p_slot       smallint[],

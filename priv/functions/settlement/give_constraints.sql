@@ -1,8 +1,8 @@
--- Gives tasks that were just scheduled the constraints that they have, if any, and promotes whoever waits for
--- nothing: what admitted_gates does for admissions.
+-- Applies the constraints of tasks that were just scheduled, if they have any, and promotes those that need not
+-- wait: what admitted_gates does for admissions.
 -- Locks: as settle_gates; the caller has locked the processes.
--- Returns: what settle_gates returns, as settled_gates tells it; of tasks without constraints, that they
--- are due now. Null: nothing.
+-- Returns: what settle_gates returns, in the form of settled_gates; tasks without constraints are returned as due
+-- now. Null if there is nothing.
 CREATE FUNCTION give_constraints(
     p_now         timestamptz,
     p_replica_id  bigint,

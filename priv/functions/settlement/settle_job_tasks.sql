@@ -142,8 +142,8 @@ BEGIN
     ) p ON true;
     v_now := coalesce(p_now, clock_timestamp());
 
-    -- Nobody holds the lock of a leader that was gone: one of that name which comes now is another,
-    -- and its job is none of ours.
+    -- A leader that was already removed could not be locked. A process of that name which appears now is
+    -- another one, with another job.
     IF v_gone.ids IS NOT NULL THEN
         FOR item IN
             SELECT i.item::integer

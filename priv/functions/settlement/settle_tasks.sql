@@ -14,10 +14,10 @@
 -- up to the last of an item. The worker goes on with the next task of the process, leased for
 -- `expires_after`; null: it does not.
 --
--- The first statement locks, the second looks and decides (a `settling` per item), the others write
--- what it says, and are left out where no item needs them. Rows are changed by their place, ctid,
--- which nobody but the holder of the lock can change: joined by key, a table that is believed to be
--- empty would be read whole.
+-- The first statement locks, the second reads and decides (a `settling` per item), the others write the
+-- decisions, and are skipped if no item needs them. Rows are updated by ctid, which only the holder of
+-- the lock can change: with a join by key, a table whose statistics say that it is empty would be read
+-- whole.
 --
 -- Locks: processes in key order; then, of those processes alone: running, schedule, tasks, events.
 -- Returns: one row per item settled, in any order. next_*: the task that continues in the same

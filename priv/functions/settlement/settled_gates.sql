@@ -34,8 +34,8 @@ DECLARE
 BEGIN
     item := 0;
     settled_at := p_now;
-    -- Of an item whose lease is lost there is no step, and nothing has happened to its process; a process
-    -- that is removed is gone.
+    -- An item whose lease is lost has no entry in p_steps, and its process is unchanged. A removed process
+    -- no longer exists.
     SELECT array_agg(s.slot), array_agg(s.namespace), array_agg(s.process_id),
         array_agg(s.timer_id), array_agg(coalesce(p_timer_constraints[s.item], b.constraints))
     INTO v_slot, v_namespace, v_process_id, v_task_id, v_constraints

@@ -1,8 +1,9 @@
--- Tells who is to be tried first of a source, which is a gate that was left or a line that is new: of the
--- lines that wait for the gate, if that has a place, the one with the task that has waited longest, if
--- that is longer than p_patience, or else the one with the best head; or of the line, if it waits for no gate.
+-- Finds the task to try first for a source, which is a released gate or a new line. For a gate with a free
+-- place, it is taken from the lines that wait for the gate: from the line whose oldest task has waited longest,
+-- if that is longer than p_patience, otherwise from the line with the best head. For a line that waits for no
+-- gate, it is the head of the line.
 -- Locks: none.
--- Returns: the source with its head; its line is null if there is no task to try.
+-- Returns: the source with its head; the line is null if no task can be tried.
 CREATE FUNCTION best_head(
     p_now       timestamptz,
     p_patience  double precision,

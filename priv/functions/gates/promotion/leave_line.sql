@@ -1,6 +1,5 @@
--- Takes a task out of the line of its process: it waits for its constraints, or is cancelled. Who is
--- next then is due, if the process has no step in hand; and where nobody is, the timer that stood aside
--- wakes.
+-- Takes a task out of the queue of its process, because it waits for its constraints or was cancelled. If the
+-- process runs no step, the next task of the queue becomes due; if the queue is empty, the blocked timer wakes.
 -- Locks: none of its own; the caller has locked the process.
 -- Returns: nothing.
 CREATE FUNCTION leave_line(

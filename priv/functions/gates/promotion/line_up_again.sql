@@ -14,7 +14,7 @@ CREATE FUNCTION line_up_again(
 )
 AS $$
 BEGIN
-    -- By where the rows stand, which nobody changes meanwhile: the processes and gates are locked.
+    -- By ctid, which cannot change meanwhile: the processes and gates are locked.
     WITH gone AS (
         DELETE FROM gate_holders h
         USING (

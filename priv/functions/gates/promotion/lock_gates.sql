@@ -18,8 +18,8 @@ BEGIN
             SELECT DISTINCT i.namespace, i.order_key
             FROM unnest(p_order_namespace, p_order_key) AS i (namespace, order_key)
         ) i;
-        -- Once, unless one is deleted between the two statements: that one is made by us then, and
-        -- so nobody else has it locked.
+        -- The loop runs once, unless an order is deleted between the two statements. Then the next
+        -- round inserts it, which also locks it.
         LOOP
             INSERT INTO orders (namespace, order_key)
             SELECT DISTINCT i.namespace, i.order_key

@@ -89,8 +89,8 @@ BEGIN
     ORDER BY p.slot, p.namespace, p.process_id
     FOR NO KEY UPDATE OF p;
 
-    -- Their orders and gates are locked in there, and they are weighed. All who may pass now pass in one
-    -- promotion: of two, who is promoted first would go before the other, whoever comes first.
+    -- settle_gates locks their orders and gates and evaluates the tasks. All that can pass do so in one
+    -- promotion, since separate promotions would let tasks pass in the wrong order.
     RETURN QUERY
     SELECT *
     FROM settle_gates(

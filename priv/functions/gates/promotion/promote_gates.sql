@@ -1,12 +1,10 @@
--- Promotes from the lines that wait for some gates, and from some lines that are new, as long as there
--- are places; it tries at most p_limit times. Whose head comes first of all of them is tried first, whether
--- its line is new or has waited, and whichever gate it waits for: or else one who comes later could take
--- another's place.
--- What is known of a head may have become untrue by what was promoted since, so it is looked at again before
--- it is tried.
--- Locks: the caller has locked the orders and the gates named; what comes beyond with SKIP LOCKED.
--- Returns: the tasks that are available now. A row without a task: somebody has locked what would have
--- to be looked at, or the limit was reached; the gate, the line or the order is to be looked at again.
+-- Promotes tasks from the lines that wait for the given gates, and from the given new lines, as long as there
+-- are free places, with at most p_limit tries. The best head of all lines is tried first, no matter how long
+-- its line has existed and which gate it waits for; otherwise a later task could take an earlier one's place.
+-- An earlier promotion may have changed what is known of a head, so each head is read again before it is tried.
+-- Locks: the caller has locked the given orders and gates; everything else is locked with SKIP LOCKED.
+-- Returns: the tasks that are available now. A row without a task means that a needed row was locked by another
+-- transaction or that the limit was reached; its gate, line or order must be looked at again.
 CREATE FUNCTION promote_gates(
     p_now             timestamptz,
     p_replica_id      bigint,

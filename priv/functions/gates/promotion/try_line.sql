@@ -1,22 +1,23 @@
--- Promotes the one of a line that is next, if every gate has a place: the oldest of those that have
--- waited for longer than p_patience, or else the one of the highest priority, the older of two.
+-- Promotes the head of a line, if all its gates have a free place. The head is the oldest of the tasks that
+-- have waited for longer than p_patience; if there is none, the task of the highest priority, and of these
+-- the oldest.
 --
--- Such an old one that finds a gate full keeps what it could have up to there, in the order of the
--- keys: reserved, so that who wants fewer gates cannot take them from it for ever; in one order, so
--- that two of them do not wait for each other. And it goes into the line of its process even while
--- that has a step in hand: before all that came later, so that these cannot keep it away for ever.
+-- A task that has waited for longer than p_patience and meets a full gate reserves the gates before that one,
+-- in key order. Tasks that want fewer gates then cannot starve it, and the order prevents deadlocks between
+-- two such tasks. It also enters the queue of its process while that runs a step, before all younger tasks,
+-- so that these cannot starve it either.
 --
 -- Locks: the gates of the line that the caller has not locked, the process of the task, its order, and
--- the gates of who is in the line of the process: all with SKIP LOCKED, since the caller holds locks that
+-- the gates of tasks in the queue of the process: all with SKIP LOCKED, since the caller holds locks that
 -- come after them.
--- Returns: what came of it, and of whom.
+-- Returns: the task that was tried, and the result.
 --   promoted  the task is in schedule and due, its gates are held
---   passed    the head cannot run now for another cause than gates, and has left the line; or the line
+--   passed    the head cannot run now for a cause other than gates, and has left the line, or the line
 --             is empty now: look again
 --   blocked   a gate is full: the line waits for it
 --   again     the task's process or a gate is locked: try again in another transaction
--- freed are gates that it had reserved and has given back, or that others gave back of whom it has taken the
--- turn: who waits for them is to be looked at. orders: so are these, which somebody has locked.
+-- freed: gates released here, either reserved by the task before, or held by tasks that it was put before; their
+-- lines must be looked at. orders: orders locked by other transactions, which must be looked at again.
 CREATE FUNCTION try_line(
     p_now        timestamptz,
     p_replica_id bigint,

@@ -1,11 +1,11 @@
--- Finds out anew what a task that carries constraints waits for, and moves it there: it may stand in
--- line then for the gates that it lacks, or be available where it lacks none. It lacks those that its
--- process does not hold for good.
--- Locks: with SKIP LOCKED, its order; its first gate, where it comes to stand in line; and the gates of who is
--- in the line of its process, where it passes. The caller has locked its process.
--- Returns: the line that is to be looked at now; the gates given back by those that it takes the turn of;
--- "again": somebody has locked what it would have had to lock. Where that is its order, order_key, it waits
--- for that from now on, and so is found by whoever looks at the order again; or else nothing was done.
+-- Determines again what a task with constraints waits for, and moves it there: into the line for the gates
+-- that it lacks, or to available if it lacks none. It lacks the gates that its process does not hold
+-- permanently.
+-- Locks: with SKIP LOCKED, its order; its first gate, if it enters a line; and, if it passes, the gates of the
+-- tasks in the queue of its process. The caller has locked its process.
+-- Returns: the line to look at now; the gates released by tasks that it was put before; and "again" if a row
+-- that it had to lock was locked. If that was its order (order_key), the task now waits for the order, and is
+-- found when the order is looked at again; otherwise nothing was done.
 CREATE FUNCTION weigh_gated(
     p_now        timestamptz,
     p_replica_id bigint,

@@ -1,6 +1,6 @@
--- Goes on with a failed job whose leader was brought back, or is by this; a deadline that has passed is
--- none any more. Where all its nodes have ended, the leader is told so again. The node that the leader is
--- itself, of a job above, is left to tend_job: whose lock that takes is not known below.
+-- Resumes a failed job whose leader was repaired, or is with this call; a deadline that has passed is cleared.
+-- If all nodes have ended, the leader gets another join. If the leader is itself a node of another job, that
+-- node is left to tend_job, since its lock is not known here.
 -- Locks: none of its own; the caller has locked the leader.
 -- Returns: nothing.
 CREATE FUNCTION resume_job(

@@ -1,7 +1,7 @@
--- Skips the nodes that depend on others, directly or not, that were not done.
--- p_causes: those that were not, with their successors; `ordinal` is what the skipped are told.
+-- Skips the nodes that depend, directly or not, on nodes that did not succeed.
+-- p_causes: the nodes that did not succeed, with their successors; `ordinal` is recorded as the cause.
 -- Locks: none of its own; the caller has locked the leaders.
--- Returns: the skipped ones, not counted yet (count_nodes); null if there are none.
+-- Returns: the skipped nodes, not counted yet (count_nodes); null if there are none.
 CREATE FUNCTION skip_nodes(p_now timestamptz, p_causes moved_node[])
 RETURNS moved_node[]
 BY INDEX

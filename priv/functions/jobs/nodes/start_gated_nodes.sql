@@ -195,8 +195,8 @@ BEGIN
             array_agg(CASE
                 WHEN m.name IS NULL THEN 'NAMESPACE_NOT_FOUND' ELSE 'PROCESS_ALREADY_EXISTS' END),
             array_agg(CASE
-                WHEN m.name IS NULL THEN format('there is no namespace %s', n.follower_namespace)
-                ELSE format('there is a process %s already', n.follower_id) END))
+                WHEN m.name IS NULL THEN format('namespace %s does not exist', n.follower_namespace)
+                ELSE format('process %s already exists', n.follower_id) END))
         FROM unnest(v_taken) AS s (ordinal)
         CROSS JOIN LATERAL (
             SELECT n.*

@@ -179,8 +179,8 @@ BEGIN
             array_agg(CASE
                 WHEN n.name IS NULL THEN 'NAMESPACE_NOT_FOUND' ELSE 'PROCESS_ALREADY_EXISTS' END),
             array_agg(CASE
-                WHEN n.name IS NULL THEN format('there is no namespace %s', s.follower_namespace)
-                ELSE format('there is a process %s already', s.follower_id) END))
+                WHEN n.name IS NULL THEN format('namespace %s does not exist', s.follower_namespace)
+                ELSE format('process %s already exists', s.follower_id) END))
         FROM unnest(v_taken) AS s
         LEFT JOIN namespaces n ON n.name = s.follower_namespace;
     END IF;

@@ -1,5 +1,5 @@
--- Has nodes wait again that were skipped because of others which run again now. What another node keeps as
--- well, one that has failed, was cancelled or is skipped still, stays skipped, and is told that cause.
+-- Sets nodes back to waiting that were skipped because of nodes which run again now. A node with another
+-- predecessor that failed, was cancelled or is still skipped stays skipped, with that node as its cause.
 -- Locks: none of its own; the caller has locked the leader, and counts the nodes (recount_job).
 -- Returns: nothing.
 CREATE FUNCTION unskip_nodes(

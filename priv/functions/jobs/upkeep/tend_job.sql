@@ -1,14 +1,14 @@
--- Does a batch of what no settlement does for a job: starts ready nodes with constraints, or, once the job
--- has ended, stops its followers; and where it was brought back from below, reopens the node that its leader
--- is of a job above, or, where it has failed as a whole, fails that job too. Where nothing of that is left, the
--- job is tended.
--- The keys are looked up before they are locked, and what they are about is looked at again after.
+-- Does a batch of the work for a job that settlements leave over: starts ready nodes with constraints or, once
+-- the job has ended, stops its followers. If the leader is itself a node of another job (the outer job), it also
+-- reopens that node after a repair of this job, or fails the outer job if this job failed as a whole. When no
+-- such work is left, the verdict is tended.
+-- Keys are looked up without locks; the rows are read again once they are locked.
 -- p_after: the ordinal up to which nodes have been looked at.
--- Locks: the leader, the one that it follows, and the followers, in key order; followers that are new are inserted in key order; then
--- as settle_gates.
--- Returns: what halt_processes returns, and with the verdict failed a job that was failed as a whole; then a row
--- with a verdict: tended; more, from `ordinal` on; again, since
--- the job has moved meanwhile; and how many nodes were started, and stopped, and what of gates is told.
+-- Locks: the leader, its own leader if it follows one, and the followers, in key order; new followers are
+-- inserted in key order; then as settle_gates.
+-- Returns: what halt_processes returns, and, with the verdict failed, a job that was failed as a whole; then a row
+-- with a verdict: tended; more, to be continued from `ordinal`; or again, because the job has changed meanwhile.
+-- That row also has the counts of nodes started and stopped, and the effects on gates.
 CREATE FUNCTION tend_job(
     p_now        timestamptz,
     p_replica_id bigint,
