@@ -12,8 +12,8 @@ from psycopg.pq import TransactionStatus
 
 from progressor import errors
 from progressor.storage.postgres.arrays import ByteaColumn, InstantColumn, Int8Column, TextColumn
-from progressor.storage.postgres.direct import Direct
 from progressor.storage.postgres.pools import Connection, Pool, connection_of, translated
+from tests.support.postgres import direct
 from tests.support.storage import connect
 from tests.support.storage_locks import blocked_count, until_blocked, until_none_blocked
 
@@ -57,8 +57,8 @@ def holder(database: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-ECHO = Direct(b"SELECT unnest(%b::bytea[])")
-WAITING = Direct(b"SELECT pg_advisory_xact_lock(%b::bigint)")
+ECHO = direct(b"SELECT unnest(%b::bytea[])")
+WAITING = direct(b"SELECT pg_advisory_xact_lock(%b::bigint)")
 
 
 async def given_up(connection: Connection, eye: psycopg.Connection[Any]) -> asyncio.Task[Any]:
@@ -76,7 +76,7 @@ async def prepared(connection: Connection) -> list[str]:
 
 
 def test_columns_and_rows_arrive_as_they_were_sent(run: Run[Any]) -> None:
-    statement = Direct(
+    statement = direct(
         b"SELECT * FROM unnest(%b::bigint[], %b::text[], %b::bytea[], %b::timestamptz[])"
     )
 
@@ -91,7 +91,7 @@ def test_columns_and_rows_arrive_as_they_were_sent(run: Run[Any]) -> None:
 
 
 def test_scalars_arrive_as_they_were_sent(run: Run[Any]) -> None:
-    statement = Direct(
+    statement = direct(
         b"SELECT %b::bigint, %b::double precision, %b::boolean, %b::timestamptz, %b::bigint"
     )
 
@@ -102,7 +102,7 @@ def test_scalars_arrive_as_they_were_sent(run: Run[Any]) -> None:
 
 
 def test_a_statement_is_prepared_once_per_connection(run: Run[Any]) -> None:
-    statement = Direct(b"SELECT %b::bigint")
+    statement = direct(b"SELECT %b::bigint")
 
     async def work(connection: Connection) -> list[str]:
         for number in range(3):
@@ -114,7 +114,7 @@ def test_a_statement_is_prepared_once_per_connection(run: Run[Any]) -> None:
 
 
 def test_a_statement_whose_name_is_gone_goes_without(run: Run[Any]) -> None:
-    statement = Direct(b"SELECT %b::bigint")
+    statement = direct(b"SELECT %b::bigint")
 
     async def work(connection: Connection) -> list[str]:
         await statement.execute(connection, [1])
@@ -127,7 +127,7 @@ def test_a_statement_whose_name_is_gone_goes_without(run: Run[Any]) -> None:
 
 
 def test_a_statement_whose_name_is_taken_goes_without(run: Run[Any]) -> None:
-    statement = Direct(b"SELECT %b::bigint")
+    statement = direct(b"SELECT %b::bigint")
 
     async def use(connection: Connection) -> list[str]:
         await statement.execute(connection, [1])
@@ -143,7 +143,7 @@ def test_a_statement_whose_name_is_taken_goes_without(run: Run[Any]) -> None:
 
 
 def test_more_than_a_socket_holds_goes_out_and_comes_in(run: Run[Any]) -> None:
-    statement = Direct(b"SELECT unnest(%b::bytea[])")
+    statement = direct(b"SELECT unnest(%b::bytea[])")
 
     async def work(connection: Connection) -> int:
         [[returned]] = await statement.execute(connection, [ByteaColumn([bytes(LARGE)])])
@@ -153,7 +153,7 @@ def test_more_than_a_socket_holds_goes_out_and_comes_in(run: Run[Any]) -> None:
 
 
 def test_an_error_is_the_drivers_and_leaves_the_connection_idle(run: Run[Any]) -> None:
-    statement = Direct(b"SELECT 1 / %b::bigint")
+    statement = direct(b"SELECT 1 / %b::bigint")
 
     async def work(connection: Connection) -> list[tuple[Any, ...]]:
         with pytest.raises(psycopg.errors.DivisionByZero):
@@ -167,7 +167,7 @@ def test_an_error_is_the_drivers_and_leaves_the_connection_idle(run: Run[Any]) -
 
 
 def test_what_no_column_can_hold_is_not_sent(run: Run[Any]) -> None:
-    statement = Direct(b"SELECT %b::bigint[]")
+    statement = direct(b"SELECT %b::bigint[]")
 
     async def work(connection: Connection) -> list[tuple[Any, ...]]:
         with pytest.raises(errors.StorageRefusedError, match=r"^error: "):
@@ -253,7 +253,7 @@ def test_a_pool_lends_no_connection_in_the_middle_of_an_answer(
     holder: psycopg.Connection[Any],
     eye: psycopg.Connection[Any],
 ) -> None:
-    statement = Direct(b"SELECT %b::bigint")
+    statement = direct(b"SELECT %b::bigint")
 
     async def lend(pool: Pool) -> None:
         async with connection_of(pool) as connection:
@@ -293,7 +293,7 @@ def test_a_killed_session_is_an_outage(
 
 
 def test_statements_under_way_together_are_done_in_turn(run: Run[Any]) -> None:
-    statement = Direct(b"INSERT INTO kept SELECT %b::bigint RETURNING n, txid_current()")
+    statement = direct(b"INSERT INTO kept SELECT %b::bigint RETURNING n, txid_current()")
 
     async def work(connection: Connection) -> tuple[list[str], list[Any]]:
         await connection.execute("CREATE TEMPORARY TABLE kept (n bigint)")
@@ -310,7 +310,7 @@ def test_statements_under_way_together_are_done_in_turn(run: Run[Any]) -> None:
 
 
 def test_an_error_does_not_touch_the_statements_under_way_beside_it(run: Run[Any]) -> None:
-    statement = Direct(b"SELECT 12 / %b::bigint")
+    statement = direct(b"SELECT 12 / %b::bigint")
 
     async def work(connection: Connection) -> list[Any]:
         answers = [statement.execute(connection, [number]) for number in (3, 0, 4)]
@@ -323,7 +323,7 @@ def test_an_error_does_not_touch_the_statements_under_way_beside_it(run: Run[Any
 
 
 def test_an_error_at_the_commit_is_the_statements(run: Run[Any]) -> None:
-    statement = Direct(b"INSERT INTO kept VALUES (%b::bigint) RETURNING n")
+    statement = direct(b"INSERT INTO kept VALUES (%b::bigint) RETURNING n")
 
     async def work(connection: Connection) -> list[Any]:
         await connection.execute(
@@ -339,7 +339,7 @@ def test_an_error_at_the_commit_is_the_statements(run: Run[Any]) -> None:
 
 
 def test_a_name_that_is_gone_is_no_loss_to_those_under_way_together(run: Run[Any]) -> None:
-    statement = Direct(b"SELECT %b::bigint")
+    statement = direct(b"SELECT %b::bigint")
 
     async def work(connection: Connection) -> list[Any]:
         await statement.execute(connection, [1])
@@ -352,7 +352,7 @@ def test_a_name_that_is_gone_is_no_loss_to_those_under_way_together(run: Run[Any
 def test_a_killed_session_is_an_outage_to_all_that_is_under_way(
     run: Run[Any], holder: psycopg.Connection[Any], eye: psycopg.Connection[Any]
 ) -> None:
-    statement = Direct(b"SELECT %b::bigint")
+    statement = direct(b"SELECT %b::bigint")
 
     async def work(connection: Connection) -> None:
         first = asyncio.ensure_future(WAITING.execute(connection, [LOCKED]))
@@ -405,7 +405,7 @@ def test_notices_and_notifications_do_not_get_in_the_way(
         "CREATE OR REPLACE FUNCTION loud(n bigint) RETURNS bigint LANGUAGE plpgsql AS"
         " $$ BEGIN RAISE NOTICE 'heard %', n; PERFORM pg_notify('here', n::text); RETURN n; END $$"
     )
-    statement = Direct(b"SELECT loud(%b)")
+    statement = direct(b"SELECT loud(%b)")
     heard: list[str | None] = []
 
     async def work(connection: Connection) -> list[list[tuple[Any, ...]]]:
@@ -419,13 +419,13 @@ def test_notices_and_notifications_do_not_get_in_the_way(
 
 
 def test_a_statement_is_part_of_its_connections_transaction(run: Run[Any]) -> None:
-    statement = Direct(b"INSERT INTO kept VALUES (%b::bigint)")
+    statement = direct(b"INSERT INTO kept VALUES (%b::bigint)")
 
     async def work(connection: Connection) -> list[tuple[Any, ...]]:
         await connection.execute("CREATE TEMPORARY TABLE kept (n bigint)")
         async with connection.transaction(force_rollback=True):
             assert await statement.execute(connection, [1]) == []
         await statement.execute(connection, [2])
-        return await Direct(b"SELECT n FROM kept").execute(connection, [])
+        return await direct(b"SELECT n FROM kept").execute(connection, [])
 
     assert run(work) == [(2,)]

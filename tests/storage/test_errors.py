@@ -21,12 +21,12 @@ from progressor import errors
 from progressor.domain.processes.task import TaskType
 from progressor.settings.sections import Database
 from progressor.storage.commit.group_commit import CONFLICT_ATTEMPTS_MAX
-from progressor.storage.postgres.direct import Direct
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.pools import Connection, connection_of, open_pools
 from progressor.storage.processes.settlements import Written
 from tests.support.clock import ManualClock
+from tests.support.postgres import direct
 from tests.support.storage import (
     Desk,
     a_request,
@@ -142,7 +142,7 @@ async def by_cursor(connection: Connection, statement: bytes) -> None:
 
 
 async def past_the_cursor(connection: Connection, statement: bytes) -> None:
-    await Direct(statement).execute(connection, [])
+    await direct(statement).execute(connection, [])
 
 
 async def limited(desk: Desk, limit: LiteralString, statement: LiteralString) -> None:

@@ -18,12 +18,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from progressor.storage.embedded.server import EmbeddedPostgres
+from progressor.storage.postgres.direct import Direct
+from progressor.storage.postgres.functions import Function
 
 DSN_VARIABLE = "PROGRESSOR_TEST_DSN"
 
@@ -182,6 +185,11 @@ def _embedded_cluster(*, durable: bool) -> Cluster:
     settings = {} if durable else {"fsync": "off"}
     embedded = EmbeddedPostgres(data_directory=home / "data", settings=settings, durable=durable)
     return Cluster(embedded.start(), embedded, home)
+
+
+def direct(statement: bytes) -> Direct[tuple[Any, ...]]:
+    """Return a statement that is sent as the functions of the hot path are."""
+    return Direct(Function(statement, (), tuple))
 
 
 def wait_until_no_server(data_directory: Path, *, seconds: float = 30.0) -> None:

@@ -11,7 +11,6 @@ from grpc_health.v1 import health_pb2
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from progressor.storage.postgres.direct import Direct
 from progressor.storage.postgres.migrations import migrate
 from tests.support.laws import broken_laws
 from tests.support.pgbouncer import (
@@ -21,7 +20,7 @@ from tests.support.pgbouncer import (
     open_pgbouncer,
 )
 from tests.support.points import PATIENCE_SECONDS
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, direct
 from tests.support.replica import (
     Replica,
     Stage,
@@ -230,7 +229,7 @@ def switch(cluster: Cluster, pooler: PgBouncer, *, demoted: bool) -> None:
 async def test_a_name_that_is_missing_disturbs_none_of_the_statements_under_way(
     pooler: PgBouncer,
 ) -> None:
-    statement = Direct(b"SELECT %b::bigint")
+    statement = direct(b"SELECT %b::bigint")
     async with await connect(pooler.conninfo) as connection:
         await statement.execute(connection, [0])
         # On every session behind the pooler that may come next.

@@ -6,6 +6,7 @@ import pytest
 
 from progressor.storage.postgres import statements
 from progressor.storage.postgres.functions import Functions
+from progressor.storage.rows.tasks import ClaimedRow
 
 COUNT_ORDERS = """\
 -- Counts, for one thing, orders.
@@ -47,8 +48,8 @@ def test_every_function_of_the_release_is_called_with_as_many_arguments_as_its_f
     }
 
     assert len(calls) > 100
-    assert calls["find_locked"].count(b"%b") == 3
-    assert calls["delete_schedule"].count(b"%b") == 4
+    assert calls["find_locked"].statement.count(b"%b") == 3
+    assert calls["delete_schedule"].statement.count(b"%b") == 4
 
 
 def test_neither_outputs_nor_comments_are_arguments(
@@ -56,7 +57,25 @@ def test_neither_outputs_nor_comments_are_arguments(
 ) -> None:
     functions = written(tmp_path, monkeypatch)
 
-    assert functions.call("count_orders").endswith(b'"count_orders"(%b, %b)')
+    assert functions.call("count_orders").statement.endswith(b'"count_orders"(%b, %b)')
+
+
+def test_arguments_are_bound_by_name_in_the_order_of_the_file() -> None:
+    function = Functions().call("find_locked")
+
+    assert function.bind(process_id="p", slot=1, namespace="n") == [1, "n", "p"]
+    with pytest.raises(TypeError, match="lacks the argument 'slot'"):
+        function.bind(process_id="p", namespace="n")
+    with pytest.raises(TypeError, match=r"no arguments \['shard'\]"):
+        function.bind(process_id="p", slot=1, namespace="n", shard=2)
+
+
+def test_a_row_has_the_columns_of_the_file_or_of_its_type() -> None:
+    functions = Functions()
+
+    assert functions.call("claim_due", ClaimedRow).make_row(range(31)).task_id == 3
+    with pytest.raises(AssertionError, match=r"find_locked returns \('item',\), not \('slot',"):
+        functions.call("find_locked", ClaimedRow)
 
 
 def test_a_name_without_a_file_is_refused() -> None:

@@ -38,10 +38,8 @@ class Item:
 
 def columns(*items: Item) -> dict[str, list[Any] | None]:
     found = job_columns.columns(items)
-    return {
-        name: None if column is None else list(column)
-        for name, column in zip(NAMES, found, strict=True)
-    }
+    assert tuple(found) == NAMES
+    return {name: column and list(column) for name, column in found.items()}
 
 
 def an_addition(

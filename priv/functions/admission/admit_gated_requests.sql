@@ -1,7 +1,7 @@
 -- Admits calls and notifies that carry constraints, as admit_requests does those without, and has them
--- wait for what they name. None is leased: what is available at once is due, and told in the row of item 0.
+-- wait for what they name. None is leased: what is available at once is due, and in the row of effects.
 -- Locks: as admit_requests, then as settle_gates.
--- Returns: as admit_requests; and one row more, of item 0, whose metadata are what settle_gates returns.
+-- Returns: as admit_requests; and one row more, without an item, whose effects are those of admitted_gates.
 -- Raises a serialization failure for a gate that is not there and comes without a capacity.
 CREATE FUNCTION admit_gated_requests(
     p_now              timestamptz,
@@ -29,7 +29,8 @@ RETURNS TABLE (
     error_reason text, error_message text, error_rejected boolean, error_metadata json,
     process_status process_status, previous_status process_status, detail text, aux_state bytea,
     metadata jsonb, corrupted_by bigint, created_at timestamptz, status_changed_at timestamptz,
-    last_event_id bigint, init_task_id bigint, part json
+    last_event_id bigint, init_task_id bigint, part json,
+    effects jsonb
 )
 BY INDEX
 SET lock_timeout = '100ms'
@@ -43,7 +44,7 @@ BEGIN
     FOR item, verdict, admitted_at, task_id, token, free, task_type, task_status, response,
         error_code, error_reason, error_message, error_rejected, error_metadata, process_status,
         previous_status, detail, aux_state, metadata, corrupted_by, created_at,
-        status_changed_at, last_event_id, init_task_id, part
+        status_changed_at, last_event_id, init_task_id, part, effects
     IN
         SELECT *
         FROM admit_requests(
@@ -61,12 +62,14 @@ BEGIN
         RETURN NEXT;
     END LOOP;
     RETURN QUERY
-    SELECT 0, g.verdict, v_now, NULL::bigint, NULL::bigint, NULL::boolean, NULL::task_type,
-        NULL::task_status, NULL::bytea, NULL::integer, NULL::text, NULL::text, NULL::boolean,
-        NULL::json, NULL::process_status, NULL::process_status, NULL::text, NULL::bytea, g.told,
-        NULL::bigint, NULL::timestamptz, NULL::timestamptz, NULL::bigint, NULL::bigint, NULL::json
+    SELECT NULL::integer, NULL::text, NULL::timestamptz, NULL::bigint, NULL::bigint, NULL::boolean,
+        NULL::task_type, NULL::task_status, NULL::bytea, NULL::integer, NULL::text, NULL::text,
+        NULL::boolean, NULL::json, NULL::process_status, NULL::process_status, NULL::text,
+        NULL::bytea, NULL::jsonb, NULL::bigint, NULL::timestamptz, NULL::timestamptz, NULL::bigint,
+        NULL::bigint, NULL::json, g.effects
     FROM admitted_gates(
         v_now, p_replica_id, p_patience, p_slot, p_namespace, p_process_id, v_items, v_tasks,
-        p_constraints) g;
+        p_constraints) AS g (effects)
+    WHERE g.effects IS NOT NULL;
 END;
 $$;

@@ -1,7 +1,7 @@
 -- Admits starts that carry constraints, as admit_starts does those without, and has them wait for what
--- they name. None is leased: what is available at once is due, and told in the row of item 0.
+-- they name. None is leased: what is available at once is due, and in the row of effects.
 -- Locks: as admit_starts, then as settle_gates.
--- Returns: as admit_starts; and one row more, of item 0, whose error_metadata are what settle_gates returns.
+-- Returns: as admit_starts; and one row more, without an item, whose effects are those of admitted_gates.
 -- Raises a serialization failure for a gate that is not there and comes without a capacity.
 CREATE FUNCTION admit_gated_starts(
     p_now              timestamptz,
@@ -25,7 +25,8 @@ CREATE FUNCTION admit_gated_starts(
 RETURNS TABLE (
     item integer, verdict text, admitted_at timestamptz, task_id bigint, token bigint,
     task_type task_type, task_status task_status, response bytea, error_code integer,
-    error_reason text, error_message text, error_rejected boolean, error_metadata json
+    error_reason text, error_message text, error_rejected boolean, error_metadata json,
+    effects jsonb
 )
 BY INDEX
 SET lock_timeout = '100ms'
@@ -37,7 +38,7 @@ DECLARE
 BEGIN
     PERFORM require_gates(p_namespace, p_constraints);
     FOR item, verdict, admitted_at, task_id, token, task_type, task_status, response, error_code,
-        error_reason, error_message, error_rejected, error_metadata
+        error_reason, error_message, error_rejected, error_metadata, effects
     IN
         SELECT *
         FROM admit_starts(
@@ -54,10 +55,12 @@ BEGIN
         RETURN NEXT;
     END LOOP;
     RETURN QUERY
-    SELECT 0, g.verdict, v_now, NULL::bigint, NULL::bigint, NULL::task_type, NULL::task_status,
-        NULL::bytea, NULL::integer, NULL::text, NULL::text, NULL::boolean, g.told::json
+    SELECT NULL::integer, NULL::text, NULL::timestamptz, NULL::bigint, NULL::bigint,
+        NULL::task_type, NULL::task_status, NULL::bytea, NULL::integer, NULL::text, NULL::text,
+        NULL::boolean, NULL::json, g.effects
     FROM admitted_gates(
         v_now, p_replica_id, p_patience, p_slot, p_namespace, p_process_id, v_items, v_tasks,
-        p_constraints) g;
+        p_constraints) AS g (effects)
+    WHERE g.effects IS NOT NULL;
 END;
 $$;

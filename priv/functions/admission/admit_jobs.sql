@@ -26,14 +26,15 @@ CREATE FUNCTION admit_jobs(
 RETURNS TABLE (
     item integer, verdict text, admitted_at timestamptz, task_id bigint, token bigint,
     task_type task_type, task_status task_status, response bytea, error_code integer,
-    error_reason text, error_message text, error_rejected boolean, error_metadata json
+    error_reason text, error_message text, error_rejected boolean, error_metadata json,
+    effects jsonb
 )
 BY INDEX
 SET lock_timeout = '300ms'
 AS $$
 BEGIN
     FOR item, verdict, admitted_at, task_id, token, task_type, task_status, response, error_code,
-        error_reason, error_message, error_rejected, error_metadata
+        error_reason, error_message, error_rejected, error_metadata, effects
     IN
         SELECT *
         FROM admit_starts(

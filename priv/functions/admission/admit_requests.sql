@@ -34,7 +34,8 @@ RETURNS TABLE (
     error_reason text, error_message text, error_rejected boolean, error_metadata json,
     process_status process_status, previous_status process_status, detail text, aux_state bytea,
     metadata jsonb, corrupted_by bigint, created_at timestamptz, status_changed_at timestamptz,
-    last_event_id bigint, init_task_id bigint, part json
+    last_event_id bigint, init_task_id bigint, part json,
+    effects jsonb
 )
 BY INDEX
 SET lock_timeout = '300ms'

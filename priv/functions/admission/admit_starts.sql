@@ -25,7 +25,8 @@ CREATE FUNCTION admit_starts(
 RETURNS TABLE (
     item integer, verdict text, admitted_at timestamptz, task_id bigint, token bigint,
     task_type task_type, task_status task_status, response bytea, error_code integer,
-    error_reason text, error_message text, error_rejected boolean, error_metadata json
+    error_reason text, error_message text, error_rejected boolean, error_metadata json,
+    effects jsonb
 )
 BY INDEX
 SET lock_timeout = '300ms'
@@ -271,7 +272,7 @@ BEGIN
     SELECT k.item, k.verdict, v_now,
         CASE WHEN k.verdict = 'duplicate' THEN k.known_task_id END, NULL::bigint, t.task_type,
         t.status, t.response, t.error_code, t.error_reason, t.error_message, t.error_rejected,
-        t.error_metadata
+        t.error_metadata, NULL::jsonb
     FROM known k
     LEFT JOIN tasks t
         ON k.verdict = 'duplicate'

@@ -1,7 +1,8 @@
 -- Does for admissions what has to do with gates: the tasks p_tasks, of the items p_items, get their
 -- constraints, and those with nothing to wait for are promoted.
 -- Locks: as settle_gates.
--- Returns: one row, of what settle_gates returns; none where that is nothing.
+-- Returns: [[namespace, process_id, task_id, gate, line, order_key, wait_seconds, due_seconds], ...], the
+-- rows of settle_gates; null if there are none.
 CREATE FUNCTION admitted_gates(
     p_now         timestamptz,
     p_replica_id  bigint,
@@ -13,16 +14,17 @@ CREATE FUNCTION admitted_gates(
     p_tasks       bigint[],
     p_constraints json[]
 )
-RETURNS TABLE (verdict text, told jsonb)
+RETURNS jsonb
 AS $$
 DECLARE
     v_slot        smallint[];
     v_namespace   text[];
     v_process_id  text[];
     v_constraints json[];
+    v_effects     jsonb;
 BEGIN
     IF p_items IS NULL THEN
-        RETURN;
+        RETURN NULL;
     END IF;
     SELECT array_agg(p_slot[i.item] ORDER BY i.place),
         array_agg(p_namespace[i.item] ORDER BY i.place),
@@ -32,15 +34,12 @@ BEGIN
     FROM unnest(p_items) WITH ORDINALITY AS i (item, place);
     PERFORM constrain_tasks(
         p_now, p_replica_id, v_slot, v_namespace, v_process_id, p_tasks, v_constraints);
-    verdict := 'gates';
     SELECT jsonb_agg(jsonb_build_array(
         g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
         g.wait_seconds, g.due_seconds))
-    INTO told
+    INTO v_effects
     FROM settle_gates(
         p_now, p_replica_id, p_patience, 100, v_slot, v_namespace, v_process_id, p_tasks) g;
-    IF told IS NOT NULL THEN
-        RETURN NEXT;
-    END IF;
+    RETURN v_effects;
 END;
 $$;

@@ -10,7 +10,7 @@ CREATE FUNCTION halt_busy(
     p_namespace  text[],
     p_process_id text[]
 )
-RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
+RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
 BY INDEX
 SET enable_memoize = off
 AS $$

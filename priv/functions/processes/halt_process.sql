@@ -13,7 +13,7 @@ CREATE FUNCTION halt_process(
     p_process_id text,
     p_detail     text
 )
-RETURNS TABLE (verdict text, cancelled jsonb, told jsonb)
+RETURNS TABLE (verdict text, cancelled jsonb, effects jsonb)
 BY INDEX
 SET lock_timeout = '2s'
 AS $$
@@ -46,7 +46,7 @@ BEGIN
             ARRAY[p_process_id], ARRAY[p_detail])
     LOOP
         cancelled := coalesce(v_halted.cancelled, cancelled);
-        told := coalesce(v_halted.told, told);
+        effects := coalesce(v_halted.effects, effects);
     END LOOP;
     PERFORM end_jobs(
         v_now, ARRAY[p_slot], ARRAY[p_namespace], ARRAY[p_process_id], ARRAY['failed'::job_state],
@@ -56,7 +56,7 @@ BEGIN
             f.namespace, f.process_id, f.task_id, NULL, NULL, NULL, NULL, NULL))
         INTO v_due
         FROM fail_node(v_now, p_replica_id, v_process, 'PROCESS_FAILED', p_detail) f;
-        told := coalesce(told || v_due, told, v_due);
+        effects := coalesce(effects || v_due, effects, v_due);
     END IF;
     RETURN NEXT;
 END;

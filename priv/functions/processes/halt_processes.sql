@@ -15,7 +15,7 @@ CREATE FUNCTION halt_processes(
     p_process_id text[],
     p_detail     text[]
 )
-RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
+RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
 BY INDEX
 SET enable_memoize = off
 AS $$
@@ -110,11 +110,11 @@ BEGIN
     SELECT jsonb_agg(jsonb_build_array(
         g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
         g.wait_seconds, g.due_seconds))
-    INTO told
+    INTO effects
     FROM settle_gates(
         p_now, p_replica_id, p_patience, 100, v_gated.slot, v_gated.namespace,
         v_gated.process_id) g;
-    IF told IS NOT NULL THEN
+    IF effects IS NOT NULL THEN
         RETURN NEXT;
     END IF;
 END;

@@ -14,7 +14,7 @@ CREATE FUNCTION remove_process(
     p_process_id   text,
     p_init_task_id bigint
 )
-RETURNS TABLE (existed boolean, cancelled jsonb, told jsonb)
+RETURNS TABLE (existed boolean, cancelled jsonb, effects jsonb)
 BY INDEX
 SET lock_timeout = '2s'
 AS $$
@@ -40,7 +40,7 @@ BEGIN
         SELECT jsonb_agg(jsonb_build_array(
             g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
             g.wait_seconds, g.due_seconds))
-        INTO told
+        INTO effects
         FROM settle_gates(
             v_now, p_replica_id, p_patience, 100, ARRAY[p_slot], ARRAY[p_namespace],
             ARRAY[p_process_id]) g;
@@ -51,7 +51,7 @@ BEGIN
         INTO v_due
         FROM fail_node(
             v_now, p_replica_id, v_process, 'PROCESS_REMOVED', 'its process was removed') f;
-        told := coalesce(told || v_due, told, v_due);
+        effects := coalesce(effects || v_due, effects, v_due);
     END IF;
     RETURN NEXT;
 END;

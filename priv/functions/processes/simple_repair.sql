@@ -13,7 +13,7 @@ CREATE FUNCTION simple_repair(
     p_namespace  text,
     p_process_id text
 )
-RETURNS TABLE (verdict text, task_id bigint, due_at timestamptz, told jsonb)
+RETURNS TABLE (verdict text, task_id bigint, due_at timestamptz, effects jsonb)
 BY INDEX
 SET lock_timeout = '2s'
 AS $$
@@ -68,7 +68,7 @@ BEGIN
             PERFORM resume_job(v_now, p_replica_id, p_slot, p_namespace, p_process_id);
             SELECT jsonb_agg(jsonb_build_array(
                 j.namespace, j.process_id, j.task_id, NULL, NULL, NULL, NULL, NULL))
-            INTO told
+            INTO effects
             FROM due_join(p_slot, p_namespace, p_process_id) j;
         END IF;
         IF v_process.leader_id IS NOT NULL THEN
@@ -91,7 +91,7 @@ BEGIN
         SELECT jsonb_agg(jsonb_build_array(
             g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
             g.wait_seconds, g.due_seconds))
-        INTO told
+        INTO effects
         FROM settle_gates(
             v_now, p_replica_id, p_patience, 100, ARRAY[p_slot], ARRAY[p_namespace],
             ARRAY[p_process_id], ARRAY[task_id]) g;

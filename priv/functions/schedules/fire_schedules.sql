@@ -9,7 +9,7 @@
 -- Locks: schedules in key order; then as admit_starts, admit_jobs, admit_requests and their gated variants.
 -- Returns: one row per item: started, queued, skipped, refused, missed; waits (queued before, and still is),
 -- known (this instant was fired before, or this trigger: the schedule goes on), changed. For gated ones one row
--- more, of item 0, whose told is what settle_gates returns.
+-- more, of item 0, whose effects are what settle_gates returns.
 CREATE FUNCTION fire_schedules(
     p_now             timestamptz,
     p_replica_id      bigint,
@@ -37,7 +37,7 @@ CREATE FUNCTION fire_schedules(
 )
 RETURNS TABLE (
     item integer, verdict text, fired_at timestamptz, task_id bigint, is_due boolean, reason text,
-    told json
+    effects json
 )
 BY INDEX
 SET lock_timeout = '300ms'
@@ -153,9 +153,9 @@ BEGIN
                 item := 0;
                 verdict := v_said.verdict;
                 fired_at := v_now;
-                told := v_said.told;
+                effects := v_said.effects;
                 RETURN NEXT;
-                told := NULL;
+                effects := NULL;
             ELSIF v_said.verdict IN ('accepted', 'duplicate') THEN
                 v_verdict[v_said.item] := 'started';
                 v_task_id[v_said.item] := v_said.task_id;

@@ -2,7 +2,7 @@
 -- leased: what can run is due at once.
 -- Locks: as admit_starts, admit_jobs, admit_requests and their gated kin, by p_kind.
 -- Returns: one row per item: what admission says, or gate_not_found, and which; whether it is due. For gated
--- ones one row more, of item 0, whose told is what settle_gates returns.
+-- ones one row more, of item 0, whose effects are what settle_gates returns.
 -- Raises a serialization failure if a process was removed at this moment: do it all again.
 CREATE FUNCTION start_firings(
     p_now          timestamptz,
@@ -19,7 +19,7 @@ CREATE FUNCTION start_firings(
     p_trace        json[]
 )
 RETURNS TABLE (
-    item integer, verdict text, task_id bigint, is_due boolean, gate text, told json
+    item integer, verdict text, task_id bigint, is_due boolean, gate text, effects json
 )
 BY INDEX
 SET lock_timeout = '300ms'
@@ -97,7 +97,7 @@ BEGIN
     v_heads := ARRAY(SELECT array_position(v_keys, k) FROM unnest(v_keys) k);
 
     FOR v_said IN
-        SELECT a.item, a.verdict, a.task_id, true AS free, NULL::json AS told
+        SELECT a.item, a.verdict, a.task_id, true AS free, NULL::json AS effects
         FROM admit_starts(
             p_now, p_replica_id, v_rows.slot, v_rows.namespace, v_rows.process_id, v_rows.args,
             v_rows.caller_context, v_rows.trace, v_rows.history_after, v_rows.history_limit,
@@ -148,7 +148,7 @@ BEGIN
         verdict := v_said.verdict;
         task_id := v_said.task_id;
         is_due := v_said.verdict = 'accepted' AND v_said.free;
-        told := CASE WHEN v_said.item = 0 THEN v_said.told END;
+        effects := CASE WHEN v_said.item = 0 THEN v_said.effects END;
         RETURN NEXT;
     END LOOP;
 END;

@@ -14,13 +14,16 @@
 --
 -- Locks: processes in key order, the leaders among them; then as settle_tasks; then of the jobs of
 -- those leaders: jobs, job_nodes; and new processes, inserted in key order.
--- Returns: the rows of settle_tasks; one of item -n for an item n whose worker goes on with a follower:
--- next_* tell of its init, and cancelled of it: [slot, namespace, process_id, leader_slot,
--- leader_namespace, leader_id, node, options]; and one of item null, whose cancelled tells
--- {"due": [[slot, namespace, process_id, task_id], ...], "untended": [[slot, namespace, process_id], ...]}
--- of what is due at once, and of the jobs that tend_job has to look at; and "cancelled": [[slot, namespace,
--- process_id, tasks], ...] of followers and leaders that were stopped; and "failed": [[slot, namespace,
--- process_id], ...] of jobs that were failed as a whole; null where there is none.
+-- Returns: the rows of settle_tasks, and more rows, each with one of these columns:
+--   started      the follower that the worker of an item goes on with; next_* describe its init:
+--                [slot, namespace, process_id, leader_slot, leader_namespace, leader_id, node, options]
+--   effects      as in settle_tasks; without an item
+--   job_effects  without an item; each key null where there is nothing:
+--                "due"        [[slot, namespace, process_id, task_id], ...] tasks that are due at once
+--                "untended"   [[slot, namespace, process_id], ...] jobs that tend_job has to look at
+--                "cancelled"  [[slot, namespace, process_id, tasks], ...] of followers and leaders that were
+--                             stopped, with their cancelled tasks
+--                "failed"     [[slot, namespace, process_id], ...] jobs that were failed as a whole
 CREATE FUNCTION settle_job_tasks(
     p_now                timestamptz,
     p_replica_id         bigint,
@@ -92,7 +95,7 @@ RETURNS TABLE (
     next_args bytea, next_caller_context json, next_trace_context json,
     next_history_after bigint, next_history_limit integer, next_history_backward boolean,
     next_step_timeout double precision, next_scheduled_at timestamptz,
-    next_first_started_at timestamptz
+    next_first_started_at timestamptz, effects jsonb, job_effects jsonb, started jsonb
 )
 BY INDEX
 SET enable_memoize = off
@@ -166,11 +169,11 @@ BEGIN
                 v_now, p_replica_id, p_patience, p_fails_job, p_slot, p_namespace, p_process_id,
                 p_token, p_leads, p_leader_slot, p_leader_namespace, p_leader_id, p_node)
         LOOP
-            IF v_stop.told IS NOT NULL THEN
-                item := 0;
-                cancelled := v_stop.told;
+            IF v_stop.effects IS NOT NULL THEN
+                item := NULL;
+                effects := v_stop.effects;
                 RETURN NEXT;
-                cancelled := NULL;
+                effects := NULL;
             ELSIF v_stop.cancelled IS NOT NULL THEN
                 v_cancelled := array_append(v_cancelled, jsonb_build_array(
                     v_stop.slot, v_stop.namespace, v_stop.process_id, v_stop.cancelled));
@@ -216,7 +219,7 @@ BEGIN
         timer_task_id, timer_due_at, next_task_id, next_task_type, next_attempt, next_token,
         next_args, next_caller_context, next_trace_context, next_history_after,
         next_history_limit, next_history_backward, next_step_timeout, next_scheduled_at,
-        next_first_started_at
+        next_first_started_at, effects, job_effects, started
     IN
         SELECT *
         FROM settle_tasks(
@@ -228,7 +231,7 @@ BEGIN
             e_payload, e_format_version, e_metadata, p_patience, p_timer_constraints)
     LOOP
         RETURN NEXT;
-        CONTINUE WHEN item = 0;
+        CONTINUE WHEN item IS NULL;
         v_settled[item] := true;
         v_statuses[item] := process_status;
         IF next_task_id IS NULL AND v_continues[item] IS NOT NULL
@@ -242,6 +245,8 @@ BEGIN
     IF v_settled IS NULL THEN
         RETURN;
     END IF;
+    item := NULL;
+    effects := NULL;
 
     IF l_item IS NOT NULL THEN
         PERFORM add_nodes(
@@ -267,10 +272,10 @@ BEGIN
                 v_cancelled := array_append(v_cancelled, jsonb_build_array(
                     v_stop.slot, v_stop.namespace, v_stop.process_id, v_stop.cancelled));
             END IF;
-            IF v_stop.told IS NOT NULL THEN
-                item := 0;
-                cancelled := v_stop.told;
+            IF v_stop.effects IS NOT NULL THEN
+                effects := v_stop.effects;
                 RETURN NEXT;
+                effects := NULL;
             ELSIF v_stop.cancelled IS NULL THEN
                 v_below := array_append(v_below, jsonb_build_array(
                     v_stop.slot, v_stop.namespace, v_stop.process_id));
@@ -296,7 +301,6 @@ BEGIN
         WHERE i.leads AND v_settled[i.item]
     ) k
     WHERE k.process_id IS NOT NULL;
-    item := NULL;
     FOR v_start IN
         SELECT *
         FROM start_nodes(
@@ -308,9 +312,9 @@ BEGIN
                 v_start.slot, v_start.namespace, v_start.process_id, v_start.task_id));
             CONTINUE;
         END IF;
-        item := -v_start.item;
+        item := v_start.item;
         settled_at := v_now;
-        cancelled := jsonb_build_array(
+        started := jsonb_build_array(
             v_start.slot, v_start.namespace, v_start.process_id, v_start.leader_slot,
             v_start.leader_namespace, v_start.leader_id, v_start.node, v_start.options);
         next_task_id := v_start.task_id;
@@ -360,8 +364,9 @@ BEGIN
         OR v_failed IS NOT NULL
     THEN
         item := NULL;
+        started := NULL;
         settled_at := v_now;
-        cancelled := jsonb_build_object(
+        job_effects := jsonb_build_object(
             'due', to_jsonb(v_due), 'untended', v_untended, 'cancelled', to_jsonb(v_cancelled),
             'failed', to_jsonb(v_failed));
         next_task_id := NULL;

@@ -23,7 +23,7 @@
 -- Returns: one row per item settled, in any order. next_*: the task that continues in the same
 -- worker. timer_*: what the process now waits for with nothing running, a timer or its own retry.
 -- cancelled: [[task_id, task_type, [replica_id, ...]], ...] of tasks that will never run. Where gates
--- are in it, one row more, of item 0: cancelled tells there what settle_gates returns.
+-- are involved, one row more, without an item, whose effects are those of settled_gates. job_effects and started: null; see settle_job_tasks.
 CREATE FUNCTION settle_tasks(
     p_now                timestamptz,
     p_replica_id         bigint,
@@ -69,7 +69,7 @@ RETURNS TABLE (
     next_args bytea, next_caller_context json, next_trace_context json,
     next_history_after bigint, next_history_limit integer, next_history_backward boolean,
     next_step_timeout double precision, next_scheduled_at timestamptz,
-    next_first_started_at timestamptz
+    next_first_started_at timestamptz, effects jsonb, job_effects jsonb, started jsonb
 )
 BY INDEX
 SET enable_memoize = off
@@ -118,7 +118,8 @@ BEGIN
             g.reply_to, g.cancelled,
             NULL::bigint, NULL::timestamptz, NULL::bigint, NULL::task_type, NULL::integer,
             NULL::bigint, NULL::bytea, NULL::json, NULL::json, NULL::bigint, NULL::integer,
-            NULL::boolean, NULL::double precision, NULL::timestamptz, NULL::timestamptz
+            NULL::boolean, NULL::double precision, NULL::timestamptz, NULL::timestamptz, NULL::jsonb,
+            NULL::jsonb, NULL::jsonb
         FROM settle_removals(
             v_now, p_slot, p_namespace, p_process_id, p_token, p_outcome, p_response,
             p_error_code, p_error_reason, p_error_message, p_error_rejected, p_error_metadata
@@ -265,10 +266,13 @@ BEGIN
     IF v_steps IS NULL THEN
         -- Nothing but removals, or leases that are lost.
         IF v_gated IS NOT NULL THEN
-            RETURN QUERY
-            SELECT * FROM settled_gates(
+            effects := settled_gates(
                 v_now, p_replica_id, p_patience, v_gated, p_slot, p_namespace, p_process_id,
                 v_steps, p_timer_constraints);
+            IF effects IS NOT NULL THEN
+                item := NULL;
+                RETURN NEXT;
+            END IF;
         END IF;
         RETURN;
     END IF;
@@ -422,15 +426,18 @@ BEGIN
         s.next_id, n.task_type, n.attempt_count, s.next_token,
         n.args, n.caller_context, n.trace_context, n.history_after, n.history_limit,
         n.history_backward, extract(epoch FROM n.step_timeout)::double precision,
-        n.scheduled_at, n.first_started_at;
+        n.scheduled_at, n.first_started_at, NULL::jsonb, NULL::jsonb, NULL::jsonb;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     ASSERT v_count = cardinality(v_steps), 'a lease without its task';
 
     IF v_gated IS NOT NULL THEN
-        RETURN QUERY
-        SELECT * FROM settled_gates(
+        effects := settled_gates(
             v_now, p_replica_id, p_patience, v_gated, p_slot, p_namespace, p_process_id, v_steps,
             p_timer_constraints);
+        IF effects IS NOT NULL THEN
+            item := NULL;
+            RETURN NEXT;
+        END IF;
     END IF;
 END;
 $$;

@@ -70,7 +70,7 @@ BEGIN
             WHERE t.ctid = v.task_row
             RETURNING v.item, t.task_id, t.task_type, t.reply_to
         ),
-        told AS (
+        effects AS (
             SELECT c.item, jsonb_agg(jsonb_build_array(
                 c.task_id, c.task_type, coalesce(to_jsonb(c.reply_to), '[]'))) AS tasks
             FROM cancelled c
@@ -78,7 +78,7 @@ BEGIN
         )
         SELECT jsonb_object_agg(o.item, o.tasks)
         INTO v_cancelled
-        FROM told o;
+        FROM effects o;
     END IF;
 
     IF v_begins THEN

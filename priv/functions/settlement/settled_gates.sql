@@ -1,8 +1,7 @@
--- Does for settle_tasks what has to do with gates: timers that were set with constraints get them, those
--- that a repair revives get theirs again, and
--- settle_gates is called for the processes of the items p_gated.
+-- Applies the gate effects of a batch of settlements: timers that were set with constraints get them, those
+-- that a repair revives get theirs again, and settle_gates is called for the processes of the items p_gated.
 -- Locks: as settle_gates.
--- Returns: at most one row of settle_tasks, of item 0.
+-- Returns: as admitted_gates.
 CREATE FUNCTION settled_gates(
     p_now               timestamptz,
     p_replica_id        bigint,
@@ -14,16 +13,7 @@ CREATE FUNCTION settled_gates(
     p_steps             settling[],
     p_timer_constraints json[]
 )
-RETURNS TABLE (
-    item integer, settled_at timestamptz, process_status process_status,
-    status_changed_at timestamptz, last_event_id bigint, reply_to bigint[], cancelled jsonb,
-    timer_task_id bigint, timer_due_at timestamptz,
-    next_task_id bigint, next_task_type task_type, next_attempt integer, next_token bigint,
-    next_args bytea, next_caller_context json, next_trace_context json,
-    next_history_after bigint, next_history_limit integer, next_history_backward boolean,
-    next_step_timeout double precision, next_scheduled_at timestamptz,
-    next_first_started_at timestamptz
-)
+RETURNS jsonb
 AS $$
 DECLARE
     v_slot        smallint[];
@@ -31,9 +21,8 @@ DECLARE
     v_process_id  text[];
     v_task_id     bigint[];
     v_constraints json[];
+    v_effects     jsonb;
 BEGIN
-    item := 0;
-    settled_at := p_now;
     -- An item whose lease is lost has no entry in p_steps, and its process is unchanged. A removed process
     -- no longer exists.
     SELECT array_agg(s.slot), array_agg(s.namespace), array_agg(s.process_id),
@@ -63,15 +52,13 @@ BEGIN
                 = (p_slot[i.item], p_namespace[i.item], p_process_id[i.item])
         );
     IF v_slot IS NULL THEN
-        RETURN;
+        RETURN NULL;
     END IF;
     SELECT jsonb_agg(jsonb_build_array(
         g.namespace, g.process_id, g.task_id, g.gate, g.line, g.order_key,
         g.wait_seconds, g.due_seconds))
-    INTO cancelled
+    INTO v_effects
     FROM settle_gates(p_now, p_replica_id, p_patience, 100, v_slot, v_namespace, v_process_id) g;
-    IF cancelled IS NOT NULL THEN
-        RETURN NEXT;
-    END IF;
+    RETURN v_effects;
 END;
 $$;

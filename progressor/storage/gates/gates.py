@@ -93,12 +93,12 @@ class Gates:
         self._patience = patience
         self._on_promoted = on_promoted
         self._statement_timeout = statement_timeout.total_seconds()
-        self._promote_again = functions.call("promote_again")
-        self._promote_due = functions.call("promote_due")
-        self._find_idle = functions.call("find_idle_gates")
-        self._give_way = functions.call("give_way")
-        self._set_gate = functions.call("set_gate")
-        self._delete_gate = functions.call("delete_gate")
+        self._promote_again = functions.call("promote_again").statement
+        self._promote_due = functions.call("promote_due").statement
+        self._find_idle = functions.call("find_idle_gates").statement
+        self._give_way = functions.call("give_way").statement
+        self._set_gate = functions.call("set_gate").statement
+        self._delete_gate = functions.call("delete_gate").statement
 
     async def list(self, namespace: str, *, after: str, limit: int) -> tuple[Gate, ...]:
         """Read at most `limit` gates of a namespace with keys above `after`, in their order."""

@@ -123,12 +123,12 @@ class Jobs:
         self._on_cancelled = on_cancelled
         self._on_untended = on_untended
         self._on_ended = on_ended
-        self._cancel_job = functions.call("cancel_job")
-        self._retry_job = functions.call("retry_job")
-        self._tend_job = functions.call("tend_job")
-        self._stop_orphans = functions.call("stop_orphans")
-        self._fail_overdue_jobs = functions.call("fail_overdue_jobs")
-        self._recover_jobs = functions.call("recover_jobs")
+        self._cancel_job = functions.call("cancel_job").statement
+        self._retry_job = functions.call("retry_job").statement
+        self._tend_job = functions.call("tend_job").statement
+        self._stop_orphans = functions.call("stop_orphans").statement
+        self._fail_overdue_jobs = functions.call("fail_overdue_jobs").statement
+        self._recover_jobs = functions.call("recover_jobs").statement
 
     async def read(
         self, key: ProcessKey, *, payloads: bool, bytes_max: int = PAYLOAD_BYTES_MAX

@@ -29,7 +29,7 @@ class Namespaces:
     ) -> None:
         """Open nothing; ``on_gone`` is told the name of each that was known and is no more."""
         self._pool = pool
-        self._delete = functions.call("delete_namespace")
+        self._delete = functions.call("delete_namespace").statement
         self._on_gone = on_gone
         self._known: dict[str, Namespace] = {}
 

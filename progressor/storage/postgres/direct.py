@@ -32,7 +32,7 @@ import re
 import struct
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import psycopg
 from psycopg.adapt import Transformer
@@ -40,6 +40,7 @@ from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 
 from progressor.storage.postgres.arrays import Column, instant
+from progressor.storage.postgres.functions import Function
 from progressor.storage.postgres.pools import Connection, before_sending
 
 LOOK_SECONDS = 0.25
@@ -59,23 +60,25 @@ _SCALARS: Mapping[type, Callable[[Any], bytes]] = {
     dt.datetime: lambda value: struct.pack("!q", instant(value)),
 }
 
+R = TypeVar("R", bound=tuple[Any, ...])
 
-class Direct:
-    """A statement with its parameters as ``%b``, each of a type that its place decides."""
 
-    def __init__(self, statement: bytes) -> None:
+class Direct(Generic[R]):
+    """A function called past the driver; the type of each argument decides how it is sent."""
+
+    def __init__(self, function: Function[R]) -> None:
         """Send nothing yet."""
+        self.bind = function.bind
+        self._make_row = function.make_row
         numbers = itertools.count(1)
-        self._text = re.sub(rb"%b", lambda _: b"$%d" % next(numbers), statement)
+        self._text = re.sub(rb"%b", lambda _: b"$%d" % next(numbers), function.statement)
         assert b"%" not in self._text, f"a parameter that is not %b: {self._text!r}"
         self._formats = [Format.BINARY] * (next(numbers) - 1)
         digest = hashlib.blake2b(self._text, digest_size=8).hexdigest()
         self._name = f"progressor_{digest}".encode()
         self._prepares = True
 
-    async def execute(
-        self, connection: Connection, arguments: Sequence[Argument]
-    ) -> list[tuple[Any, ...]]:
+    async def execute(self, connection: Connection, arguments: Sequence[Argument]) -> list[R]:
         """Return the rows of one execution.
 
         If it is cancelled, whether the statement was done is unknown, and the connection is closed.
@@ -83,8 +86,8 @@ class Direct:
         Args:
             connection: Nobody else may use it meanwhile, but for other executions of this kind:
                 they are done in the order in which they were asked for.
-            arguments: A column for an array; an int for a ``bigint``, a float for a ``double
-                precision``, an aware datetime for a ``timestamptz``.
+            arguments: From `bind`: a column for an array; an int for a ``bigint``, a float for a
+                ``double precision``, an aware datetime for a ``timestamptz``.
 
         Raises:
             psycopg.Error: As a cursor would.
@@ -107,7 +110,7 @@ class Direct:
             )
         transformer = Transformer(connection)
         transformer.set_pgresult(result)
-        return transformer.load_rows(0, result.ntuples, tuple)
+        return transformer.load_rows(0, result.ntuples, self._make_row)
 
     async def _execute_prepared(
         self, pipeline: "_Pipeline", parameters: Sequence[bytes | None]

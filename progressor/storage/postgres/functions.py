@@ -8,12 +8,14 @@ A file states what is special about its function; `_completed` adds what nearly 
 
 import hashlib
 import re
-from typing import Any, LiteralString
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, LiteralString, NamedTuple, TypeVar, overload
 
 import psycopg
 from psycopg import sql
 
 from progressor.storage.postgres import statements
+from progressor.storage.postgres.pools import Connection
 
 _LOCK = 7_306_914
 
@@ -34,9 +36,64 @@ tables have, and whether or not they have been analysed."""
 _FUNCTION = "CREATE FUNCTION "
 _BODY = "AS $$\n"
 _CONFLICTS = "#variable_conflict "
-_SIGNATURE = re.compile(r"^CREATE FUNCTION (\w+)\((.*?)\)$", re.MULTILINE | re.DOTALL)
+_SIGNATURE = re.compile(
+    r"^CREATE FUNCTION (\w+)\((.*?)\)$"
+    r"(?:\s*^RETURNS (?:TABLE \((?P<table>.*?)\)|SETOF (?P<type>\w+)|.*?)$)?",
+    re.MULTILINE | re.DOTALL,
+)
+_TYPE = re.compile(r"^CREATE TYPE (\w+) AS \((.*?)^\);", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"--.*")
+_PREFIX = re.compile(r"^p_")
 _Cursor = psycopg.Cursor[tuple[Any, ...]]
+
+R_co = TypeVar("R_co", bound=tuple[Any, ...], covariant=True)
+
+
+class Function(Generic[R_co]):
+    """A function with its arguments and the columns of its rows by the names in its file."""
+
+    def __init__(
+        self, statement: bytes, arguments: tuple[str, ...], make_row: Callable[[Any], R_co]
+    ) -> None:
+        """Call nothing; ``statement`` takes `arguments` by position."""
+        self.statement = statement
+        self.make_row = make_row
+        self._arguments = arguments
+
+    def bind(self, **named: object) -> list[Any]:
+        """Return the arguments in the order of the statement; names without the ``p_`` of the file.
+
+        Raises:
+            TypeError: An argument is missing, or is none of the function's.
+        """
+        try:
+            bound = [named.pop(name) for name in self._arguments]
+        except KeyError as error:
+            raise TypeError(f"{self.statement!r} lacks the argument {error}") from None
+        if named:
+            raise TypeError(f"{self.statement!r} has no arguments {sorted(named)}")
+        return bound
+
+    async def rows(self, connection: Connection, **named: object) -> list[R_co]:
+        """Call it on a connection and return its rows.
+
+        Raises:
+            TypeError: As `bind`.
+            psycopg.Error: As the function does.
+        """
+        cursor = await connection.execute(self.statement, self.bind(**named), binary=True)
+        return list(map(self.make_row, await cursor.fetchall()))
+
+    async def row(self, connection: Connection, **named: object) -> R_co:
+        """Return the one row of a function that always has one; as `rows`."""
+        [row] = await self.rows(connection, **named)
+        return row
+
+
+class _Signature(NamedTuple):
+    arguments: tuple[str, ...]
+    columns: tuple[str, ...]
+    """Empty for a function that returns a value."""
 
 
 class Functions:
@@ -47,25 +104,39 @@ class Functions:
         files = statements.functions()
         assert files, "priv/functions is missing from this installation"
         self.texts = tuple(_completed(file.read_text("utf-8")) for file in files)
-        self._arities = dict(_arity(text) for text in self.texts if _FUNCTION in text)
+        types = _types(self.texts)
+        self._signatures = dict(_signature(text, types) for text in self.texts if _FUNCTION in text)
         digest = hashlib.sha256("\0".join(self.texts).encode()).hexdigest()
         self.schema = f"progressor_{digest[:12]}"
 
-    def call(self, name: LiteralString) -> bytes:
-        """Return a statement that calls a function with all its arguments, by position.
+    @overload
+    def call(self, name: LiteralString) -> Function[tuple[Any, ...]]: ...
 
-        As bytes: psycopg remembers how it read them, and composes a Composed anew each time.
+    @overload
+    def call(self, name: LiteralString, row: type[R_co]) -> Function[R_co]: ...
+
+    def call(self, name: LiteralString, row: type[tuple[Any, ...]] = tuple) -> Function[Any]:
+        """Return a function as this release calls it.
+
+        Args:
+            name: Of its file and of the function.
+            row: A NamedTuple with the columns that it returns; not for one that returns a value.
         """
-        assert name in self._arities, f"there is no priv/functions/**/{name}.sql"
-        return (
+        assert name in self._signatures, f"there is no priv/functions/**/{name}.sql"
+        arguments, columns = self._signatures[name]
+        fields = getattr(row, "_fields", ())
+        assert row is tuple or fields == columns, f"{name} returns {columns}, not {fields}"
+        # As bytes: psycopg remembers how it read them, and composes a Composed anew each time.
+        statement = (
             sql.SQL("SELECT * FROM {}.{}({})")
             .format(
                 sql.Identifier(self.schema),
                 sql.Identifier(name),
-                sql.SQL(", ").join([sql.SQL("%b")] * self._arities[name]),
+                sql.SQL(", ").join([sql.SQL("%b")] * len(arguments)),
             )
             .as_bytes()
         )
+        return Function(statement, arguments, getattr(row, "_make", row))
 
     def deploy(self, cursor: _Cursor) -> bool:
         """Create the functions if they are absent, in the caller's transaction.
@@ -95,8 +166,23 @@ def _completed(text: str) -> str:
     return f"{head}{_STANDARD}{_BODY}{conflicts}{body}"
 
 
-def _arity(text: str) -> tuple[str, int]:
+def _types(texts: Iterable[str]) -> dict[str, str]:
+    """Return the composite types and what they declare."""
+    found = (_TYPE.search(_COMMENT.sub("", text)) for text in texts)
+    return {it[1]: it[2] for it in found if it is not None}
+
+
+def _signature(text: str, types: Mapping[str, str]) -> tuple[str, _Signature]:
     found = _SIGNATURE.search(_COMMENT.sub("", text))
     assert found is not None, f"cannot read the signature of the function in:\n{text}"
-    name, arguments = found.groups()
-    return name, sum(not it.strip().startswith("OUT ") for it in arguments.split(",") if it.strip())
+    declared = _declared(found[2])
+    table = found["table"] or types.get(found["type"] or "", "")
+    columns = [it for it in declared if it[0] == "OUT"] + _declared(table)
+    return found[1], _Signature(
+        tuple(_PREFIX.sub("", it[0]) for it in declared if it[0] != "OUT"),
+        tuple(it[it[0] == "OUT"] for it in columns),
+    )
+
+
+def _declared(declarations: str) -> list[list[str]]:
+    return [it.split() for it in declarations.split(",") if it.strip()]

@@ -8,7 +8,7 @@ import asyncio
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from progressor.clock import Clock
 from progressor.domain.gates.constraint import Constraints
@@ -45,6 +45,7 @@ from progressor.storage.rows import tasks as rows
 from progressor.storage.rows.constraints import constraints_text
 from progressor.storage.rows.gate_effects import PATIENCE, OnPromoted, ignore, promoted
 from progressor.storage.rows.job_membership import options_text, part_of
+from progressor.storage.rows.tasks import AdmittedRow, AdmittedStartRow
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,6 +60,11 @@ class Entry:
     run: bool
     expires_after: dt.timedelta
     on_sent: Callable[[], None] | None = dataclasses.field(default=None, compare=False)
+
+
+class _MissingGate(NamedTuple):
+    item: int
+    gate: str
 
 
 class Admissions:
@@ -87,12 +93,12 @@ class Admissions:
         self._replica_id = replica_id
         self._patience = patience.total_seconds()
         self._on_promoted = on_promoted
-        self._admit_starts = Direct(functions.call("admit_starts"))
-        self._admit_requests = Direct(functions.call("admit_requests"))
-        self._admit_jobs = Direct(functions.call("admit_jobs"))
-        self._admit_gated_starts = Direct(functions.call("admit_gated_starts"))
-        self._admit_gated_requests = Direct(functions.call("admit_gated_requests"))
-        self._find_missing_gates = Direct(functions.call("find_missing_gates"))
+        self._admit_starts = Direct(functions.call("admit_starts", AdmittedStartRow))
+        self._admit_requests = Direct(functions.call("admit_requests", AdmittedRow))
+        self._admit_jobs = Direct(functions.call("admit_jobs", AdmittedStartRow))
+        self._admit_gated_starts = Direct(functions.call("admit_gated_starts", AdmittedStartRow))
+        self._admit_gated_requests = Direct(functions.call("admit_gated_requests", AdmittedRow))
+        self._find_missing_gates = Direct(functions.call("find_missing_gates", _MissingGate))
 
         locked = find_locked(functions, statement_timeout)
         blocked = find_blocked(functions, statement_timeout, _concern)
@@ -168,7 +174,7 @@ class Admissions:
         _again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Admission]:
         with before_sending():
-            arguments = self._start_arguments(batch)
+            arguments = self._admit_starts.bind(**self._start_arguments(batch))
         found = await self._admit_starts.execute(connection, arguments)
         return self._started(batch, found)
 
@@ -185,37 +191,40 @@ class Admissions:
         entries = [batch[place] for place in places]
         requests = [entry.request for entry in entries]
         with before_sending():
-            arguments = [
-                *self._start_arguments(entries),
-                TextColumn([request.led_by for request in requests]),
-                JsonColumn([it.job_options and options_text(it.job_options) for it in requests]),
-            ]
+            arguments = self._admit_jobs.bind(
+                **self._start_arguments(entries),
+                led_by=TextColumn([request.led_by for request in requests]),
+                options=JsonColumn(
+                    [it.job_options and options_text(it.job_options) for it in requests]
+                ),
+            )
         found = await self._admit_jobs.execute(connection, arguments)
         for place, admission in zip(places, self._started(entries, found), strict=True):
             results[place] = admission
         return _complete(results)
 
-    def _start_arguments(self, batch: Sequence[Entry]) -> list[Any]:
+    def _start_arguments(self, batch: Sequence[Entry]) -> dict[str, Any]:
         requests = [entry.request for entry in batch]
         _tell_sent(batch)
-        return [
-            self._clock.pinned(),
-            self._replica_id(),
-            *_key_columns(requests),
-            *_request_columns(requests),
-            JsonbColumn([rows.json_text(request.metadata) for request in requests]),
-            *_run_columns(batch),
-        ]
+        return {
+            "now": self._clock.pinned(),
+            "replica_id": self._replica_id(),
+            **_request_columns(requests),
+            "metadata": JsonbColumn([rows.json_text(request.metadata) for request in requests]),
+            **_run_columns(batch),
+        }
 
     @staticmethod
-    def _started(batch: Sequence[Entry], found: Sequence[rows.Row]) -> list[Admission]:
+    def _started(batch: Sequence[Entry], found: Sequence[AdmittedStartRow]) -> list[Admission]:
         results: list[Admission | None] = [None] * len(batch)
         for row in found:
-            entry = batch[row[0] - 1]
+            assert row.item is not None, "nothing here has effects on gates"
+            entry = batch[row.item - 1]
             new = None
-            if row[4] is not None:
-                new = _new_process(entry.request, at=row[2], init_task_id=row[3])
-            results[row[0] - 1] = _admission(entry, row[1:5], row[5:13], process=new, free=True)
+            if row.token is not None:
+                assert row.task_id is not None, "a lease is of a task"
+                new = _new_process(entry.request, at=row.admitted_at, init_task_id=row.task_id)
+            results[row.item - 1] = _admission(entry, row, process=new, free=True)
         return _complete(results)
 
     async def _write_requests(
@@ -227,26 +236,21 @@ class Admissions:
         requests = [entry.request for entry in batch]
         with before_sending():
             _tell_sent(batch)
-            arguments = [
-                self._clock.pinned(),
-                self._replica_id(),
-                *_key_columns(requests),
-                Int4Column(_heads(requests)),
-                TextColumn([request.task_type for request in requests]),
-                *_request_columns(requests),
-                *_run_columns(batch),
-            ]
+            arguments = self._admit_requests.bind(
+                now=self._clock.pinned(),
+                replica_id=self._replica_id(),
+                head=Int4Column(_heads(requests)),
+                task_type=TextColumn([request.task_type for request in requests]),
+                **_request_columns(requests),
+                **_run_columns(batch),
+            )
         found = await self._admit_requests.execute(connection, arguments)
         results: list[Admission | None] = [None] * len(batch)
         for row in found:
-            entry = batch[row[0] - 1]
-            process = (
-                None
-                if row[14] is None
-                else rows.process(entry.request.key, row[14:24], part=part_of(row[24]))
-            )
-            results[row[0] - 1] = _admission(
-                entry, row[1:5], row[6:14], process=process, free=bool(row[5])
+            assert row.item is not None, "nothing here has effects on gates"
+            entry = batch[row.item - 1]
+            results[row.item - 1] = _admission(
+                entry, row, process=_process(entry, row), free=bool(row.free)
             )
         return _complete(results)
 
@@ -264,23 +268,16 @@ class Admissions:
         requests = [entry.request for entry in entries]
         with before_sending():
             _tell_sent(entries)
-            arguments = [
-                self._clock.pinned(),
-                self._replica_id(),
-                self._patience,
-                *_key_columns(requests),
-                *_request_columns(requests),
-                JsonbColumn([rows.json_text(request.metadata) for request in requests]),
-                BoolColumn([request.waits for request in requests]),
-                _constraints_column(requests),
-            ]
-        found = await self._admit_gated_starts.execute(connection, arguments)
-        for row in found:
-            if not row[0]:
-                self._on_promoted(promoted(row[12]))
+            arguments = self._admit_gated_starts.bind(
+                **self._gated_arguments(requests),
+                metadata=JsonbColumn([rows.json_text(request.metadata) for request in requests]),
+            )
+        for row in await self._admit_gated_starts.execute(connection, arguments):
+            if row.item is None:
+                self._on_promoted(promoted(row.effects))
                 continue
-            place = places[row[0] - 1]
-            results[place] = _admission(batch[place], row[1:5], row[5:13], process=None, free=False)
+            place = places[row.item - 1]
+            results[place] = _admission(batch[place], row, process=None, free=False)
         return _complete(results)
 
     async def _write_gated_requests(
@@ -297,33 +294,29 @@ class Admissions:
         requests = [entry.request for entry in entries]
         with before_sending():
             _tell_sent(entries)
-            arguments = [
-                self._clock.pinned(),
-                self._replica_id(),
-                self._patience,
-                *_key_columns(requests),
-                Int4Column(_heads(requests)),
-                TextColumn([request.task_type for request in requests]),
-                *_request_columns(requests),
-                BoolColumn([request.waits for request in requests]),
-                _constraints_column(requests),
-            ]
-        found = await self._admit_gated_requests.execute(connection, arguments)
-        for row in found:
-            if not row[0]:
-                self._on_promoted(promoted(row[18]))
+            arguments = self._admit_gated_requests.bind(
+                **self._gated_arguments(requests),
+                head=Int4Column(_heads(requests)),
+                task_type=TextColumn([request.task_type for request in requests]),
+            )
+        for row in await self._admit_gated_requests.execute(connection, arguments):
+            if row.item is None:
+                self._on_promoted(promoted(row.effects))
                 continue
-            place = places[row[0] - 1]
-            request = batch[place].request
-            process = (
-                None
-                if row[14] is None
-                else rows.process(request.key, row[14:24], part=part_of(row[24]))
-            )
-            results[place] = _admission(
-                batch[place], row[1:5], row[6:14], process=process, free=False
-            )
+            place = places[row.item - 1]
+            process = _process(batch[place], row)
+            results[place] = _admission(batch[place], row, process=process, free=False)
         return _complete(results)
+
+    def _gated_arguments(self, requests: Sequence[Request]) -> dict[str, Any]:
+        return {
+            "now": self._clock.pinned(),
+            "replica_id": self._replica_id(),
+            "patience": self._patience,
+            **_request_columns(requests),
+            "waits": BoolColumn([request.waits for request in requests]),
+            "constraints": _constraints_column(requests),
+        }
 
     async def _without_gates(
         self, connection: Connection, batch: Sequence[Entry]
@@ -339,10 +332,10 @@ class Admissions:
             )
         if is_any_required:
             with before_sending():
-                arguments = [
-                    TextColumn([request.key.namespace for request in requests]),
-                    _constraints_column(requests),
-                ]
+                arguments = self._find_missing_gates.bind(
+                    namespace=TextColumn([request.key.namespace for request in requests]),
+                    constraints=_constraints_column(requests),
+                )
             found = await self._find_missing_gates.execute(connection, arguments)
             for item, gate in found:
                 results[item - 1] = Admission(verdict=Verdict.GATE_NOT_FOUND, gate=gate)
@@ -360,10 +353,12 @@ class Admissions:
         ]
         if named:
             with before_sending():
-                arguments = [
-                    TextColumn([namespace for _, namespace, _ in named]),
-                    JsonColumn([constraints_text(constraints) for _, _, constraints in named]),
-                ]
+                arguments = self._find_missing_gates.bind(
+                    namespace=TextColumn([namespace for _, namespace, _ in named]),
+                    constraints=JsonColumn(
+                        [constraints_text(constraints) for _, _, constraints in named]
+                    ),
+                )
             for item, gate in await self._find_missing_gates.execute(connection, arguments):
                 place, namespace, _ = named[item - 1]
                 results[place] = Admission(
@@ -407,46 +402,47 @@ def _equal_requests(entry: Entry) -> Hashable | None:
     return None if request.idempotency_key is None else (request.key, request.idempotency_key)
 
 
-def _key_columns(requests: Sequence[Request]) -> list[Column]:
-    keys = [request.key for request in requests]
-    return [
-        Int2Column([key.slot for key in keys]),
-        TextColumn([key.namespace for key in keys]),
-        TextColumn([key.process_id for key in keys]),
-    ]
-
-
 def _heads(requests: Sequence[Request]) -> list[int]:
     """Return for each request the position of the first one on its process, from 1."""
     heads: dict[ProcessKey, int] = {}
     return [heads.setdefault(request.key, at) for at, request in enumerate(requests, start=1)]
 
 
-def _request_columns(requests: Sequence[Request]) -> list[Column]:
+def _request_columns(requests: Sequence[Request]) -> dict[str, Column]:
+    keys = [request.key for request in requests]
     ranges = [rows.history_columns(request.history_range) for request in requests]
-    return [
-        ByteaColumn([request.args for request in requests]),
-        JsonColumn([rows.json_text(request.caller_context) for request in requests]),
-        JsonColumn([rows.json_text(request.trace_context) for request in requests]),
-        Int8Column([after for after, _, _ in ranges]),
-        Int4Column([limit for _, limit, _ in ranges]),
-        BoolColumn([backward for _, _, backward in ranges]),
-        TextColumn([request.idempotency_key for request in requests]),
-        ByteaColumn(
+    return {
+        "slot": Int2Column([key.slot for key in keys]),
+        "namespace": TextColumn([key.namespace for key in keys]),
+        "process_id": TextColumn([key.process_id for key in keys]),
+        "args": ByteaColumn([request.args for request in requests]),
+        "caller_context": JsonColumn([rows.json_text(it.caller_context) for it in requests]),
+        "trace_context": JsonColumn([rows.json_text(it.trace_context) for it in requests]),
+        "history_after": Int8Column([after for after, _, _ in ranges]),
+        "history_limit": Int4Column([limit for _, limit, _ in ranges]),
+        "history_backward": BoolColumn([backward for _, _, backward in ranges]),
+        "idempotency_key": TextColumn([request.idempotency_key for request in requests]),
+        "fingerprint": ByteaColumn(
             [
                 request.fingerprint() if request.idempotency_key is not None else None
                 for request in requests
             ]
         ),
-    ]
+    }
 
 
-def _run_columns(batch: Sequence[Entry]) -> list[Column]:
-    return [
-        BoolColumn([entry.request.waits for entry in batch]),
-        BoolColumn([entry.run for entry in batch]),
-        Float8Column([entry.expires_after.total_seconds() for entry in batch]),
-    ]
+def _run_columns(batch: Sequence[Entry]) -> dict[str, Column]:
+    return {
+        "waits": BoolColumn([entry.request.waits for entry in batch]),
+        "run": BoolColumn([entry.run for entry in batch]),
+        "expires_after": Float8Column([entry.expires_after.total_seconds() for entry in batch]),
+    }
+
+
+def _process(entry: Entry, row: AdmittedRow) -> Process | None:
+    if row.process_status is None:
+        return None
+    return rows.process_of(entry.request.key, row, part_of(row.part))
 
 
 def _new_process(request: Request, *, at: dt.datetime, init_task_id: int) -> Process:
@@ -475,19 +471,18 @@ def _part(request: Request) -> Part | None:
 
 
 def _admission(
-    entry: Entry, head: rows.Row, task: rows.Row, *, process: Process | None, free: bool
+    entry: Entry, row: AdmittedStartRow | AdmittedRow, *, process: Process | None, free: bool
 ) -> Admission:
-    verdict, admitted_at, task_id, token = Verdict(head[0]), head[1], head[2], head[3]
-    request = entry.request
+    verdict, request, task_id = Verdict(row.verdict), entry.request, row.task_id
     if verdict is Verdict.DUPLICATE:
-        known = rows.task_result(task_id, task)
+        known = rows.result_of(row)
         ended = known if known.status in FINAL_STATUSES else None
         return Admission(verdict=verdict, task_id=task_id, ended=ended)
     if verdict is not Verdict.ACCEPTED:
-        failed = verdict is Verdict.PROCESS_FAILED
-        failure = rows.task_error(task[3:8]) if failed else None
+        failure = rows.error_of(row) if verdict is Verdict.PROCESS_FAILED else None
         return Admission(verdict=verdict, process=process, failure=failure)
-    if token is None:
+    assert task_id is not None, "what is accepted is a task"
+    if row.token is None:
         return Admission(verdict=verdict, task_id=task_id, due_now=free)
     assert process is not None, "a task was leased without its process"
     running = RunningTask(
@@ -495,15 +490,15 @@ def _admission(
         task_id=task_id,
         task_type=request.task_type,
         attempt=1,
-        token=token,
+        token=row.token,
         args=request.args,
         caller_context=request.caller_context,
         trace_context=request.trace_context,
         history_range=request.history_range,
         step_timeout=None,
-        scheduled_at=admitted_at,
-        started_at=admitted_at,
-        first_started_at=admitted_at,
+        scheduled_at=row.admitted_at,
+        started_at=row.admitted_at,
+        first_started_at=row.admitted_at,
     )
     return Admission(verdict=verdict, task_id=task_id, running=running)
 

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from progressor import errors
@@ -11,11 +11,12 @@ from progressor.clock import Clock
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import Claim, RunningTask
 from progressor.storage.postgres import arrays, statements
-from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.functions import Function, Functions
 from progressor.storage.postgres.pools import Pool, connection_of
 from progressor.storage.processes.settlements import Due
 from progressor.storage.rows import tasks as rows
 from progressor.storage.rows.job_membership import part_of
+from progressor.storage.rows.tasks import ClaimedRow
 
 _SQL = statements.load("processes/claims")
 
@@ -80,8 +81,8 @@ class Claims:
         self._sent: dict[int, asyncio.Task[Any] | None] = {}
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._claim_tasks = functions.call("claim_tasks")
-        self._claim_due = functions.call("claim_due")
+        self._claim_tasks = functions.call("claim_tasks", ClaimedRow)
+        self._claim_due = functions.call("claim_due", ClaimedRow)
 
     @property
     def begun_count(self) -> int:
@@ -116,22 +117,22 @@ class Claims:
         Raises:
             StorageUnavailableError: No connection, or it broke.
         """
-        arguments: list[Any] = [
-            self._clock.pinned(),
-            self._replica_id(),
-            self._step_grace,
-            True,
-            arrays.Int2Column(each.key.slot for each in wanted),
-            arrays.TextColumn(each.key.namespace for each in wanted),
-            arrays.TextColumn(each.key.process_id for each in wanted),
-            arrays.Int8Column(each.task_id for each in wanted),
-            arrays.Float8Column(each.expires_after.total_seconds() for each in wanted),
-        ]
+        arguments: dict[str, Any] = {
+            "now": self._clock.pinned(),
+            "replica_id": self._replica_id(),
+            "grace": self._step_grace,
+            "slot": arrays.Int2Column(each.key.slot for each in wanted),
+            "namespace": arrays.TextColumn(each.key.namespace for each in wanted),
+            "process_id": arrays.TextColumn(each.key.process_id for each in wanted),
+            "task_id": arrays.Int8Column(each.task_id for each in wanted),
+            "expires_after": arrays.Float8Column(
+                each.expires_after.total_seconds() for each in wanted
+            ),
+        }
         try:
-            return await self._claim_once(pool, self._claim_tasks, arguments)
+            return await self._claim_once(pool, self._claim_tasks, arguments, wait=True)
         except errors.StorageLockedError:
-            passing = [*arguments[:3], False, *arguments[4:]]
-            return await self._claim_once(pool, self._claim_tasks, passing)
+            return await self._claim_once(pool, self._claim_tasks, arguments, wait=False)
 
     async def claim_due(
         self, pool: Pool, rooms: Sequence[Room], *, overdue: dt.timedelta, wait: bool
@@ -150,30 +151,35 @@ class Claims:
 
         Source: SKIP LOCKED semantics, PostgreSQL manual, "SELECT - The Locking Clause".
         """
-        arguments: list[Any] = [
-            self._clock.pinned(),
-            self._replica_id(),
-            self._step_grace,
-            overdue.total_seconds(),
-            wait,
-            arrays.TextColumn(room.namespace for room in rooms),
-            arrays.Int4Column(room.limit for room in rooms),
-            arrays.BoolColumn(room.requests_first for room in rooms),
-            arrays.Float8Column(room.expires_after.total_seconds() for room in rooms),
-        ]
-        passing = [*arguments[:4], False, *arguments[5:]]
+        arguments: dict[str, Any] = {
+            "now": self._clock.pinned(),
+            "replica_id": self._replica_id(),
+            "grace": self._step_grace,
+            "overdue": overdue.total_seconds(),
+            "namespace": arrays.TextColumn(room.namespace for room in rooms),
+            "room": arrays.Int4Column(room.limit for room in rooms),
+            "requests_first": arrays.BoolColumn(room.requests_first for room in rooms),
+            "expires_after": arrays.Float8Column(
+                room.expires_after.total_seconds() for room in rooms
+            ),
+        }
         if wait and self._clock.monotonic() < self._passes_until:
-            claimed = await self._claim_once(pool, self._claim_due, passing)
+            claimed = await self._claim_once(pool, self._claim_due, arguments, wait=False)
             if claimed:
                 return claimed
         try:
-            return await self._claim_once(pool, self._claim_due, arguments)
+            return await self._claim_once(pool, self._claim_due, arguments, wait=wait)
         except errors.StorageLockedError:
             self._passes_until = self._clock.monotonic() + PASSES_SECONDS
-            return await self._claim_once(pool, self._claim_due, passing)
+            return await self._claim_once(pool, self._claim_due, arguments, wait=False)
 
     async def _claim_once(
-        self, pool: Pool, statement: bytes, arguments: Sequence[Any]
+        self,
+        pool: Pool,
+        function: Function[ClaimedRow],
+        arguments: Mapping[str, Any],
+        *,
+        wait: bool,
     ) -> list[Claimed]:
         self._begun += 1
         number = self._begun
@@ -183,8 +189,7 @@ class Claims:
             async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
                 self._sent[number] = asyncio.current_task()
                 self._quiet.clear()
-                cursor = await connection.execute(statement, arguments, binary=True)
-                found = await cursor.fetchall()
+                found = await function.rows(connection, wait=wait, **arguments)
             answered_at = self._clock.now()
             return [_claimed(row, sent_at, answered_at) for row in found]
         finally:
@@ -241,23 +246,26 @@ class Claims:
         ], told_at
 
 
-def _claimed(row: rows.Row, sent_at: dt.datetime, answered_at: dt.datetime) -> Claimed:
-    key = ProcessKey(row[0], row[1], row[2])
+def _claimed(row: ClaimedRow, sent_at: dt.datetime, answered_at: dt.datetime) -> Claimed:
     task = RunningTask(
-        process=rows.process(key, row[19:29], part=part_of(row[30])),
-        task_id=row[3],
-        task_type=rows.TASK_TYPES[row[4]],
-        attempt=row[5],
-        token=row[6],
-        args=row[7],
-        caller_context=row[8] or {},
-        trace_context=row[9] or {},
-        history_range=rows.history_range(row[10], row[11], backward=row[12]),
-        step_timeout=rows.seconds(row[13]),
-        scheduled_at=row[14],
-        started_at=row[15],
-        first_started_at=row[16],
-        claim=Claim(row[17], sent_at, answered_at),
-        spent=None if row[29] is None else tuple(row[29]),
+        process=rows.process_of(
+            ProcessKey(row.slot, row.namespace, row.process_id), row, part_of(row.part)
+        ),
+        task_id=row.task_id,
+        task_type=rows.TASK_TYPES[row.task_type],
+        attempt=row.attempt,
+        token=row.token,
+        args=row.args,
+        caller_context=row.caller_context or {},
+        trace_context=row.trace_context or {},
+        history_range=rows.history_range(
+            row.history_after, row.history_limit, backward=row.history_backward
+        ),
+        step_timeout=rows.seconds(row.step_timeout),
+        scheduled_at=row.scheduled_at,
+        started_at=row.started_at,
+        first_started_at=row.first_started_at,
+        claim=Claim(row.due_at, sent_at, answered_at),
+        spent=None if row.spent_us is None else tuple(row.spent_us),
     )
-    return Claimed(task=task, due_at=row[17], set_by=row[18])
+    return Claimed(task=task, due_at=row.due_at, set_by=row.set_by)

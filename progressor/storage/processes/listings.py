@@ -52,7 +52,7 @@ class Listings:
         self._patience = patience.total_seconds()
         self._whys = whys
         self._statement_timeout = statement_timeout.total_seconds()
-        self._read_first_waits = functions.call("read_first_waits")
+        self._read_first_waits = functions.call("read_first_waits").statement
 
     async def page(self, query: ProcessQuery) -> ProcessPage:
         """Read one page; where causes are asked for, of at most LOOKED_AT_MAX processes."""

@@ -143,12 +143,12 @@ class Processes:
             statement_timeout=statement_timeout,
         )
         self._traces = Traces(pool=pool, statement_timeout=statement_timeout)
-        self._read_processes = functions.call("read_processes")
-        self._put_process = functions.call("put_process")
-        self._remove_process = functions.call("remove_process")
-        self._halt_process = functions.call("halt_process")
-        self._simple_repair = functions.call("simple_repair")
-        self._cancel_task = functions.call("cancel_task")
+        self._read_processes = functions.call("read_processes").statement
+        self._put_process = functions.call("put_process").statement
+        self._remove_process = functions.call("remove_process").statement
+        self._halt_process = functions.call("halt_process").statement
+        self._simple_repair = functions.call("simple_repair").statement
+        self._cancel_task = functions.call("cancel_task").statement
 
     async def run(self) -> None:
         """Run the reads of `get` and `read`, until `close` and until no caller is waiting."""

@@ -46,7 +46,7 @@ class Results:
         self._pool = pool
         self._clock = clock
         self._replica_id = replica_id
-        self._await_task = functions.call("await_task")
+        self._await_task = functions.call("await_task").statement
 
     async def await_task(self, key: ProcessKey, task: int | str) -> TaskResult | int:
         """Return how a task ended; or its id if it has not: this replica is then told when it does.

@@ -14,8 +14,8 @@ class Retention:
         """Open nothing."""
         self._pool = pool
         self._clock = clock
-        self._delete_finished = functions.call("delete_finished")
-        self._delete_old_tasks = functions.call("delete_old_tasks")
+        self._delete_finished = functions.call("delete_finished").statement
+        self._delete_old_tasks = functions.call("delete_old_tasks").statement
 
     async def delete_finished(self, namespace: str, *, age: dt.timedelta, limit: int) -> int:
         """Delete at most `limit` processes that finished longer ago than `age`; return how many."""

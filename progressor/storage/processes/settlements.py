@@ -40,6 +40,7 @@ from progressor.storage.rows.cancelled import Cancelled, cancelled
 from progressor.storage.rows.gate_effects import PATIENCE, OnPromoted, ignore, promoted
 from progressor.storage.rows.job_effects import OnJobs, job_news, tell_no_job
 from progressor.storage.rows.job_membership import part_of
+from progressor.storage.rows.tasks import SettledRow
 from progressor.telemetry.metrics.registry import Metrics
 
 _SQL = statements.load("processes/settlements")
@@ -136,8 +137,8 @@ class Settlements:
         self._patience = patience.total_seconds()
         self._on_promoted = on_promoted
         self._on_jobs = on_jobs
-        self._settle_tasks = Direct(functions.call("settle_tasks"))
-        self._settle_job_tasks = Direct(functions.call("settle_job_tasks"))
+        self._settle_tasks = Direct(functions.call("settle_tasks", SettledRow))
+        self._settle_job_tasks = Direct(functions.call("settle_job_tasks", SettledRow))
 
         def group(
             name: str, write: Write[Entry, Outcome], *, families: bool
@@ -202,7 +203,7 @@ class Settlements:
         again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Outcome]:
         with before_sending():
-            arguments = self._arguments(batch)
+            arguments = self._settle_tasks.bind(**self._arguments(batch))
         found = await self._settle_tasks.execute(connection, arguments)
         return await self._outcomes(connection, batch, found, again=again)
 
@@ -213,57 +214,58 @@ class Settlements:
         again: bool,  # noqa: FBT001  as the group commit calls it
     ) -> list[Outcome]:
         with before_sending():
-            arguments = [*self._arguments(batch), *job_columns.columns(batch)]
+            arguments = self._settle_job_tasks.bind(
+                **self._arguments(batch), **job_columns.columns(batch)
+            )
         found = await self._settle_job_tasks.execute(connection, arguments)
-        of_tasks: list[rows.Row] = []
-        of_jobs: list[rows.Row] = []
-        for row in found:
-            (of_jobs if row[0] is None or row[0] < 0 else of_tasks).append(row)
+        of_tasks = [row for row in found if row.started is None and row.job_effects is None]
         results = await self._outcomes(connection, batch, of_tasks, again=again)
-        for told in of_jobs:
-            if told[0] is None:
-                self._on_jobs(job_news(told[1], told[6]))
+        for row in found:
+            if row.job_effects is not None:
+                self._on_jobs(job_news(row.settled_at, row.job_effects))
+            if row.started is None:
                 continue
-            written = results[-told[0] - 1]
+            assert row.item is not None, "a follower is started for the worker of an item"
+            written = results[row.item - 1]
             assert isinstance(written, Written), "a worker goes on from a lease that was lost"
             # Field by field: dataclasses.replace takes three times as long.
-            results[-told[0] - 1] = Written(
+            results[row.item - 1] = Written(
                 settled_at=written.settled_at,
                 process=written.process,
-                next=_next_node(told),
+                next=_next_node(row),
                 due=written.due,
                 reply_to=written.reply_to,
                 cancelled=written.cancelled,
             )
         return results
 
-    def _arguments(self, batch: Sequence[Entry]) -> list[Any]:
+    def _arguments(self, batch: Sequence[Entry]) -> dict[str, Any]:
         for entry in batch:
             if entry.on_sent is not None:
                 entry.on_sent()
-        return [
-            self._clock.pinned(),
-            self._replica_id(),
-            self._step_grace,
-            *settlement_columns.columns(batch),
-            self._patience,
-            settlement_columns.timer_constraints(batch),
-        ]
+        return {
+            "now": self._clock.pinned(),
+            "replica_id": self._replica_id(),
+            "grace": self._step_grace,
+            **settlement_columns.columns(batch),
+            "patience": self._patience,
+            "timer_constraints": settlement_columns.timer_constraints(batch),
+        }
 
     async def _outcomes(
         self,
         connection: Connection,
         batch: Sequence[Entry],
-        found: Sequence[rows.Row],
+        found: Sequence[SettledRow],
         *,
         again: bool,
     ) -> list[Outcome]:
         results: list[Outcome] = [_LEASE_LOST] * len(batch)
         for row in found:
-            if not row[0]:
-                self._on_promoted(promoted(row[6]))
+            if row.item is None:
+                self._on_promoted(promoted(row.effects))
                 continue
-            position = row[0] - 1
+            position = row.item - 1
             results[position] = _written(batch[position], row)
         if again:
             await self._recall(connection, batch, results)
@@ -306,24 +308,27 @@ def _bytes_of(entry: Entry) -> int:
     return size
 
 
-def _written(entry: Entry, row: rows.Row) -> Written:
+def _written(entry: Entry, row: SettledRow) -> Written:
     # A zombie's process is not known, a removed one has no status any more.
     process = None
-    if entry.process is not None and row[2] is not None:
+    if entry.process is not None and row.process_status is not None:
         process = _moved(entry.process, entry.task_id, entry.settlement, row)
+    due = None
+    if row.timer_task_id is not None:
+        due = Due(key=entry.key, task_id=row.timer_task_id, due_at=row.timer_due_at)
     return Written(
-        settled_at=row[1],
+        settled_at=row.settled_at,
         process=process,
-        next=None if process is None or row[9] is None else _next(process, row),
-        due=None if row[7] is None else Due(key=entry.key, task_id=row[7], due_at=row[8]),
-        reply_to=() if row[5] is None else tuple(row[5]),
-        cancelled=() if row[6] is None else cancelled(row[6]),
+        next=None if process is None or row.next_task_id is None else _next(process, row),
+        due=due,
+        reply_to=() if row.reply_to is None else tuple(row.reply_to),
+        cancelled=() if row.cancelled is None else cancelled(row.cancelled),
     )
 
 
-def _moved(process: Process, task_id: int, settlement: Settlement, row: rows.Row) -> Process:
+def _moved(process: Process, task_id: int, settlement: Settlement, row: SettledRow) -> Process:
     """Return the process as the settlement left it: what is known needs no reading."""
-    status = rows.PROCESS_STATUSES[row[2]]
+    status = rows.PROCESS_STATUSES[row.process_status]
     detail, corrupted_by = process.detail, process.corrupted_by
     aux_state, metadata = process.aux_state, process.metadata
     match settlement:
@@ -347,8 +352,8 @@ def _moved(process: Process, task_id: int, settlement: Settlement, row: rows.Row
         metadata=metadata,
         corrupted_by=corrupted_by,
         created_at=process.created_at,
-        status_changed_at=row[3],
-        last_event_id=row[4],
+        status_changed_at=row.status_changed_at,
+        last_event_id=row.last_event_id,
         init_task_id=process.init_task_id,
         result=process.result,
         part=_part_after(process.part, settlement),
@@ -365,9 +370,11 @@ def _part_after(part: Part | None, settlement: Settlement) -> Part | None:
     return part
 
 
-def _next_node(row: rows.Row) -> RunningTask:
+def _next_node(row: SettledRow) -> RunningTask:
     """Return the init of a node that a worker goes on with, and its process as it was created."""
-    slot, namespace, process_id, *part = row[6]
+    assert row.started is not None, "the row is of a follower"
+    assert row.next_task_id is not None, "it goes on with its init"
+    slot, namespace, process_id, *part = row.started
     process = Process(
         key=ProcessKey(slot, namespace, process_id),
         status=ProcessStatus.INIT,
@@ -376,31 +383,34 @@ def _next_node(row: rows.Row) -> RunningTask:
         aux_state=b"",
         metadata=None,
         corrupted_by=None,
-        created_at=row[1],
-        status_changed_at=row[1],
+        created_at=row.settled_at,
+        status_changed_at=row.settled_at,
         last_event_id=0,
-        init_task_id=row[9],
+        init_task_id=row.next_task_id,
         result=None,
         part=part_of([None, *part]),
     )
     return _next(process, row)
 
 
-def _next(process: Process, row: rows.Row) -> RunningTask:
+def _next(process: Process, row: SettledRow) -> RunningTask:
+    assert row.next_task_id is not None, "the worker goes on"
     return RunningTask(
         process=process,
-        task_id=row[9],
-        task_type=rows.TASK_TYPES[row[10]],
-        attempt=row[11],
-        token=row[12],
-        args=row[13],
-        caller_context=row[14] or {},
-        trace_context=row[15] or {},
-        history_range=rows.history_range(row[16], row[17], backward=row[18]),
-        step_timeout=rows.seconds(row[19]),
-        scheduled_at=row[20],
-        started_at=row[1],
-        first_started_at=row[21],
+        task_id=row.next_task_id,
+        task_type=rows.TASK_TYPES[row.next_task_type],
+        attempt=row.next_attempt,
+        token=row.next_token,
+        args=row.next_args,
+        caller_context=row.next_caller_context or {},
+        trace_context=row.next_trace_context or {},
+        history_range=rows.history_range(
+            row.next_history_after, row.next_history_limit, backward=row.next_history_backward
+        ),
+        step_timeout=rows.seconds(row.next_step_timeout),
+        scheduled_at=row.next_scheduled_at,
+        started_at=row.settled_at,
+        first_started_at=row.next_first_started_at,
     )
 
 

@@ -33,26 +33,38 @@ class Item(Protocol):
         """What goes with the nodes that are added."""
 
 
-def columns(batch: Sequence[Item]) -> list[arrays.Column | None]:
+Columns = dict[str, arrays.Column | None]
+
+_NO_LEADERS: Columns = dict.fromkeys(("leader_slot", "leader_namespace", "leader_id"))
+_NO_PLANS: Columns = dict.fromkeys((
+    "l_item", "l_deadline_at", "l_timeout", "l_schedule_id", "l_caller_context", "l_trace_context",
+    "g_leader", "g_ordinal", "g_name", "g_slot", "g_namespace", "g_process_id", "g_args",
+    "g_options", "g_constraints", "g_predecessors", "g_successors",
+    "a_leader", "a_ordinal", "a_successors",
+))  # fmt: skip
+_NOTHING_APPENDED: Columns = dict.fromkeys(("a_leader", "a_ordinal", "a_successors"))
+
+
+def columns(batch: Sequence[Item]) -> Columns:
     """Return the arrays of a batch; None where no item has a value."""
     parts = [entry.part for entry in batch]
-    return [
-        *_leader_columns([None if part is None else part.leader for part in parts]),
-        _node_column(parts),
-        _leads_column(batch),
-        _fails_column(batch),
-        *_plan_columns(batch),
-    ]
+    return {
+        **_leader_columns([None if part is None else part.leader for part in parts]),
+        "node": _node_column(parts),
+        "leads": _leads_column(batch),
+        "fails_job": _fails_column(batch),
+        **_plan_columns(batch),
+    }
 
 
-def _leader_columns(leaders: Sequence[ProcessKey | None]) -> list[arrays.Column | None]:
+def _leader_columns(leaders: Sequence[ProcessKey | None]) -> Columns:
     if not any(leaders):
-        return [None] * 3
-    return [
-        arrays.Int2Column([key and key.slot for key in leaders]),
-        arrays.TextColumn([key and key.namespace for key in leaders]),
-        arrays.TextColumn([key and key.process_id for key in leaders]),
-    ]
+        return _NO_LEADERS
+    return {
+        "leader_slot": arrays.Int2Column([key and key.slot for key in leaders]),
+        "leader_namespace": arrays.TextColumn([key and key.namespace for key in leaders]),
+        "leader_id": arrays.TextColumn([key and key.process_id for key in leaders]),
+    }
 
 
 def _node_column(parts: Sequence[Part | None]) -> arrays.Column | None:
@@ -73,14 +85,14 @@ def _fails_column(batch: Sequence[Item]) -> arrays.Column | None:
     return arrays.BoolColumn(fails) if any(fails) else None
 
 
-def _plan_columns(batch: Sequence[Item]) -> list[arrays.Column | None]:
+def _plan_columns(batch: Sequence[Item]) -> Columns:
     planned = [
         (item, entry, entry.plan, _action(entry))
         for item, entry in enumerate(batch, 1)
         if entry.plan is not None
     ]
     if not planned:
-        return [None] * 20
+        return _NO_PLANS
     actions = [action for *_, action in planned]
     nodes = [
         (leader, node, action)
@@ -92,40 +104,46 @@ def _plan_columns(batch: Sequence[Item]) -> list[arrays.Column | None]:
         for leader, (_, _, plan, _) in enumerate(planned, 1)
         for ordinal, successors in plan.appended.items()
     ]
-    return [
-        arrays.Int4Column([item for item, *_ in planned]),
-        arrays.InstantColumn([action.deadline for action in actions]),
-        arrays.Float8Column(
+    return {
+        "l_item": arrays.Int4Column([item for item, *_ in planned]),
+        "l_deadline_at": arrays.InstantColumn([action.deadline for action in actions]),
+        "l_timeout": arrays.Float8Column(
             [action.timeout and action.timeout.total_seconds() for action in actions]
         ),
-        arrays.TextColumn([action.schedule_id for action in actions]),
-        arrays.JsonColumn([rows.json_text(action.caller_context) for action in actions]),
-        arrays.JsonColumn([rows.json_text(entry.trace_context) for _, entry, *_ in planned]),
-        arrays.Int4Column([leader for leader, *_ in nodes]),
-        arrays.Int4Column([node.ordinal for _, node, _ in nodes]),
-        arrays.TextColumn([node.spec.name for _, node, _ in nodes]),
-        arrays.Int2Column([node.follower.slot for _, node, _ in nodes]),
-        arrays.TextColumn([node.follower.namespace for _, node, _ in nodes]),
-        arrays.TextColumn([node.follower.process_id for _, node, _ in nodes]),
-        arrays.ByteaColumn([node.spec.args for _, node, _ in nodes]),
-        arrays.JsonColumn([options_text(node.spec.options) for _, node, _ in nodes]),
-        arrays.JsonColumn([constraints_text(node.spec.constraints) for _, node, _ in nodes]),
-        arrays.TextColumn([_literal(node.predecessors) for _, node, _ in nodes]),
-        arrays.TextColumn([_literal(node.successors) for _, node, _ in nodes]),
-        *_appended_columns(appended),
-    ]
+        "l_schedule_id": arrays.TextColumn([action.schedule_id for action in actions]),
+        "l_caller_context": arrays.JsonColumn(
+            [rows.json_text(action.caller_context) for action in actions]
+        ),
+        "l_trace_context": arrays.JsonColumn(
+            [rows.json_text(entry.trace_context) for _, entry, *_ in planned]
+        ),
+        "g_leader": arrays.Int4Column([leader for leader, *_ in nodes]),
+        "g_ordinal": arrays.Int4Column([node.ordinal for _, node, _ in nodes]),
+        "g_name": arrays.TextColumn([node.spec.name for _, node, _ in nodes]),
+        "g_slot": arrays.Int2Column([node.follower.slot for _, node, _ in nodes]),
+        "g_namespace": arrays.TextColumn([node.follower.namespace for _, node, _ in nodes]),
+        "g_process_id": arrays.TextColumn([node.follower.process_id for _, node, _ in nodes]),
+        "g_args": arrays.ByteaColumn([node.spec.args for _, node, _ in nodes]),
+        "g_options": arrays.JsonColumn([options_text(node.spec.options) for _, node, _ in nodes]),
+        "g_constraints": arrays.JsonColumn(
+            [constraints_text(node.spec.constraints) for _, node, _ in nodes]
+        ),
+        "g_predecessors": arrays.TextColumn([_literal(node.predecessors) for _, node, _ in nodes]),
+        "g_successors": arrays.TextColumn([_literal(node.successors) for _, node, _ in nodes]),
+        **_appended_columns(appended),
+    }
 
 
 def _appended_columns(
     appended: Sequence[tuple[int, int, tuple[int, ...]]],
-) -> list[arrays.Column | None]:
+) -> Columns:
     if not appended:
-        return [None] * 3
-    return [
-        arrays.Int4Column([leader for leader, _, _ in appended]),
-        arrays.Int4Column([ordinal for _, ordinal, _ in appended]),
-        arrays.TextColumn([_literal(successors) for _, _, successors in appended]),
-    ]
+        return _NOTHING_APPENDED
+    return {
+        "a_leader": arrays.Int4Column([leader for leader, _, _ in appended]),
+        "a_ordinal": arrays.Int4Column([ordinal for _, ordinal, _ in appended]),
+        "a_successors": arrays.TextColumn([_literal(successors) for _, _, successors in appended]),
+    }
 
 
 def _action(entry: Item) -> StartNodes:

@@ -54,33 +54,36 @@ class Item(Protocol):
         """What goes with a timer that is set."""
 
 
-def columns(batch: Sequence[Item]) -> list[arrays.Column | None]:
+Columns = dict[str, arrays.Column | None]
+
+
+def columns(batch: Sequence[Item]) -> Columns:
     """Return the arrays of a batch; None where no item has a value: it costs next to nothing."""
     settlements = [entry.settlement for entry in batch]
     intents = [s.intent if isinstance(s, Finish) else _NO_INTENT for s in settlements]
     keys = [entry.key for entry in batch]
-    return [
-        arrays.Int2Column([key.slot for key in keys]),
-        arrays.TextColumn([key.namespace for key in keys]),
-        arrays.TextColumn([key.process_id for key in keys]),
-        arrays.Int8Column([entry.token for entry in batch]),
-        arrays.TextColumn([_outcome(s) for s in settlements]),
-        _sparse(
+    return {
+        "slot": arrays.Int2Column([key.slot for key in keys]),
+        "namespace": arrays.TextColumn([key.namespace for key in keys]),
+        "process_id": arrays.TextColumn([key.process_id for key in keys]),
+        "token": arrays.Int8Column([entry.token for entry in batch]),
+        "outcome": arrays.TextColumn([_outcome(s) for s in settlements]),
+        "expires_after": _sparse(
             arrays.Float8Column,
             [e.expires_after.total_seconds() if e.continues else None for e in batch],
         ),
-        _sparse(arrays.ByteaColumn, [_response(s) for s in settlements]),
-        _sparse(arrays.ByteaColumn, [intent.aux_state for intent in intents]),
-        _sparse(arrays.JsonbColumn, [_metadata(intent) for intent in intents]),
-        _sparse(
+        "response": _sparse(arrays.ByteaColumn, [_response(s) for s in settlements]),
+        "aux_state": _sparse(arrays.ByteaColumn, [intent.aux_state for intent in intents]),
+        "metadata": _sparse(arrays.JsonbColumn, [_metadata(intent) for intent in intents]),
+        "result": _sparse(
             arrays.ByteaColumn,
             [i.action.result if isinstance(i.action, Complete) else None for i in intents],
         ),
-        *_retry_columns(settlements),
-        *_error_columns(settlements),
-        *_timer_columns(batch, intents),
-        *_event_columns(intents),
-    ]
+        **_retry_columns(settlements),
+        **_error_columns(settlements),
+        **_timer_columns(batch, intents),
+        **_event_columns(intents),
+    }
 
 
 def _sparse(column: type[arrays.Column], values: list[Any]) -> arrays.Column | None:
@@ -108,32 +111,46 @@ def _metadata(intent: Intent) -> bytes | None:
     return None if intent.metadata is None else rows.json_text(intent.metadata) or b"{}"
 
 
-def _retry_columns(settlements: Sequence[Settlement]) -> list[arrays.Column | None]:
+def _retry_columns(settlements: Sequence[Settlement]) -> Columns:
     retries = [s if isinstance(s, Retry) else None for s in settlements]
-    return [
-        _sparse(arrays.Float8Column, [r and r.delay.total_seconds() for r in retries]),
-        _sparse(arrays.Int4Column, [r and r.attempt_count for r in retries]),
-    ]
+    return {
+        "retry_after": _sparse(
+            arrays.Float8Column, [r and r.delay.total_seconds() for r in retries]
+        ),
+        "attempt_count": _sparse(arrays.Int4Column, [r and r.attempt_count for r in retries]),
+    }
 
 
-def _error_columns(settlements: Sequence[Settlement]) -> list[arrays.Column | None]:
+_NO_ERRORS: Columns = dict.fromkeys(
+    ("error_code", "error_reason", "error_message", "error_rejected", "error_metadata")
+)
+_NO_TIMERS: Columns = dict.fromkeys((
+    "timer", "timer_at", "timer_after", "timer_args", "timer_trace", "timer_timeout",
+    "history_after", "history_limit", "history_backward",
+))  # fmt: skip
+_NO_EVENTS: Columns = dict.fromkeys(("events_until", "e_payload", "e_format_version", "e_metadata"))
+
+
+def _error_columns(settlements: Sequence[Settlement]) -> Columns:
     failures = [error_of(settlement) for settlement in settlements]
     if not any(failures):
-        return [None] * 5
-    return [
-        arrays.Int4Column(error and error.code for error in failures),
-        arrays.TextColumn(error and error.reason for error in failures),
-        arrays.TextColumn(error and error.message for error in failures),
-        arrays.BoolColumn(error and error.rejected for error in failures),
-        arrays.JsonColumn(error and rows.json_text(error.metadata) for error in failures),
-    ]
+        return _NO_ERRORS
+    return {
+        "error_code": arrays.Int4Column(error and error.code for error in failures),
+        "error_reason": arrays.TextColumn(error and error.reason for error in failures),
+        "error_message": arrays.TextColumn(error and error.message for error in failures),
+        "error_rejected": arrays.BoolColumn(error and error.rejected for error in failures),
+        "error_metadata": arrays.JsonColumn(
+            error and rows.json_text(error.metadata) for error in failures
+        ),
+    }
 
 
-def _timer_columns(batch: Sequence[Item], intents: Sequence[Intent]) -> list[arrays.Column | None]:
+def _timer_columns(batch: Sequence[Item], intents: Sequence[Intent]) -> Columns:
     changes = [_timer_change(intent) for intent in intents]
     words = [_timer_word(change) for change in changes]
     if not any(words):
-        return [None] * 9
+        return _NO_TIMERS
     timers = [change if isinstance(change, SetTimer) else None for change in changes]
     no_range: HistoryRange | None = None
     ranges = [rows.history_columns(timer.history_range if timer else no_range) for timer in timers]
@@ -141,17 +158,20 @@ def _timer_columns(batch: Sequence[Item], intents: Sequence[Intent]) -> list[arr
         timer and rows.json_text(entry.trace_context)
         for entry, timer in zip(batch, timers, strict=True)
     ]
-    return [
-        arrays.TextColumn(words),
-        _sparse(arrays.InstantColumn, [timer and timer.at for timer in timers]),
-        _sparse(arrays.Float8Column, [timer and _span(timer.after) for timer in timers]),
-        _sparse(arrays.ByteaColumn, [timer and timer.args for timer in timers]),
-        _sparse(arrays.JsonColumn, traces),
-        _sparse(arrays.Float8Column, [timer and _span(timer.step_timeout) for timer in timers]),
-        _sparse(arrays.Int8Column, [after for after, _, _ in ranges]),
-        _sparse(arrays.Int4Column, [limit for _, limit, _ in ranges]),
-        _sparse(arrays.BoolColumn, [backward for _, _, backward in ranges]),
-    ]
+    timeouts = [timer and _span(timer.step_timeout) for timer in timers]
+    return {
+        "timer": arrays.TextColumn(words),
+        "timer_at": _sparse(arrays.InstantColumn, [timer and timer.at for timer in timers]),
+        "timer_after": _sparse(
+            arrays.Float8Column, [timer and _span(timer.after) for timer in timers]
+        ),
+        "timer_args": _sparse(arrays.ByteaColumn, [timer and timer.args for timer in timers]),
+        "timer_trace": _sparse(arrays.JsonColumn, traces),
+        "timer_timeout": _sparse(arrays.Float8Column, timeouts),
+        "history_after": _sparse(arrays.Int8Column, [after for after, _, _ in ranges]),
+        "history_limit": _sparse(arrays.Int4Column, [limit for _, limit, _ in ranges]),
+        "history_backward": _sparse(arrays.BoolColumn, [backward for _, _, backward in ranges]),
+    }
 
 
 def timer_constraints(batch: Sequence[Item]) -> arrays.Column | None:
@@ -187,16 +207,19 @@ def _timer_word(change: TimerChange) -> str | None:
             assert_never(change)
 
 
-def _event_columns(intents: Sequence[Intent]) -> list[arrays.Column | None]:
+def _event_columns(intents: Sequence[Intent]) -> Columns:
     events = [event for intent in intents for event in intent.events]
     if not events:
-        return [None] * 4
-    return [
-        arrays.Int4Column(itertools.accumulate(len(intent.events) for intent in intents)),
-        arrays.ByteaColumn([event.payload for event in events]),
-        _sparse(arrays.Int4Column, [event.format_version or None for event in events]),
-        _sparse(arrays.JsonColumn, [rows.json_text(event.metadata) for event in events]),
-    ]
+        return _NO_EVENTS
+    counts = itertools.accumulate(len(intent.events) for intent in intents)
+    versions = [event.format_version or None for event in events]
+    metadata = [rows.json_text(event.metadata) for event in events]
+    return {
+        "events_until": arrays.Int4Column(counts),
+        "e_payload": arrays.ByteaColumn([event.payload for event in events]),
+        "e_format_version": _sparse(arrays.Int4Column, versions),
+        "e_metadata": _sparse(arrays.JsonColumn, metadata),
+    }
 
 
 def error_of(settlement: Settlement) -> TaskError | None:

@@ -1,8 +1,12 @@
-"""Rows of the hot path's functions on their way back: columns to the domain's words."""
+"""Rows of the hot path's functions, by the names of their columns, and the values made of them.
+
+A row is checked against the function's file when the engine starts: see `Functions.call`. Columns
+that are null in rows of another kind have the type that they have in their own.
+"""
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -11,6 +15,129 @@ from progressor.domain.processes.process import Part, Process, ProcessKey, Proce
 from progressor.domain.processes.task import TaskError, TaskResult, TaskStatus, TaskType
 
 Row = Sequence[Any]
+Enum = bytes | str
+"""A value of an enum of the database."""
+
+
+class ClaimedRow(NamedTuple):
+    """A task that was leased."""
+
+    slot: int
+    namespace: str
+    process_id: str
+    task_id: int
+    task_type: Enum
+    attempt: int
+    token: int
+    args: bytes
+    caller_context: dict[str, str] | None
+    trace_context: dict[str, str] | None
+    history_after: int | None
+    history_limit: int | None
+    history_backward: bool | None
+    step_timeout: float | None
+    scheduled_at: dt.datetime
+    started_at: dt.datetime
+    first_started_at: dt.datetime
+    due_at: dt.datetime
+    set_by: int
+    process_status: Enum
+    previous_status: Enum | None
+    detail: str | None
+    aux_state: bytes
+    metadata: dict[str, Any] | None
+    corrupted_by: int | None
+    created_at: dt.datetime
+    status_changed_at: dt.datetime
+    last_event_id: int
+    init_task_id: int
+    spent_us: list[int] | None
+    part: list[Any] | None
+
+
+class AdmittedStartRow(NamedTuple):
+    """What became of a start, and of a duplicate's task; or effects on gates, without an item."""
+
+    item: int | None
+    verdict: str
+    admitted_at: dt.datetime
+    task_id: int | None
+    token: int | None
+    task_type: Enum
+    task_status: Enum
+    response: bytes | None
+    error_code: int | None
+    error_reason: str | None
+    error_message: str | None
+    error_rejected: bool | None
+    error_metadata: dict[str, str] | None
+    effects: list[Any] | None
+
+
+class AdmittedRow(NamedTuple):
+    """What became of a request, and its process if there is one; or effects, without an item."""
+
+    item: int | None
+    verdict: str
+    admitted_at: dt.datetime
+    task_id: int | None
+    token: int | None
+    free: bool | None
+    task_type: Enum
+    task_status: Enum
+    response: bytes | None
+    error_code: int | None
+    error_reason: str | None
+    error_message: str | None
+    error_rejected: bool | None
+    error_metadata: dict[str, str] | None
+    process_status: Enum | None
+    previous_status: Enum | None
+    detail: str | None
+    aux_state: bytes
+    metadata: dict[str, Any] | None
+    corrupted_by: int | None
+    created_at: dt.datetime
+    status_changed_at: dt.datetime
+    last_event_id: int
+    init_task_id: int
+    part: list[Any] | None
+    effects: list[Any] | None
+
+
+class SettledRow(NamedTuple):
+    """What became of a settlement, and the task that its worker goes on with.
+
+    Or one of three: the follower that the worker goes on with (``started``), effects on gates, or
+    effects on jobs; effects have no item.
+    """
+
+    item: int | None
+    settled_at: dt.datetime
+    process_status: Enum | None
+    status_changed_at: dt.datetime
+    last_event_id: int
+    reply_to: list[int] | None
+    cancelled: list[Any] | None
+    timer_task_id: int | None
+    timer_due_at: dt.datetime
+    next_task_id: int | None
+    next_task_type: Enum
+    next_attempt: int
+    next_token: int
+    next_args: bytes
+    next_caller_context: dict[str, str] | None
+    next_trace_context: dict[str, str] | None
+    next_history_after: int | None
+    next_history_limit: int | None
+    next_history_backward: bool | None
+    next_step_timeout: float | None
+    next_scheduled_at: dt.datetime
+    next_first_started_at: dt.datetime
+    effects: list[Any] | None
+    job_effects: dict[str, Any] | None
+    started: list[Any] | None
+
 
 # psycopg knows nothing of our enums: a binary result has them as bytes, a text one as str.
 PROCESS_STATUSES: Mapping[bytes | str | None, ProcessStatus] = {
@@ -74,16 +201,61 @@ def process(
     )
 
 
+def process_of(key: ProcessKey, row: ClaimedRow | AdmittedRow, part: Part | None) -> Process:
+    """Return the process of a row."""
+    return Process(
+        key=key,
+        status=PROCESS_STATUSES[row.process_status],
+        previous_status=PROCESS_STATUSES.get(row.previous_status),
+        detail=row.detail,
+        aux_state=row.aux_state,
+        metadata=row.metadata,
+        corrupted_by=row.corrupted_by,
+        created_at=row.created_at,
+        status_changed_at=row.status_changed_at,
+        last_event_id=row.last_event_id,
+        init_task_id=row.init_task_id,
+        result=None,
+        part=part,
+    )
+
+
 def task_error(columns: Row) -> TaskError | None:
     """Return the error of the five columns code .. metadata."""
-    if columns[0] is None:
+    code, reason, message, rejected, metadata = columns
+    if code is None:
         return None
     return TaskError(
-        code=columns[0],
-        reason=columns[1] or "",
-        message=columns[2] or "",
-        rejected=bool(columns[3]),
-        metadata=columns[4] or {},
+        code=code,
+        reason=reason or "",
+        message=message or "",
+        rejected=bool(rejected),
+        metadata=metadata or {},
+    )
+
+
+def error_of(row: AdmittedStartRow | AdmittedRow) -> TaskError | None:
+    """Return the error of a row."""
+    if row.error_code is None:
+        return None
+    return TaskError(
+        code=row.error_code,
+        reason=row.error_reason or "",
+        message=row.error_message or "",
+        rejected=bool(row.error_rejected),
+        metadata=row.error_metadata or {},
+    )
+
+
+def result_of(row: AdmittedStartRow | AdmittedRow) -> TaskResult:
+    """Return how the task of a row has ended, or stands."""
+    assert row.task_id is not None, "the row has a task"
+    return TaskResult(
+        task_id=row.task_id,
+        task_type=TASK_TYPES[row.task_type],
+        status=TASK_STATUSES[row.task_status],
+        response=row.response or b"",
+        error=error_of(row),
     )
 
 

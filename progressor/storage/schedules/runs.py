@@ -196,12 +196,12 @@ class Firings:
         self._statement_timeout = statement_timeout.total_seconds()
         self._patience = patience.total_seconds()
         self._on_promoted = on_promoted
-        self._claim = functions.call("claim_schedules")
-        self._fire = functions.call("fire_schedules")
-        self._find_queued = functions.call("find_queued_firings")
-        self._read = functions.call("read_firings")
-        self._running = functions.call("running_firings")
-        self._delete_old = functions.call("delete_old_firings")
+        self._claim = functions.call("claim_schedules").statement
+        self._fire = functions.call("fire_schedules").statement
+        self._find_queued = functions.call("find_queued_firings").statement
+        self._read = functions.call("read_firings").statement
+        self._running = functions.call("running_firings").statement
+        self._delete_old = functions.call("delete_old_firings").statement
 
     async def claim_due(self, *, limit: int, lease: dt.timedelta) -> tuple[DueSchedule, ...]:
         """Claim at most `limit` schedules that are due, the longest overdue first.

@@ -50,8 +50,8 @@ class Schedules:
         self._pool = pool
         self._clock = clock
         self._statement_timeout = statement_timeout.total_seconds()
-        self._backfill = functions.call("backfill_schedule")
-        self._delete = functions.call("delete_schedule")
+        self._backfill = functions.call("backfill_schedule").statement
+        self._delete = functions.call("delete_schedule").statement
 
     async def create(
         self, key: ScheduleKey, spec: ScheduleSpec, *, paused: bool, note: str

@@ -15,7 +15,7 @@ CREATE FUNCTION cancel_job(
     p_reason     text
 )
 RETURNS TABLE (
-    verdict text, slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb
+    verdict text, slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb
 )
 BY INDEX
 SET lock_timeout = '2s'
@@ -53,7 +53,7 @@ BEGIN
         ARRAY[CASE WHEN v_leader.leader_id IS NULL THEN 'cancelled' ELSE 'failed' END::job_state],
         ARRAY[CASE WHEN v_leader.leader_id IS NULL THEN p_reason ELSE v_detail END]);
     RETURN QUERY
-    SELECT NULL::text, h.slot, h.namespace, h.process_id, h.cancelled, h.told
+    SELECT NULL::text, h.slot, h.namespace, h.process_id, h.cancelled, h.effects
     FROM halt_processes(
         v_now, p_replica_id, p_patience,
         CASE WHEN v_leader.leader_id IS NULL THEN 'finished' ELSE 'error' END::process_status,

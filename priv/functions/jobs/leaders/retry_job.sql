@@ -6,7 +6,7 @@
 -- Returns: first a verdict: retried, job_not_found, job_not_failed, or again: once more. Then rows with the
 -- name of a node that begins again, in the order of the ordinals; with a key and what was cancelled there, as
 -- halt_processes; with the key alone of a follower that leads a failed job itself: a retry of that reopens
--- its node here; and with `told`, as settled_gates does.
+-- its node here; and with `effects`, as settled_gates does.
 CREATE FUNCTION retry_job(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -18,7 +18,7 @@ CREATE FUNCTION retry_job(
     p_timeout    double precision
 )
 RETURNS TABLE (
-    verdict text, node_name text, slot smallint, namespace text, process_id text, told jsonb,
+    verdict text, node_name text, slot smallint, namespace text, process_id text, effects jsonb,
     cancelled jsonb
 )
 BY INDEX
@@ -133,7 +133,7 @@ BEGIN
 
     -- Not of those that lead a failed job: their own retries do.
     RETURN QUERY
-    SELECT NULL::text, NULL::text, h.slot, h.namespace, h.process_id, h.told, h.cancelled
+    SELECT NULL::text, NULL::text, h.slot, h.namespace, h.process_id, h.effects, h.cancelled
     FROM (
         SELECT array_agg(k.slot) AS slots, array_agg(k.namespace) AS spaces,
             array_agg(k.process_id) AS ids
@@ -251,15 +251,15 @@ BEGIN
     JOIN job_nodes n
         ON (n.slot, n.namespace, n.process_id, n.ordinal)
             = (p_slot, p_namespace, p_process_id, o.ordinal);
-    told := give_constraints(
+    effects := give_constraints(
         v_now, p_replica_id, p_patience, v_tasks.slot, v_tasks.namespace, v_tasks.process_id,
         v_tasks.task_id, v_tasks.constraints);
-    IF told IS NOT NULL THEN
+    IF effects IS NOT NULL THEN
         RETURN NEXT;
     END IF;
     SELECT jsonb_agg(jsonb_build_array(
         s.namespace, s.process_id, s.task_id, NULL, NULL, NULL, NULL, NULL))
-    INTO told
+    INTO effects
     FROM (
         SELECT s.namespace, s.process_id, s.task_id
         FROM start_nodes(
@@ -268,7 +268,7 @@ BEGIN
         SELECT j.namespace, j.process_id, j.task_id
         FROM due_join(p_slot, p_namespace, p_process_id) j
     ) s;
-    IF told IS NOT NULL THEN
+    IF effects IS NOT NULL THEN
         RETURN NEXT;
     END IF;
 END;

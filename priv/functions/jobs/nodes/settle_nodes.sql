@@ -25,7 +25,7 @@ CREATE FUNCTION settle_nodes(
     p_node             integer[],
     p_replica          bigint[]  -- that had the lease
 )
-RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
+RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
 BY INDEX
 SET enable_memoize = off
 AS $$

@@ -13,7 +13,7 @@ CREATE FUNCTION start_gated_nodes(
     p_process_id text,
     p_ordinal    integer[]
 )
-RETURNS TABLE (started integer, told jsonb)
+RETURNS TABLE (started integer, effects jsonb)
 BY INDEX
 SET enable_memoize = off
 AS $$
@@ -184,7 +184,7 @@ BEGIN
         FROM begin_again(p_now, p_replica_id, p_slot, p_namespace, p_process_id, v_again) b
         WHERE v_again IS NOT NULL
     ) t;
-    told := give_constraints(
+    effects := give_constraints(
         p_now, p_replica_id, p_patience, v_gated.slot, v_gated.namespace, v_gated.process_id,
         v_gated.task_id, v_gated.constraints);
     IF v_taken IS NOT NULL THEN

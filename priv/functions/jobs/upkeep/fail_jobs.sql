@@ -12,7 +12,7 @@ CREATE FUNCTION fail_jobs(
     p_process_id text[],
     p_detail     text[]
 )
-RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
+RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
 BY INDEX
 SET enable_memoize = off
 AS $$
@@ -39,7 +39,7 @@ BEGIN
         array_fill('failed'::job_state, ARRAY[cardinality(v_jobs.slots)]), v_jobs.details,
         array_fill(true, ARRAY[cardinality(v_jobs.slots)]));
     RETURN QUERY
-    SELECT h.slot, h.namespace, h.process_id, h.cancelled, h.told
+    SELECT h.slot, h.namespace, h.process_id, h.cancelled, h.effects
     FROM halt_processes(
         p_now, p_replica_id, p_patience, 'error', v_jobs.slots, v_jobs.spaces, v_jobs.ids,
         v_jobs.details) h;

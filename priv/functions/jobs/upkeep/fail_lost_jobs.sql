@@ -17,7 +17,7 @@ CREATE FUNCTION fail_lost_jobs(
     p_leader_id        text[],
     p_node             integer[]
 )
-RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
+RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
 BY INDEX
 SET enable_memoize = off
 AS $$

@@ -2,12 +2,12 @@
 -- stopped by tend_job. A locked one is left to the next call.
 -- Locks: the leaders, and the leaders of the jobs that these follow in, in key order; then as
 -- halt_processes and start_nodes.
--- Returns: a row per job failed, with its tasks that were cancelled; and rows without a job, with `told` as
+-- Returns: a row per job failed, with its tasks that were cancelled; and rows without a job, with `effects` as
 -- settled_gates tells it.
 CREATE FUNCTION fail_overdue_jobs(
     p_now timestamptz, p_replica_id bigint, p_patience double precision, p_limit integer
 )
-RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
+RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
 BY INDEX
 SET lock_timeout = '300ms'
 AS $$
@@ -121,25 +121,25 @@ BEGIN
             slot := v_leader.slot; namespace := v_leader.namespace;
             process_id := v_leader.process_id;
             cancelled := v_halted.cancelled;
-            told := v_halted.told;
+            effects := v_halted.effects;
             v_is_told := true;
             RETURN NEXT;
         END LOOP;
         IF NOT v_is_told THEN
             slot := v_leader.slot; namespace := v_leader.namespace;
             process_id := v_leader.process_id;
-            cancelled := NULL; told := NULL;
+            cancelled := NULL; effects := NULL;
             RETURN NEXT;
         END IF;
         IF v_leader.leader_id IS NOT NULL THEN
             slot := NULL; namespace := NULL; process_id := NULL; cancelled := NULL;
             SELECT jsonb_agg(jsonb_build_array(
                 f.namespace, f.process_id, f.task_id, NULL, NULL, NULL, NULL, NULL))
-            INTO told
+            INTO effects
             FROM fail_node(
                 v_now, p_replica_id, v_leader, 'DEADLINE_EXCEEDED',
                 'the deadline of its job has passed') f;
-            IF told IS NOT NULL THEN
+            IF effects IS NOT NULL THEN
                 RETURN NEXT;
             END IF;
         END IF;

@@ -6,7 +6,7 @@
 -- p_taken_at: when the caller took the duty (take_duty in jobs.sql).
 -- Locks: the duty; then leaders and followers, in key order; then as start_nodes.
 -- Returns: first a verdict: lost, the duty; more, from the key on; whole. Then a row per find, with what it is:
--- join, node, start; or told: tasks that are due now, as settled_gates tells them.
+-- join, node, start; or effects: tasks that are due now, as settled_gates tells them.
 CREATE FUNCTION recover_jobs(
     p_now        timestamptz,
     p_replica_id bigint,
@@ -19,7 +19,7 @@ CREATE FUNCTION recover_jobs(
     p_process_id text
 )
 RETURNS TABLE (
-    verdict text, slot smallint, namespace text, process_id text, node integer, told jsonb
+    verdict text, slot smallint, namespace text, process_id text, node integer, effects jsonb
 )
 BY INDEX
 SET enable_memoize = off
@@ -132,7 +132,7 @@ BEGIN
         FROM unnest(v_nodes.slots, v_nodes.spaces, v_nodes.ids, v_nodes.ordinals)
             AS i (slot, namespace, process_id, ordinal);
     END IF;
-    node := NULL; told := NULL;
+    node := NULL; effects := NULL;
     FOR slot, namespace, process_id IN
         SELECT j.slot, j.namespace, j.process_id
         FROM unnest(v_jobs.slots, v_jobs.spaces, v_jobs.ids) AS i (slot, namespace, process_id)
@@ -143,7 +143,7 @@ BEGIN
         verdict := 'join';
         RETURN NEXT;
     END LOOP;
-    FOR slot, namespace, process_id, node, told IN
+    FOR slot, namespace, process_id, node, effects IN
         SELECT s.leader_slot, s.leader_namespace, s.leader_id, s.node,
             jsonb_build_array(jsonb_build_array(
                 s.namespace, s.process_id, s.task_id, NULL, NULL, NULL, NULL, NULL))
@@ -160,7 +160,7 @@ BEGIN
             AND j.untended_at IS NULL AND j.ready > 0 AND j.beginning < 512
         RETURNING j.slot, j.namespace, j.process_id
     LOOP
-        verdict := 'gated'; node := NULL; told := NULL;
+        verdict := 'gated'; node := NULL; effects := NULL;
         RETURN NEXT;
     END LOOP;
 END;

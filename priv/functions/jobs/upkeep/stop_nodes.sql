@@ -14,7 +14,7 @@ CREATE FUNCTION stop_nodes(
     p_ordinal    integer[],
     p_patience   double precision DEFAULT 60
 )
-RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb)
+RETURNS TABLE (slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb)
 BY INDEX
 SET enable_memoize = off
 AS $$
@@ -89,7 +89,7 @@ BEGIN
     ) p;
     IF v_living.slots IS NOT NULL THEN
         RETURN QUERY
-        SELECT h.slot, h.namespace, h.process_id, h.cancelled, h.told
+        SELECT h.slot, h.namespace, h.process_id, h.cancelled, h.effects
         FROM halt_processes(
             p_now, p_replica_id, p_patience, 'error', v_living.slots, v_living.spaces,
             v_living.ids, v_living.details) h;

@@ -13,7 +13,7 @@ CREATE FUNCTION stop_orphans(
     p_process_id text
 )
 RETURNS TABLE (
-    stopped integer, has_more boolean, slot smallint, namespace text, process_id text, cancelled jsonb, told jsonb
+    stopped integer, has_more boolean, slot smallint, namespace text, process_id text, cancelled jsonb, effects jsonb
 )
 BY INDEX
 SET lock_timeout = '300ms'
@@ -85,7 +85,7 @@ BEGIN
     LEFT JOIN running r USING (slot, namespace, process_id)
     WHERE p.status IN ('init', 'running') AND r.task_id IS NULL;
     IF v_halted.slots IS NOT NULL THEN
-        FOR slot, namespace, process_id, cancelled, told IN
+        FOR slot, namespace, process_id, cancelled, effects IN
             SELECT *
             FROM halt_processes(
                 v_now, p_replica_id, p_patience, 'error', v_halted.slots, v_halted.spaces,
@@ -93,7 +93,7 @@ BEGIN
         LOOP
             RETURN NEXT;
         END LOOP;
-        cancelled := NULL; told := NULL;
+        cancelled := NULL; effects := NULL;
         FOR slot, namespace, process_id IN
             SELECT *
             FROM end_jobs(
@@ -120,7 +120,7 @@ BEGIN
     slot := v_last.slots[cardinality(v_last.slots)];
     namespace := v_last.spaces[cardinality(v_last.slots)];
     process_id := v_last.ids[cardinality(v_last.slots)];
-    cancelled := NULL; told := NULL;
+    cancelled := NULL; effects := NULL;
     RETURN NEXT;
 END;
 $$;

@@ -21,7 +21,7 @@ CREATE FUNCTION tend_job(
 )
 RETURNS TABLE (
     verdict text, ordinal integer, started integer, stopped integer, slot smallint,
-    namespace text, process_id text, cancelled jsonb, told jsonb
+    namespace text, process_id text, cancelled jsonb, effects jsonb
 )
 BY INDEX
 SET enable_memoize = off
@@ -127,13 +127,13 @@ BEGIN
                     = (p.slot, p.namespace, p.process_id)
             OFFSET 0
         ) n;
-        SELECT g.told, g.started
-        INTO told, started
+        SELECT g.effects, g.started
+        INTO effects, started
         FROM start_gated_nodes(
             v_now, p_replica_id, p_patience, p_slot, p_namespace, p_process_id, v_ordinals) g;
     ELSIF cardinality(v_ordinals) > 0 THEN
-        FOR slot, namespace, process_id, cancelled, told IN
-            SELECT s.slot, s.namespace, s.process_id, s.cancelled, s.told
+        FOR slot, namespace, process_id, cancelled, effects IN
+            SELECT s.slot, s.namespace, s.process_id, s.cancelled, s.effects
             FROM stop_nodes(
                 v_now, p_replica_id,
                 array_fill(p_slot, ARRAY[cardinality(v_ordinals)]),
@@ -143,7 +143,7 @@ BEGIN
         LOOP
             RETURN NEXT;
         END LOOP;
-        slot := NULL; namespace := NULL; process_id := NULL; cancelled := NULL; told := NULL;
+        slot := NULL; namespace := NULL; process_id := NULL; cancelled := NULL; effects := NULL;
         v_before := v_job.running;
         SELECT v_before - j.running
         INTO stopped
@@ -159,18 +159,18 @@ BEGIN
             AND p.leader_id IS NOT NULL
             AND p.status = 'error';
         IF FOUND AND is_node_of(v_leader) THEN
-            FOR slot, namespace, process_id, cancelled, told IN
+            FOR slot, namespace, process_id, cancelled, effects IN
                 SELECT *
                 FROM fail_jobs(
                     v_now, p_replica_id, p_patience, ARRAY[v_leader.leader_slot],
                     ARRAY[v_leader.leader_namespace], ARRAY[v_leader.leader_id],
                     ARRAY[concat('ZOMBIE: ', why_of(v_job.detail))])
             LOOP
-                verdict := CASE WHEN cancelled IS NULL AND told IS NULL THEN 'failed' END;
+                verdict := CASE WHEN cancelled IS NULL AND effects IS NULL THEN 'failed' END;
                 RETURN NEXT;
             END LOOP;
             verdict := NULL;
-            slot := NULL; namespace := NULL; process_id := NULL; cancelled := NULL; told := NULL;
+            slot := NULL; namespace := NULL; process_id := NULL; cancelled := NULL; effects := NULL;
             PERFORM fail_node(
                 v_now, p_replica_id, v_leader, 'JOB_FAILED', why_of(v_job.detail));
         END IF;
