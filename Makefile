@@ -208,6 +208,16 @@ bench-quick: ## Measure what matters most: under 50 s, JSON lines
 bench-smoke: $(DONE)/bench ## See that no measurement has rotted: a moment of each, < 60 s
 	$(RUN) bench --smoke --out .venv/.bench $(ARGS) >/dev/null
 
+# --- Documentation
+
+$(DONE)/docs: pyproject.toml $(DONE)/venv
+	$(RUN) pip install --quiet --group docs
+	touch $@
+
+.PHONY: docs
+docs: $(DONE)/docs ## Build the documentation into docs/.site; a broken link fails
+	$(BIN)/zensical build --config-file docs/zensical.toml --clean --strict
+
 # --- The rest
 
 .PHONY: migrate-schema
@@ -220,6 +230,6 @@ image: ## Build the container image (needs Docker)
 
 .PHONY: clean
 clean: ## Remove .venv and everything else that is not in git and was made here
-	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv dist build docs/.site docs/.cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -f .coverage .coverage.*
 	find $(SOURCES) -name __pycache__ -prune -exec rm -rf {} +

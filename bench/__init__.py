@@ -4,7 +4,7 @@
 relay, a client and a driver of PostgreSQL alone into operating system processes of their own on
 this machine (`staging`, `parts`), asks each question (`catalogue`; `questions`, one file each, the
 question in its first line), and prints lines of JSON and a table (`report`); with `--out` it draws
-(`plots`), and `bench.readme` writes the figures into the README.
+(`plots`), and `bench.readme` writes the figures into docs/development/benchmarks.md.
 
 Relay and engine take turns within every question, so a ratio holds on a busy machine too; what is
 reported is the median of the turns, and the spread says how far they lie apart. The names of the

@@ -1,4 +1,4 @@
-"""Writes the README's table of figures: python -m bench.readme bench/out/…/results.jsonl."""
+"""Writes the table of figures in docs/: python -m bench.readme bench/out/…/results.jsonl."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from typing import Any
 from bench.catalogue import QUESTIONS
 from bench.peers import ROOT
 
-README = ROOT / "README.md"
+PAGE = ROOT / "docs/development/benchmarks.md"
 
 Line = Mapping[str, Any]
 
@@ -44,15 +44,15 @@ def figures(lines: Sequence[Line]) -> str:
     )
 
 
-def written(readme: str, lines: Sequence[Line]) -> str:
-    """Return a README with these figures.
+def written(page: str, lines: Sequence[Line]) -> str:
+    """Return a page with these figures.
 
     Raises:
         ValueError: It has no place for them.
     """
-    text, count = _REGION.subn(lambda match: f"{match[1]}\n{figures(lines)}\n{match[2]}", readme)
+    text, count = _REGION.subn(lambda match: f"{match[1]}\n{figures(lines)}\n{match[2]}", page)
     if count != 1:
-        message = f"the README has {count} regions bench:begin … bench:end"
+        message = f"the page has {count} regions bench:begin … bench:end"
         raise ValueError(message)
     return text
 
@@ -91,4 +91,4 @@ def _cpu(cpu: Mapping[str, float]) -> str:
 
 if __name__ == "__main__":
     answers = [json.loads(line) for line in Path(sys.argv[1]).read_text("utf-8").splitlines()]
-    README.write_text(written(README.read_text("utf-8"), answers), "utf-8")
+    PAGE.write_text(written(PAGE.read_text("utf-8"), answers), "utf-8")

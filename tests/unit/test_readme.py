@@ -1,6 +1,6 @@
-"""The README says what is so: its tables are those of the code, and its examples run.
+"""README and docs/ match the code: tables, limits, links, and examples that run.
 
-``python -m tests.unit.test_readme`` writes the tables anew.
+``python -m tests.unit.test_readme`` rewrites the tables.
 """
 
 import ast
@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import sys
+import tomllib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -42,6 +43,8 @@ from tests.support.scripted_engine import Ended
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = (README, *sorted(DOCS.rglob("*.md")))
 
 ENGINE = "127.0.0.1:7420"
 PROCESSOR = "127.0.0.1:7422"
@@ -52,23 +55,31 @@ _NAMESPACE = "namespaces.NAME."
 _EXIT_CODE = re.compile(r"^  (\d+)  (.+)$", re.MULTILINE)
 _FILE = re.compile(r"# (\S+\.toml)\n")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\]\(([^)#:]+)\)")
+_LINK = re.compile(r"\]\(([^):]+)\)")
 _ERROR_ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| `(\w+)` \|", re.MULTILINE)
 
 # What a client never meets as a status: it ends a step, or a command.
 _NOT_ON_THE_WIRE = frozenset({"INTERNAL", "REJECTED", "INVALID_ANSWER"})
 
 
-def readme() -> str:
-    return README.read_text("utf-8")
+def page(path: str) -> str:
+    """Return the text of a page of docs/."""
+    return (DOCS / path).read_text("utf-8")
 
 
-def section(title: str) -> str:
-    """Return the text below a heading, up to the next one."""
-    (found,) = re.findall(
-        rf"^#+ {re.escape(title)}$(.*?)(?=^#|\Z)", readme(), re.MULTILINE | re.DOTALL
-    )
-    return str(found)
+def pages_in_order() -> list[Path]:
+    """Return the pages of docs/ in the order of the site's navigation."""
+
+    def leaves(entries: Sequence[str | Mapping[str, Sequence[str]]]) -> Iterator[str]:
+        for entry in entries:
+            if isinstance(entry, str):
+                yield entry
+            else:
+                for children in entry.values():
+                    yield from leaves(children)
+
+    site = tomllib.loads((DOCS / "zensical.toml").read_text("utf-8"))
+    return [DOCS / path for path in leaves(site["project"]["nav"])]
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -140,21 +151,20 @@ TABLES = {
 
 
 def region(name: str) -> "re.Pattern[str]":
-    """Return the pattern of a region between markers: its begin, its text, its end."""
+    """Return the pattern of a region between markers: begin, text, end."""
     return re.compile(rf"(<!-- {name}:begin[^>]*-->\n)(.*?)(<!-- {name}:end -->)", re.DOTALL)
 
 
 def region_text(name: str) -> str:
-    match = region(name).search(readme())
-    assert match is not None, f"the README has no region {name}"
-    return match[2].strip()
+    """Return the text of a region, which exactly one page has."""
+    (found,) = [it for path in PAGES for it in region(name).findall(path.read_text("utf-8"))]
+    return str(found[1]).strip()
 
 
 def regenerated(text: str) -> str:
-    """Return a README with the tables of today."""
+    """Return the text of a page with its tables generated again."""
     for name, make in TABLES.items():
-        text, count = region(name).subn(rf"\g<1>{_escaped(make())}\n\g<3>", text)
-        assert count == 1, f"the README has {count} regions {name}"
+        text = region(name).sub(rf"\g<1>\n{_escaped(make())}\n\n\g<3>", text)
     return text
 
 
@@ -164,13 +174,13 @@ def _escaped(template: str) -> str:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_what_the_code_says(name: str) -> None:
-    assert region_text(name) == TABLES[name](), "python -m tests.unit.test_readme writes it anew"
+    assert region_text(name) == TABLES[name](), "python -m tests.unit.test_readme rewrites it"
 
 
 def test_every_key_has_the_variable_that_the_rule_gives() -> None:
     rows = [row for row in config.reference() if not row.key.startswith(_NAMESPACE)]
 
-    assert "`PROGRESSOR_SCANNER_BATCH_MAX`" in section("Configuration")
+    assert "`PROGRESSOR_SCANNER_BATCH_MAX`" in page("reference/configuration.md")
     assert variable_of("scanner.batch_max") == "PROGRESSOR_SCANNER_BATCH_MAX"
     assert [row.variable for row in rows] == [variable_of(row.key) for row in rows]
 
@@ -241,24 +251,24 @@ def test_every_reason_has_the_code_and_the_class_of_the_code() -> None:
     ],
 )
 def test_a_limit_is_that_of_the_code(words: str, of_the_code: object, told: object) -> None:
-    assert words in section("Limits")
+    assert words in page("reference/limits.md")
     assert of_the_code == told
 
 
 def test_every_metric_to_watch_is_one() -> None:
-    told = set(re.findall(r"`(progressor_\w+)`", section("Metrics")))
+    told = set(re.findall(r"`(progressor_\w+)`", page("reference/metrics.md")))
 
     assert told == {
         f"{it.name}_total" if it.kind is Kind.COUNTER else it.name for it in names.METRICS.values()
     }
-    words = " ".join(readme().split())
+    words = " ".join(page("reference/metrics.md").split())
     assert f"no more than {LABEL_SETS_MAX:,} sets of labels" in words
     assert f"one of queues {names.METRICS['queue_tasks'].sets_max:,}" in words
-    assert f"`{OVERFLOW}`" in section("Metrics")
+    assert f"`{OVERFLOW}`" in page("reference/metrics.md")
 
 
 def test_the_message_of_a_step_is_as_large_as_told() -> None:
-    assert "of a step above 64 MiB" in readme()
+    assert "of a step above 64 MiB" in page("reference/errors.md")
     assert failures.MESSAGE_BYTES_MAX == 64 * 1024**2
 
 
@@ -271,15 +281,16 @@ def test_every_figure_is_of_a_measurement_that_can_be_repeated() -> None:
 
 def test_every_reason_of_a_failed_task_is_in_the_code() -> None:
     source = "\n".join(path.read_text("utf-8") for path in (ROOT / "progressor").rglob("*.py"))
-    told = set(
-        re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", section("Bad input and failure: where to look"))
-    )
+    where_to_look = page("reference/errors.md").partition("\n## Bad input and failure")[2]
+    told = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", where_to_look))
 
     assert {it for it in told if f'"{it}"' not in source and it not in source} == set()
 
 
 def test_every_log_message_is_in_the_code() -> None:
-    rows = re.findall(r"^\| (`.+?`) \| ", section("Logs"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (`.+?`) \| ", page("reference/logs.md").partition("\n## Messages")[2], re.MULTILINE
+    )
     source = "\n".join(path.read_text("utf-8") for path in (ROOT / "progressor").rglob("*.py"))
     told = [text for row in rows for text in re.findall(r"`([^`]+)`", row)]
 
@@ -287,13 +298,52 @@ def test_every_log_message_is_in_the_code() -> None:
     assert [text for text in told if text not in source] == []
 
 
-def test_every_link_leads_somewhere() -> None:
-    told = _LINK.findall(readme())
-    anchors = re.findall(r"\]\(#([^)]+)\)", readme())
-    headings = re.findall(r"^#+ (.+)$", readme(), re.MULTILINE)
+def test_a_figure_of_the_readme_is_that_of_the_benchmarks() -> None:
+    row = re.compile(r"^\|[^|]*\| `(\w+)` \|(.*)\|$", re.MULTILINE)
+    measured = {
+        name: [cell.strip() for cell in cells.split("|")]
+        for name, cells in row.findall(region_text("bench"))
+    }
+    shown = {
+        name: [cell.strip() for cell in cells.split("|")]
+        for name, cells in row.findall(README.read_text("utf-8"))
+    }
 
-    assert [it for it in told if not (ROOT / it).exists()] == []
-    assert set(anchors) <= {_anchor(it) for it in headings}
+    assert shown
+    for name, cells in shown.items():
+        rate, _ratio, p50, p99, _cpu = measured[name]
+        assert cells == [rate, p50, p99], name
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text("utf-8").splitlines()) <= 200
+
+
+def test_the_navigation_and_the_index_have_every_page() -> None:
+    linked = {(DOCS / it).resolve() for it in _LINK.findall(page("index.md"))}
+    pages = {*PAGES} - {README}
+
+    assert sorted(pages_in_order()) == sorted(pages)
+    assert pages - {DOCS / "index.md"} <= linked
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda it: it.relative_to(ROOT).as_posix())
+def test_every_link_leads_somewhere(path: Path) -> None:
+    text = _FENCE.sub("", path.read_text("utf-8"))
+    broken = []
+    for target in _LINK.findall(text):
+        name, _, anchor = target.partition("#")
+        file = path.parent / name if name else path
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+
+    assert broken == []
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a page's headings."""
+    text = _FENCE.sub("", path.read_text("utf-8"))
+    return {_anchor(it) for it in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
 
 
 def _anchor(heading: str) -> str:
@@ -308,8 +358,12 @@ class Block:
     text: str
 
 
-def blocks() -> list[Block]:
-    return [Block(language, text) for language, text in _FENCE.findall(readme())]
+def blocks(paths: Sequence[Path] = PAGES) -> list[Block]:
+    return [
+        Block(language, text)
+        for path in paths
+        for language, text in _FENCE.findall(path.read_text("utf-8"))
+    ]
 
 
 def test_every_block_has_a_language_that_is_known_here() -> None:
@@ -321,12 +375,12 @@ def test_a_piece_of_a_program_is_python_with_all_it_names() -> None:
     """``py`` is a piece, ``python`` a program that is run and prints what is shown."""
     for block in blocks():
         if block.language == "py":
-            exec(compile(block.text, "README.md", "exec"), {})  # noqa: S102  our own text
+            exec(compile(block.text, "docs", "exec"), {})  # noqa: S102  our own text
 
 
 def test_the_processor_is_the_one_that_the_sdk_shows() -> None:
     (shown,) = re.findall(r"one::\n\n((?:    .*\n|\n)+)", sdk.__doc__ or "")
-    told = next(it.text for it in blocks() if it.language == "python")
+    told = next(it.text for it in blocks([README]) if it.language == "python")
 
     renamed = told.replace("baskets", "orders").replace(PROCESSOR, "127.0.0.1:7421")
     assert ast.dump(ast.parse(renamed)) == ast.dump(ast.parse(inspect.cleandoc(shown)))
@@ -361,17 +415,17 @@ def test_a_make_command_has_its_target(command: str) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """A user who types what the README shows, with other addresses."""
+    """A user who types what pages show, with other addresses."""
 
     addresses: Mapping[str, str]
     folder: Path
     capture: pytest.CaptureFixture[str]
 
-    async def follow(self) -> None:
-        """Run every block in order; the processor keeps serving."""
+    async def follow(self, pages: Sequence[Path]) -> None:
+        """Run every block in order; processors keep serving to the last page."""
         async with contextlib.AsyncExitStack() as stack:
             followed = {"python", "console", "text", "toml"}
-            shown = iter([it for it in blocks() if it.language in followed])
+            shown = iter([it for it in blocks(pages) if it.language in followed])
             for block in shown:
                 if block.language == "console":
                     await self._type(block.text)
@@ -462,7 +516,7 @@ def assert_shown(expected: str, printed: str) -> None:
     words = [word for line in expected.splitlines() for word in (*line.split(), "\n")]
     pattern = r"\s*".join(_pattern(word) for word in words)
     assert re.fullmatch(rf"\s*{pattern}\s*", printed, re.DOTALL), (
-        f"the README shows\n{expected}\nand there was\n{printed}"
+        f"the page shows\n{expected}\nand there was\n{printed}"
     )
 
 
@@ -481,15 +535,17 @@ def _piece(part: str) -> str:
     return r"m?s" if part in {"ms", "s"} else re.escape(part)
 
 
+@pytest.mark.parametrize("pages", [[README], pages_in_order()], ids=["README", "docs"])
 async def test_every_example_runs_and_prints_what_is_shown(
-    database: str,
+    pages: list[Path],
+    own_database: str,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     processors = {told: f"unix:{tmp_path}/p{number}.sock" for number, told in enumerate(PROCESSORS)}
     monkeypatch.chdir(tmp_path)
-    async with running_replica(database) as replica:
+    async with running_replica(own_database) as replica:
         monkeypatch.setenv("PROGRESSOR_ADDRESS", replica.address)
         reader = Reader(
             addresses={**processors, ENGINE: replica.address},
@@ -497,8 +553,9 @@ async def test_every_example_runs_and_prints_what_is_shown(
             capture=capfd,
         )
 
-        await reader.follow()
+        await reader.follow(pages)
 
 
 if __name__ == "__main__":
-    README.write_text(regenerated(readme()), "utf-8")
+    for each in PAGES:
+        each.write_text(regenerated(each.read_text("utf-8")), "utf-8")
