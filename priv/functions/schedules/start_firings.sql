@@ -124,7 +124,7 @@ BEGIN
             v_rows.no, v_rows.no, v_rows.never) a
         WHERE p_kind = 'request'
         UNION ALL
-        SELECT a.item, a.verdict, a.task_id, false, a.error_metadata
+        SELECT a.item, a.verdict, a.task_id, false, a.effects::json
         FROM admit_gated_starts(
             p_now, p_replica_id, p_patience, v_rows.slot, v_rows.namespace, v_rows.process_id,
             v_rows.args, v_rows.caller_context, v_rows.trace, v_rows.history_after,
@@ -132,7 +132,7 @@ BEGIN
             v_rows.metadata, v_rows.no, v_rows.constraints) a
         WHERE p_kind = 'gated_start'
         UNION ALL
-        SELECT a.item, a.verdict, a.task_id, false, a.metadata::json
+        SELECT a.item, a.verdict, a.task_id, false, a.effects::json
         FROM admit_gated_requests(
             p_now, p_replica_id, p_patience, v_rows.slot, v_rows.namespace, v_rows.process_id,
             v_heads, v_rows.task_type,
@@ -144,11 +144,11 @@ BEGIN
         IF v_said.verdict = 'gone' THEN
             RAISE serialization_failure USING MESSAGE = 'a process was removed meanwhile';
         END IF;
-        item := CASE WHEN v_said.item > 0 THEN v_rows.items[v_said.item] ELSE 0 END;
+        item := CASE WHEN v_said.item IS NULL THEN 0 ELSE v_rows.items[v_said.item] END;
         verdict := v_said.verdict;
         task_id := v_said.task_id;
         is_due := v_said.verdict = 'accepted' AND v_said.free;
-        effects := CASE WHEN v_said.item = 0 THEN v_said.effects END;
+        effects := v_said.effects;
         RETURN NEXT;
     END LOOP;
 END;
