@@ -188,7 +188,7 @@ def _embedded_cluster(*, durable: bool) -> Cluster:
 
 
 def direct(statement: bytes) -> Direct[tuple[Any, ...]]:
-    """Return a statement that is sent as the functions of the hot path are."""
+    """Return a statement that is sent the way the hot path sends its functions."""
     return Direct(Function(statement, (), tuple))
 
 

@@ -64,7 +64,7 @@ class Function(Generic[R_co]):
         """Return the arguments in the order of the statement; names without the ``p_`` of the file.
 
         Raises:
-            TypeError: An argument is missing, or is none of the function's.
+            TypeError: An argument is missing or unknown.
         """
         try:
             bound = [named.pop(name) for name in self._arguments]
@@ -83,11 +83,6 @@ class Function(Generic[R_co]):
         """
         cursor = await connection.execute(self.statement, self.bind(**named), binary=True)
         return list(map(self.make_row, await cursor.fetchall()))
-
-    async def row(self, connection: Connection, **named: object) -> R_co:
-        """Return the one row of a function that always has one; as `rows`."""
-        [row] = await self.rows(connection, **named)
-        return row
 
 
 class _Signature(NamedTuple):

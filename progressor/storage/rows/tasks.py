@@ -1,7 +1,8 @@
-"""Rows of the hot path's functions, by the names of their columns, and the values made of them.
+"""Rows that the functions of the hot path return, and the domain values made from them.
 
-A row is checked against the function's file when the engine starts: see `Functions.call`. Columns
-that are null in rows of another kind have the type that they have in their own.
+`Functions.call` compares the fields of a row with the function's file when the engine starts. Where
+a function returns several kinds of row, a column that is null in the other kinds has the type that
+it has in its own.
 """
 
 import datetime as dt
@@ -20,7 +21,7 @@ Enum = bytes | str
 
 
 class ClaimedRow(NamedTuple):
-    """A task that was leased."""
+    """A leased task, with its process."""
 
     slot: int
     namespace: str
@@ -56,7 +57,7 @@ class ClaimedRow(NamedTuple):
 
 
 class AdmittedStartRow(NamedTuple):
-    """What became of a start, and of a duplicate's task; or effects on gates, without an item."""
+    """The verdict on a start, with a duplicate's task; or, without an item, effects on gates."""
 
     item: int | None
     verdict: str
@@ -75,7 +76,7 @@ class AdmittedStartRow(NamedTuple):
 
 
 class AdmittedRow(NamedTuple):
-    """What became of a request, and its process if there is one; or effects, without an item."""
+    """The verdict on a request, with its process if any; or, without an item, effects on gates."""
 
     item: int | None
     verdict: str
@@ -106,10 +107,10 @@ class AdmittedRow(NamedTuple):
 
 
 class SettledRow(NamedTuple):
-    """What became of a settlement, and the task that its worker goes on with.
+    """A written settlement, with the next task of its worker if any.
 
-    Or one of three: the follower that the worker goes on with (``started``), effects on gates, or
-    effects on jobs; effects have no item.
+    Other rows have one of three columns: ``started``, the follower that the worker of the item runs
+    next; ``effects`` on gates; or ``job_effects``. The last two have no item.
     """
 
     item: int | None
@@ -248,7 +249,7 @@ def error_of(row: AdmittedStartRow | AdmittedRow) -> TaskError | None:
 
 
 def result_of(row: AdmittedStartRow | AdmittedRow) -> TaskResult:
-    """Return how the task of a row has ended, or stands."""
+    """Return the result of a row's task, which may be unfinished."""
     assert row.task_id is not None, "the row has a task"
     return TaskResult(
         task_id=row.task_id,
