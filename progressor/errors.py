@@ -48,7 +48,6 @@ class InvalidRequestError(RequestError):
     reason = "INVALID_REQUEST"
 
     def __init__(self, *violations: FieldViolation) -> None:
-        """Take at least one violation."""
         self.violations = violations
         super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations))
 
@@ -63,7 +62,6 @@ class NamespaceNotFoundError(NotFoundError):
     reason = "NAMESPACE_NOT_FOUND"
 
     def __init__(self, namespace: str) -> None:
-        """Name the namespace."""
         self.namespace = namespace
         super().__init__(f"namespace {namespace!r} does not exist")
 
@@ -74,7 +72,6 @@ class ProcessNotFoundError(NotFoundError):
     reason = "PROCESS_NOT_FOUND"
 
     def __init__(self, namespace: str, process_id: str) -> None:
-        """Name the process."""
         self.namespace, self.process_id = namespace, process_id
         super().__init__(f"process {process_id!r} does not exist in namespace {namespace!r}")
 
@@ -85,7 +82,6 @@ class EventNotFoundError(NotFoundError):
     reason = "EVENT_NOT_FOUND"
 
     def __init__(self, process_id: str, event_id: int) -> None:
-        """Name the process and the event."""
         self.process_id, self.event_id = process_id, event_id
         super().__init__(f"process {process_id!r} has no event {event_id}")
 
@@ -96,7 +92,6 @@ class TaskNotFoundError(NotFoundError):
     reason = "TASK_NOT_FOUND"
 
     def __init__(self, process_id: str, task: int | str) -> None:
-        """Name the process and the task, by id or by idempotency key."""
         self.process_id, self.task = process_id, task
         by = "task" if isinstance(task, int) else "task with idempotency key"
         super().__init__(f"process {process_id!r} has no {by} {task!r}")
@@ -108,7 +103,6 @@ class GateNotFoundError(NotFoundError):
     reason = "GATE_NOT_FOUND"
 
     def __init__(self, namespace: str, gate: str) -> None:
-        """Name the gate."""
         self.namespace, self.gate = namespace, gate
         super().__init__(f"gate {gate!r} does not exist in namespace {namespace!r}")
 
@@ -123,7 +117,6 @@ class ProcessAlreadyExistsError(StateError):
     reason = "PROCESS_ALREADY_EXISTS"
 
     def __init__(self, namespace: str, process_id: str) -> None:
-        """Name the process."""
         self.namespace, self.process_id = namespace, process_id
         super().__init__(f"process {process_id!r} already exists in namespace {namespace!r}")
 
@@ -134,7 +127,6 @@ class NamespaceAlreadyExistsError(StateError):
     reason = "NAMESPACE_ALREADY_EXISTS"
 
     def __init__(self, namespace: str) -> None:
-        """Name the namespace."""
         self.namespace = namespace
         super().__init__(f"namespace {namespace!r} already exists")
 
@@ -145,7 +137,6 @@ class NamespaceNotEmptyError(StateError):
     reason = "NAMESPACE_NOT_EMPTY"
 
     def __init__(self, namespace: str) -> None:
-        """Name the namespace."""
         self.namespace = namespace
         super().__init__(f"namespace {namespace!r} still has processes; remove them first")
 
@@ -156,7 +147,6 @@ class NamespaceChangedError(StateError):
     reason = "NAMESPACE_CHANGED"
 
     def __init__(self, namespace: str, expected: int, actual: int) -> None:
-        """Name the namespace and both revisions."""
         self.namespace, self.expected, self.actual = namespace, expected, actual
         super().__init__(f"namespace {namespace!r} is at revision {actual}, not {expected}")
 
@@ -167,7 +157,6 @@ class GateChangedError(StateError):
     reason = "GATE_CHANGED"
 
     def __init__(self, gate: str, expected: int, actual: int) -> None:
-        """Name the gate and both revisions."""
         self.gate, self.expected, self.actual = gate, expected, actual
         super().__init__(f"gate {gate!r} is at revision {actual}, not {expected}")
 
@@ -178,7 +167,6 @@ class IdempotencyKeyReusedError(StateError):
     reason = "IDEMPOTENCY_KEY_REUSED"
 
     def __init__(self, process_id: str, idempotency_key: str) -> None:
-        """Name the process and the key."""
         self.process_id, self.idempotency_key = process_id, idempotency_key
         super().__init__(
             f"idempotency key {idempotency_key!r} of process {process_id!r} "
@@ -211,7 +199,6 @@ class StepFailedError(StateError):
         task_id: int | None,
         failure: "StepFailure | None",
     ) -> None:
-        """Carry what is known of the failed step; `failure` is None if nothing is."""
         failure = failure or StepFailure()
         self.process_id, self.own, self.task_id = process_id, own, task_id
         self.broken_by = failure.broken_by
@@ -246,7 +233,6 @@ class ProcessFailedError(StepFailedError):
         task_id: int | None = None,
         failure: StepFailure | None = None,
     ) -> None:
-        """Name the process, why it broke, and which step did it."""
         message = f"process {process_id!r} is in error: {detail}"
         if own:
             message = f"task {task_id} of this request broke process {process_id!r}: {detail}"
@@ -266,7 +252,6 @@ class ProcessIsRunningError(StateError):
     reason = "PROCESS_IS_RUNNING"
 
     def __init__(self, process_id: str) -> None:
-        """Name the process."""
         self.process_id = process_id
         super().__init__(f"process {process_id!r} is not waiting for a repair")
 
@@ -277,7 +262,6 @@ class ProcessFinishedError(StateError):
     reason = "PROCESS_FINISHED"
 
     def __init__(self, process_id: str) -> None:
-        """Name the process."""
         self.process_id = process_id
         super().__init__(f"process {process_id!r} is finished")
 
@@ -288,7 +272,6 @@ class TaskIsRunningError(StateError):
     reason = "TASK_IS_RUNNING"
 
     def __init__(self, process_id: str, task_id: int) -> None:
-        """Name the process and the task."""
         self.process_id, self.task_id = process_id, task_id
         super().__init__(f"task {task_id} of process {process_id!r} is running")
 
@@ -299,7 +282,6 @@ class TaskHasEndedError(StateError):
     reason = "TASK_HAS_ENDED"
 
     def __init__(self, process_id: str, task_id: int) -> None:
-        """Name the process and the task."""
         self.process_id, self.task_id = process_id, task_id
         super().__init__(f"task {task_id} of process {process_id!r} has ended")
 
@@ -310,7 +292,6 @@ class GateInUseError(StateError):
     reason = "GATE_IN_USE"
 
     def __init__(self, namespace: str, gate: str) -> None:
-        """Name the gate."""
         self.namespace, self.gate = namespace, gate
         super().__init__(f"gate {gate!r} of namespace {namespace!r} is in use")
 
@@ -327,7 +308,6 @@ class RepairFailedError(StepFailedError):
     def __init__(
         self, process_id: str, detail: str, task_id: int, failure: StepFailure | None = None
     ) -> None:
-        """Name the process, why the repair failed, and the repair's task."""
         super().__init__(
             f"repair of process {process_id!r} failed: {detail}",
             process_id=process_id,
@@ -346,7 +326,6 @@ class TaskFailedError(StepFailedError):
     def __init__(
         self, process_id: str, detail: str, task_id: int, failure: StepFailure | None = None
     ) -> None:
-        """Name the process, why the task failed, and the task."""
         super().__init__(
             f"task {task_id} of process {process_id!r} failed: {detail}",
             process_id=process_id,
@@ -363,7 +342,6 @@ class ProcessRemovedError(StateError):
     reason = "PROCESS_REMOVED"
 
     def __init__(self, process_id: str) -> None:
-        """Name the process."""
         self.process_id = process_id
         super().__init__(f"process {process_id!r} was removed")
 
@@ -374,7 +352,6 @@ class TaskCancelledError(StateError):
     reason = "TASK_CANCELLED"
 
     def __init__(self, process_id: str, task_id: int) -> None:
-        """Name the process and the task."""
         self.process_id, self.task_id = process_id, task_id
         super().__init__(f"task {task_id} of process {process_id!r} was cancelled")
 
@@ -396,7 +373,6 @@ class RejectedError(RequestError):
         processor_reason: str = "",
         metadata: Mapping[str, str] = _NO_METADATA,
     ) -> None:
-        """Carry the processor's words unchanged."""
         self.code, self.message = code, message
         self.processor_reason, self.metadata = processor_reason, metadata
         super().__init__(message)
@@ -408,7 +384,6 @@ class OverloadedError(RequestError):
     reason = "OVERLOADED"
 
     def __init__(self, what: str, retry_after: dt.timedelta) -> None:
-        """Name the bound, and when to try again."""
         self.what, self.retry_after = what, retry_after
         super().__init__(f"overloaded: {what}")
 
@@ -419,7 +394,6 @@ class ShuttingDownError(RequestError):
     reason = "SHUTTING_DOWN"
 
     def __init__(self, retry_after: dt.timedelta) -> None:
-        """Say when to try again."""
         self.retry_after = retry_after
         super().__init__("this replica is shutting down")
 
@@ -430,7 +404,6 @@ class ReplicaStoppedError(RequestError):
     reason = "REPLICA_STOPPED"
 
     def __init__(self, retry_after: dt.timedelta) -> None:
-        """Say when to ask again."""
         self.retry_after = retry_after
         super().__init__("this replica stopped before the answer; an accepted task goes on")
 
@@ -441,7 +414,6 @@ class DeadlineExceededError(RequestError):
     reason = "DEADLINE_EXCEEDED"
 
     def __init__(self, task_id: int | None) -> None:
-        """Name the task that goes on, if the request got as far."""
         self.task_id = task_id
         tail = "no task is known" if task_id is None else f"task {task_id} goes on"
         super().__init__(f"the deadline passed; {tail}")
@@ -457,7 +429,6 @@ class InvalidAnswerError(ProcessorError):
     reason = "INVALID_ANSWER"
 
     def __init__(self, field: str, description: str) -> None:
-        """Name the field of ProcessResponse and what is wrong with it."""
         self.field, self.description = field, description
         super().__init__(f"{field}: {description}")
 
@@ -472,7 +443,6 @@ class StorageUnavailableError(StorageError):
     reason = "STORAGE_UNAVAILABLE"
 
     def __init__(self, why: str, retry_after: dt.timedelta = dt.timedelta(seconds=1)) -> None:
-        """Say what the driver said, for the log, and when to try again."""
         self.why, self.retry_after = why, retry_after
         super().__init__(f"storage is unavailable: {why}")
 
@@ -517,7 +487,6 @@ class StorageRefusedError(StorageError):
     reason = "INTERNAL"
 
     def __init__(self, why: str, *, doubtful: bool = False) -> None:
-        """Say what the driver said, for the log."""
         self.doubtful = doubtful
         super().__init__(why)
 
@@ -540,7 +509,6 @@ class ConfigError(ProgressorError):
     reason = "CONFIGURATION"
 
     def __init__(self, key: str, description: str) -> None:
-        """Name the key, as in ``server.bind``, and what is wrong with it."""
         self.key, self.description = key, description
         super().__init__(f"{key}: {description}")
 

@@ -11,7 +11,6 @@ class JobNotFoundError(NotFoundError):
     reason = "JOB_NOT_FOUND"
 
     def __init__(self, namespace: str, job_id: str) -> None:
-        """Name the job."""
         self.namespace, self.job_id = namespace, job_id
         super().__init__(f"job {job_id!r} does not exist in namespace {namespace!r}")
 
@@ -22,7 +21,6 @@ class JobNotFailedError(StateError):
     reason = "JOB_NOT_FAILED"
 
     def __init__(self, namespace: str, job_id: str) -> None:
-        """Name the job."""
         self.namespace, self.job_id = namespace, job_id
         super().__init__(f"job {job_id!r} of namespace {namespace!r} has not failed")
 
@@ -33,7 +31,6 @@ class JobEndedError(StateError):
     reason = "JOB_ENDED"
 
     def __init__(self, namespace: str, job_id: str) -> None:
-        """Name the job."""
         self.namespace, self.job_id = namespace, job_id
         super().__init__(f"job {job_id!r} of namespace {namespace!r} has ended")
 
@@ -44,7 +41,6 @@ class LedByEngineError(StateError):
     reason = "LED_BY_ENGINE"
 
     def __init__(self, namespace: str, job_id: str) -> None:
-        """Name the job."""
         self.namespace, self.job_id = namespace, job_id
         super().__init__(f"job {job_id!r} of namespace {namespace!r}: {LED_BY_ENGINE}")
 
@@ -55,7 +51,6 @@ class ScheduleNotFoundError(NotFoundError):
     reason = "SCHEDULE_NOT_FOUND"
 
     def __init__(self, namespace: str, schedule_id: str) -> None:
-        """Name the schedule."""
         self.namespace, self.schedule_id = namespace, schedule_id
         super().__init__(f"schedule {schedule_id!r} does not exist in namespace {namespace!r}")
 
@@ -66,7 +61,6 @@ class ScheduleAlreadyExistsError(StateError):
     reason = "SCHEDULE_ALREADY_EXISTS"
 
     def __init__(self, namespace: str, schedule_id: str) -> None:
-        """Name the schedule."""
         self.namespace, self.schedule_id = namespace, schedule_id
         super().__init__(f"schedule {schedule_id!r} already exists in namespace {namespace!r}")
 
@@ -77,6 +71,5 @@ class ScheduleChangedError(StateError):
     reason = "SCHEDULE_CHANGED"
 
     def __init__(self, schedule_id: str, expected: int, actual: int) -> None:
-        """Name the schedule and both revisions."""
         self.schedule_id, self.expected, self.actual = schedule_id, expected, actual
         super().__init__(f"schedule {schedule_id!r} is at revision {actual}, not {expected}")

@@ -67,7 +67,6 @@ class Engine:
     def __init__(
         self, config: Config, *, clock: Clock, observers: Observers, port_shared: bool
     ) -> None:
-        """Open nothing."""
         self.addresses: tuple[str, ...] = ()
         self.database = config.database.description
         self.metrics = Metrics()

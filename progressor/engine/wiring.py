@@ -92,7 +92,6 @@ class Assembly:
         telemetry: Telemetry,
         metrics: Metrics,
     ) -> None:
-        """Build everything and start nothing."""
         self.dsn = dsn
         self.replicas = replicas
         self.functions = Functions()

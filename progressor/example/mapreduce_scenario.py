@@ -22,7 +22,6 @@ class MapReduceScenario:
     _client: Client
 
     def __init__(self, *, console: Console, run: str) -> None:
-        """Begin with nothing."""
         self._console = console
         self._job_id = f"book-{run}"
         self._total = len(word_count(_PAGES))

@@ -38,7 +38,6 @@ class NightlyScenario:
     _client: Client
 
     def __init__(self, *, console: Console, run: str) -> None:
-        """Begin with nothing."""
         self._console = console
         self._schedule_id = f"sales-{run}"
         self._written: asyncio.Queue[str] = asyncio.Queue()

@@ -92,7 +92,6 @@ class Turns:
     """Has the tasks of a run end in a chosen order: each waits until it is told how it ends."""
 
     def __init__(self) -> None:
-        """Begin with nobody told."""
         self._told: dict[tuple[str, str], asyncio.Future[bool]] = {}
 
     def end(self, run: str, task: str, *, succeeds: bool) -> None:

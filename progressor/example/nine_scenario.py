@@ -44,7 +44,6 @@ class NineScenario:
     _client: Client
 
     def __init__(self, *, console: Console, run: str) -> None:
-        """Begin with nothing."""
         self._console, self._run = console, run
         self._turns = Turns()
         self.processor = tasks(self._turns)

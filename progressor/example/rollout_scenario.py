@@ -39,7 +39,6 @@ class RolloutScenario:
     _client: Client
 
     def __init__(self, *, console: Console, run: str) -> None:
-        """Begin with nothing."""
         self._console, self._run = console, run
         self.processor = changes(self._tell)
         self._rollout = f"spring-{run}"

@@ -33,7 +33,6 @@ class ScenarioError(errors.ProgressorError):
     reason = "SCENARIO_FAILED"
 
     def __init__(self, step: str, why: str) -> None:
-        """Name the step, and what happened instead."""
         self.step, self.why = step, why
         super().__init__(f"the example failed to {step}: {why}")
 
@@ -45,7 +44,6 @@ class Scenario:
     _client: Client
 
     def __init__(self, *, console: Console, run: str) -> None:
-        """Begin with nothing."""
         self._console = console
         self._shipped, self._expired = f"order-{run}", f"order-{run}-unpaid"
 

@@ -31,7 +31,6 @@ class Channels:
     """
 
     def __init__(self) -> None:
-        """Open nothing."""
         self._connections: dict[str, Connection] = {}
         self._rounds: dict[str, _Round] = {}
         self._closed = False

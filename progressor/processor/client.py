@@ -46,7 +46,6 @@ class ProcessorClient:
     """Asks the processors of all namespaces."""
 
     def __init__(self, channels: Channels, clock: Clock) -> None:
-        """Take the channels, which stay the caller's to close."""
         self._channels = channels
         self._clock = clock
         self.reach = Reach(channels, clock)

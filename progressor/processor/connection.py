@@ -75,7 +75,6 @@ class Connection:
     )
 
     def __init__(self, target: str) -> None:
-        """Prepare to connect; the first step does. Needs a running event loop."""
         self.target = target
         self.channel = aio.insecure_channel(target, options=_OPTIONS)
         # Bytes in, bytes out: what a processor answers is judged by `codec`, not by gRPC.

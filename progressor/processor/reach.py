@@ -17,7 +17,6 @@ class Reach:
     """What is known of the ways to the processors, by what became of steps."""
 
     def __init__(self, channels: Channels, clock: Clock) -> None:
-        """Begin with all of them reached."""
         self._channels = channels
         self._clock = clock
         # Bounded by the namespaces that have been asked for.

@@ -21,7 +21,6 @@ class Sizes:
     """The largest recent steps, by namespace."""
 
     def __init__(self, clock: Clock) -> None:
-        """Begin with none."""
         self._clock = clock
         # Bounded by the namespaces that have been asked for.
         self._largest: dict[str, tuple[float, StepSize]] = {}

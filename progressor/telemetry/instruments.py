@@ -83,7 +83,6 @@ class Counter:
     """A number for each set of labels, that only grows."""
 
     def __init__(self, metric: Metric) -> None:
-        """Begin with nothing counted."""
         self.metric = metric
         # What nothing tells apart begins at zero: to an alert, a series that is absent and then at
         # one has not grown.
@@ -116,7 +115,6 @@ class Histogram:
     """How often a value fell into which bucket, for each set of labels."""
 
     def __init__(self, metric: Metric) -> None:
-        """Begin without values."""
         assert metric.bounds, f"{metric.name} has no buckets"
         self.metric = metric
         self._bounds = metric.bounds
@@ -152,7 +150,6 @@ class Gauge:
     """What can be read at any time: how much there is now."""
 
     def __init__(self, metric: Metric) -> None:
-        """Begin without a source."""
         self.metric = metric
         self._sources: list[Read] = []
 

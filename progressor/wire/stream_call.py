@@ -26,7 +26,6 @@ class StreamCall(Generic[Request, Response]):
     """One call, of messages both ways."""
 
     def __init__(self, call: aio.StreamStreamCall[Request, Response]) -> None:
-        """Take a call that was just begun."""
         self._call = call
         self._end: asyncio.Future[aio.AioRpcError] = asyncio.get_running_loop().create_future()
         call.add_done_callback(self._note_end)

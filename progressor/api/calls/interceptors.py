@@ -117,7 +117,6 @@ class Interceptor:
     def __init__(
         self, *, clock: Clock, metrics: Metrics | None = None, tracing: Tracing = SILENT
     ) -> None:
-        """Refuse nothing yet."""
         self._tracing = tracing
         self._clock = clock
         self._count = RequestCount(metrics or Metrics())

@@ -42,7 +42,6 @@ class RequestCount:
     """Counts requests, unary ones and those of sessions alike."""
 
     def __init__(self, metrics: Metrics) -> None:
-        """Take where to count."""
         self._requests = metrics.requests
         self._namespaces: set[str] = set()
 

@@ -40,7 +40,6 @@ class Known:
     __slots__ = ("inner", "trace")
 
     def __init__(self, context: CallContext, trace: Mapping[str, str]) -> None:
-        """Take what gRPC, or the session, tells of the call, and what `trace_context_of` is."""
         self.inner = context
         self.trace = trace
 

@@ -65,7 +65,6 @@ class Turn:
     __slots__ = ("_is_reading", "_line", "_size", "_turns")
 
     def __init__(self, turns: "Turns", line: _Line, size: int) -> None:
-        """Start a read of about this size."""
         self._turns, self._line, self._size, self._is_reading = turns, line, size, True
 
     def weigh(self, size: int) -> None:
@@ -87,7 +86,6 @@ class Turns:
     """The turns of all callers of a replica."""
 
     def __init__(self) -> None:
-        """Start without readers."""
         self._lines: collections.OrderedDict[Hashable, _Line] = collections.OrderedDict()
         # Those that wait only because all together have too much, the first in line first.
         self._short: collections.OrderedDict[_Line, None] = collections.OrderedDict()

@@ -29,7 +29,6 @@ class Violations:
     __slots__ = ("_found",)
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._found: list[errors.FieldViolation] = []
 
     def add(self, field: str, description: str) -> None:

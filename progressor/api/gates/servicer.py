@@ -16,7 +16,6 @@ class GateServicer:
     """What operators do with gates; raises the `errors` that become statuses."""
 
     def __init__(self, *, gates: Gates, namespaces: Namespaces) -> None:
-        """Take the keepers of gates and of the namespaces that these are in."""
         self._gates = gates
         self._namespaces = namespaces
 

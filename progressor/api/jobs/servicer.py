@@ -44,7 +44,6 @@ class JobServicer:
         clock: Clock,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Take the collaborators; `pause` passes so many seconds between two looks at a job."""
         self._intake = intake
         self._jobs = jobs
         self._namespaces = namespaces

@@ -16,7 +16,6 @@ class NamespaceServicer:
     """What operators do with namespaces; raises the `errors` that become statuses."""
 
     def __init__(self, *, namespaces: Namespaces) -> None:
-        """Take the keeper of namespaces."""
         self._namespaces = namespaces
 
     def methods(self) -> Mapping[str, Method]:

@@ -40,7 +40,6 @@ class ProcessServicer:
         namespaces: Namespaces,
         turns: Turns | None = None,
     ) -> None:
-        """Take the collaborators; large reads take `turns`."""
         self._turns = turns or Turns()
         self._intake = intake
         self._processes = processes

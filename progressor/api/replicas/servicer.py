@@ -16,7 +16,6 @@ class ReplicaServicer:
     def __init__(
         self, *, roster: Roster, activities: Activities, log_levels: LogLevels, name: str
     ) -> None:
-        """Take the replicas and what they do, and the log and the name of this one."""
         self._roster = roster
         self._activities = activities
         self._log_levels = log_levels

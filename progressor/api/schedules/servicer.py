@@ -42,7 +42,6 @@ class ScheduleServicer:
         namespaces: Namespaces,
         clock: Clock,
     ) -> None:
-        """Take the keepers of schedules, of their firings, and of namespaces."""
         self._schedules = schedules
         self._launches = launches
         self._namespaces = namespaces

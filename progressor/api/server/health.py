@@ -19,7 +19,6 @@ class Health(health_pb2_grpc.HealthServicer):
     """The health of services by their names; all of them change together."""
 
     def __init__(self, services: Iterable[str]) -> None:
-        """Begin with NOT_SERVING."""
         self._services = frozenset(services)
         self._serving = False
         self._leaving = False

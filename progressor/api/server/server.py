@@ -136,7 +136,6 @@ class ApiServer:
         metrics: Metrics | None = None,
         tracing: Tracing = SILENT,
     ) -> None:
-        """Take the collaborators; nothing is opened before `start`."""
         self._turns = Turns()
         self._processes = ProcessServicer(
             intake=intake, processes=processes, namespaces=namespaces, turns=self._turns

@@ -68,7 +68,6 @@ class Call:
         trace: Sequence[tuple[str, str | bytes]],
         caller: Hashable = None,
     ) -> None:
-        """Take what came with it; `ends_at` on the clock, None: it has no deadline."""
         self.call_id, self._clock, self._ends_at, self._trace = call_id, clock, ends_at, trace
         self.caller = caller
         self._sent: list[Callable[[], None]] = []

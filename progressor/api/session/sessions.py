@@ -52,7 +52,6 @@ class Sessions:
         clock: Clock,
         calls_max: int,
     ) -> None:
-        """Serve calls by `methods`, at most `calls_max` of one session at a time."""
         self._kinds = {
             field: Kind(
                 rpc=rpc,

@@ -104,7 +104,6 @@ class Crew:
     def __init__(
         self, config: Config, count: int, *, database: str, leaving: asyncio.Event
     ) -> None:
-        """Start nothing; `database` is how it is told, and `leaving` begins the drain."""
         self._config = config
         self._leaving = leaving
         self._where: dict[str, object] = {

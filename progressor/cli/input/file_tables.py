@@ -25,7 +25,6 @@ class FileTable:
     """A table, of which each key is taken once; `check_empty` refuses what is left."""
 
     def __init__(self, path: str, place: str, rows: dict[str, msgspec.Raw]) -> None:
-        """Take the rows of the table at a place, "" for the file's own."""
         self._path, self._place, self._rows = path, place, rows
 
     def __contains__(self, key: str) -> bool:

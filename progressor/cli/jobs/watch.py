@@ -40,7 +40,6 @@ class Progress:
     """A job as it stands, of the views that were seen so far."""
 
     def __init__(self, view: JobView) -> None:
-        """Begin with a view of all of it."""
         self.job = view.job
         self._nodes = {it.name: it for it in view.nodes}
 

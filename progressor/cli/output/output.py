@@ -43,7 +43,6 @@ class Output:
     """One command's standard output, in the form that was asked for."""
 
     def __init__(self, *, as_json: bool, console: Console | None = None) -> None:
-        """Print to `console`, or to standard output."""
         self._as_json = as_json
         # A pipe has no width; what reads it wants whole lines.
         width = None if sys.stdout.isatty() else PIPE_COLUMNS

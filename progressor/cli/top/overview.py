@@ -146,7 +146,6 @@ class Meter:
     """Makes an overview of each activity, with the rates since the one before."""
 
     def __init__(self) -> None:
-        """Begin without any."""
         self._last: Activity | None = None
         self._rates: Rates = {}
 

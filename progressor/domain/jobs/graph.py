@@ -40,7 +40,6 @@ class GraphError(Exception):
     """Nodes that cannot be added. ``field`` is a path such as ``nodes[3].predecessors[0]``."""
 
     def __init__(self, field: str, description: str) -> None:
-        """Keep both apart; together they are the message."""
         super().__init__(f"{field}: {description}")
         self.field = field
         self.description = description

@@ -27,7 +27,6 @@ class Tallies:
     """
 
     def __init__(self) -> None:
-        """Begin with nothing done."""
         self._counts: dict[str, _Count] = {}
 
     def answered(self, namespace: str, seconds: float, *, failed: bool) -> None:

@@ -21,7 +21,6 @@ class Agenda:
     """At most `size_max` tasks; what does not fit, or lies further ahead, is left to the scan."""
 
     def __init__(self, *, clock: Clock, horizon: dt.timedelta, size_max: int) -> None:
-        """Start empty."""
         self._clock = clock
         self._horizon = horizon
         self._size_max = size_max

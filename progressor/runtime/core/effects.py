@@ -23,7 +23,6 @@ class Aftermath:
     """Tells callers, here and in other replicas, the agenda, and the log."""
 
     def __init__(self, *, replies: Replies, agenda: Agenda, replica_id: Callable[[], int]) -> None:
-        """Take those who are told."""
         self._replies = replies
         self._agenda = agenda
         self._replica_id = replica_id

@@ -39,7 +39,6 @@ class Leases:
     """All leases that this replica carries."""
 
     def __init__(self) -> None:
-        """Hold nothing."""
         self.lost = False
         """Whether others may have the tasks: what is leased now is abandoned before it begins."""
         self._grips: set[Grip] = set()

@@ -11,7 +11,6 @@ class Observers:
     """Those who want to be told."""
 
     def __init__(self) -> None:
-        """Start without observers."""
         self._observers: list[Observer] = []
         self.counts: collections.Counter[str] = collections.Counter()
 

@@ -43,7 +43,6 @@ class Workers:
     """The places of all namespaces, and the steps that fill them."""
 
     def __init__(self, carry: Callable[[RunningTask], Awaitable[None]]) -> None:
-        """Take what carries a task, and those that follow on its process, to the end."""
         self._carry = carry
         self._crews: dict[str, _Crew] = {}
         self._busy_total = 0

@@ -39,7 +39,6 @@ class GivingWay:
     """Takes turns between the lowered gates."""
 
     def __init__(self, *, gates: Gates, clock: Clock, jitter: Callable[[], float] = steady) -> None:
-        """Begin with none."""
         self._gates = gates
         self._clock = clock
         self._jitter = jitter

@@ -66,7 +66,6 @@ class Promotions:
         giving_way: GivingWay,
         jitter: Callable[[], float] = steady,
     ) -> None:
-        """Begin with nothing to do; what comes after the horizon is left to the scan."""
         self._gates = gates
         self._agenda = agenda
         self._clock = clock

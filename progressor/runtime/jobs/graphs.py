@@ -61,7 +61,6 @@ class Graphs:
     """Reads what a step has to know of a job, and plans what it adds to one."""
 
     def __init__(self, jobs: Jobs) -> None:
-        """Begin without knowing of any job."""
         self._jobs, self._names = jobs, NodeNames(jobs)
 
     async def handed(self, task: RunningTask, part: Part) -> RunningTask | Outcome:

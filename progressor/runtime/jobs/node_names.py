@@ -31,7 +31,6 @@ class NodeNames:
     """Where there are more than `names_max`, the least recently used jobs are forgotten."""
 
     def __init__(self, jobs: KnownNodes, *, names_max: int = NODES_MAX) -> None:
-        """Start empty."""
         self._jobs, self._names_max = jobs, names_max
         self._size = 0
         self._known: collections.OrderedDict[ProcessKey, _Known] = collections.OrderedDict()

@@ -27,7 +27,6 @@ class Tending:
     """What this replica has heard of jobs."""
 
     def __init__(self, agenda: Agenda, aftermath: Aftermath) -> None:
-        """Take where due tasks are noted, and who tells the callers of those that were stopped."""
         self._agenda = agenda
         self._aftermath = aftermath
         self._untended: dict[ProcessKey, None] = {}

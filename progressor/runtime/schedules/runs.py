@@ -90,7 +90,6 @@ class Launches:
         metrics: Metrics,
         tracing: Tracing = SILENT,
     ) -> None:
-        """Take the firings, and whoever ends what an earlier one has started."""
         self._firings = firings
         self._schedules = schedules
         self._requests = requests

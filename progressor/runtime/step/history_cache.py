@@ -46,7 +46,6 @@ class Snapshots:
     """
 
     def __init__(self, *, bytes_max: int) -> None:
-        """Start empty."""
         self._bytes_max = bytes_max
         self._size = 0
         self._snapshots: collections.OrderedDict[ProcessKey, _Snapshot] = collections.OrderedDict()

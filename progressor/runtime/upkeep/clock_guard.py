@@ -23,7 +23,6 @@ class ClockGuard:
     """What one replica knows of PostgreSQL's clock."""
 
     def __init__(self, lease_timeout: dt.timedelta) -> None:
-        """Take for how long nothing is collected after a jump: in that time all heartbeats come."""
         self._lease_timeout = lease_timeout
         self._last: tuple[dt.datetime, float] | None = None
         self._wary_until = float("-inf")

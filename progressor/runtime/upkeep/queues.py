@@ -34,7 +34,6 @@ class QueueScan:
     """One look over what waits."""
 
     def __init__(self, *, queues: Queues, namespaces: Namespaces, metrics: Metrics) -> None:
-        """Take whom to ask, and be asked by the metrics from now on."""
         self._queues = queues
         self._namespaces = namespaces
         self._last: Sequence[Queue] = ()

@@ -31,7 +31,6 @@ class Jobs:
     """What a program asks of its jobs; each method's arguments are explained in `JobCalls`."""
 
     def __init__(self, calls: JobCalls, connection: Connection) -> None:
-        """Build by `calls`, send by `connection`."""
         self.calls, self.connection = calls, connection
 
     submit = sent(JobCalls.submit)
@@ -68,7 +67,6 @@ class SyncJobs:
     """`Jobs` for programs without an event loop: same methods, blocking, safe in any thread."""
 
     def __init__(self, calls: JobCalls, connection: BlockingConnection) -> None:
-        """Build by `calls`, send by `connection`."""
         self.calls, self.connection = calls, connection
 
     submit = blocking_sent(JobCalls.submit)

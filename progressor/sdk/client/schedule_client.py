@@ -17,7 +17,6 @@ class Schedules:
     """What a program asks of its schedules; see `ScheduleCalls` for each method's arguments."""
 
     def __init__(self, calls: ScheduleCalls, connection: Connection) -> None:
-        """Build by `calls`, send by `connection`."""
         self.calls, self.connection = calls, connection
 
     create = sent(ScheduleCalls.create)
@@ -35,7 +34,6 @@ class SyncSchedules:
     """`Schedules` for programs without an event loop: blocking, and safe in any thread."""
 
     def __init__(self, calls: ScheduleCalls, connection: BlockingConnection) -> None:
-        """Build by `calls`, send by `connection`."""
         self.calls, self.connection = calls, connection
 
     create = blocking_sent(ScheduleCalls.create)

@@ -36,7 +36,6 @@ class SyncClient:
         credentials: grpc.ChannelCredentials | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Open nothing yet: the first request does. Arguments as for `Client`."""
         self.calls = Calls(namespace=namespace, codec=codec)
         self.connection = BlockingConnection(
             Endpoint(

@@ -20,7 +20,6 @@ class Blocking:
     """Warns of one handler, once a minute at most."""
 
     def __init__(self, handler: str) -> None:
-        """Start without warnings; `handler` is its name in them."""
         self._handler = handler
         self._quiet_until = 0.0
         self._left_out = 0

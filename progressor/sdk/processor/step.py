@@ -63,7 +63,6 @@ class Step(Generic[State]):
         codec: Codec,
         state_type: Payload = Any,
     ) -> None:
-        """Read from `request`, write to `response`."""
         self._request, self._response = request, response
         self._codec, self._state_type = codec, state_type
         self._args = self._state = self._history = self._nodes = _UNREAD

@@ -62,7 +62,6 @@ class Hands:
     """How many steps a server has in hand, and which of its streams wait for one to end."""
 
     def __init__(self, steps_max: int) -> None:
-        """Have nothing in hand."""
         self._steps_max = steps_max
         self._count = 0
         self._line: collections.OrderedDict[tuple[_Stream, int], bytes] = collections.OrderedDict()
@@ -109,7 +108,6 @@ class Streams:
     """All streams of one server."""
 
     def __init__(self, ask: Ask, threads: Executor, hands: Hands) -> None:
-        """Serve none yet; `ask` carries out a step, plain handlers run in `threads`."""
         self._ask, self._threads, self._hands = ask, threads, hands
         self._streams: set[_Stream] = set()
         self._leaving = False

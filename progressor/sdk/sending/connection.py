@@ -92,7 +92,6 @@ class Connection:
     """Sends exchanges from one event loop; opens its channels with the first of them."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        """Open nothing yet."""
         self._endpoint = endpoint
         self._channel: grpc.aio.Channel | None = None
         self._closings = 0
@@ -194,7 +193,6 @@ class BlockingConnection:
     """Sends exchanges from any thread; opens its channel with the first of them."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        """Open nothing yet."""
         self._endpoint = endpoint
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None

@@ -95,7 +95,6 @@ class Attempts:
     def __init__(
         self, exchange: Tried, *, timeout: dt.timedelta, jitter: Callable[[], float]
     ) -> None:
-        """Start the clock; `timeout` is for an exchange without its own."""
         self._repeatable = exchange.repeatable
         self._jitter = jitter
         self._count = 0
@@ -146,7 +145,6 @@ class Watching(Generic[Result]):
         patience: dt.timedelta,
         jitter: Callable[[], float],
     ) -> None:
-        """Start the clock; `patience` is for an engine that is away."""
         self._subscription = subscription
         self._patience, self._jitter = patience, jitter
         self._revision = subscription.after

@@ -26,7 +26,6 @@ class EngineUnavailableError(errors.ProgressorError):
     reason = "ENGINE_UNAVAILABLE"
 
     def __init__(self, target: str, why: str) -> None:
-        """Name the target, and what gRPC said of it."""
         self.target, self.why = target, why
         super().__init__(f"no engine could be reached at {target}: {why}")
 
@@ -38,7 +37,6 @@ class UnexpectedStatusError(errors.ProgressorError):
     """
 
     def __init__(self, code: grpc.StatusCode, message: str, engine_reason: str) -> None:
-        """Carry the status as it came."""
         self.code, self.message, self.engine_reason = code, message, engine_reason
         super().__init__(f"{code.name} {engine_reason}: {message}")
 

@@ -57,7 +57,6 @@ class Session:
     """One stream to an engine; runs in a task of its own."""
 
     def __init__(self, channel: grpc.aio.Channel, *, left: Callable[[], None]) -> None:
-        """Open nothing yet: `run` does. `left` is called when no more requests may be put in it."""
         self._channel = channel
         self._left = left
         self._loop = asyncio.get_running_loop()

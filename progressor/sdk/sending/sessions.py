@@ -38,7 +38,6 @@ class Sessions:
     """The session of a client, opened when it is needed, on a channel of its own."""
 
     def __init__(self, open_channel: Callable[[], grpc.aio.Channel]) -> None:
-        """Open nothing yet."""
         self._open_channel = open_channel
         self._channel: grpc.aio.Channel | None = None
         self._channel_opened_at = 0.0

@@ -26,7 +26,6 @@ class Pending:
         trace: Sequence[tuple[str, str]] | None,
         answer: asyncio.Future[Answer],
     ) -> None:
-        """Take what is to be sent, by when, and who waits for it."""
         self.call_id = 0
         self.field, self.data, self.ends_at, self.trace = field, data, ends_at, trace
         self.answer = answer
@@ -37,7 +36,6 @@ class Unanswered:
     """The requests of one session that wait: each leaves it once, by whatever comes first."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._pending: dict[int, Pending] = {}
         self._last_call_id = 0
 

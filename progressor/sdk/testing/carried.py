@@ -68,7 +68,6 @@ class Carried:
         now: dt.datetime,
         observer: Observer | None,
     ) -> None:
-        """Have no process yet."""
         self._processor = processor
         self._config = config
         self._observer = observer

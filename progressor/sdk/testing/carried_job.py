@@ -57,7 +57,6 @@ class CarriedJob:
     def __init__(
         self, *, job_id: str, namespace: str, codec: Codec, cast: Cast, place: Place | None = None
     ) -> None:
-        """Begin without a node."""
         self.job_id, self.namespace, self.codec = job_id, namespace, codec
         self.cast = cast
         self.standing = Standing()

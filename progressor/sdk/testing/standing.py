@@ -57,7 +57,6 @@ class Standing:
     """All nodes of a job, in the order in which they were added."""
 
     def __init__(self) -> None:
-        """Begin without a node."""
         self._nodes: dict[str, StandingNode] = {}
 
     def __getitem__(self, name: str) -> StandingNode:

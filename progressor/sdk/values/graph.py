@@ -80,7 +80,6 @@ class Graph:
     """
 
     def __init__(self) -> None:
-        """Begin without a node."""
         self._nodes: dict[str, NewNode] = {}
         self._present: dict[str, None] = {}
 

@@ -207,7 +207,6 @@ class JobFailedError(errors.ProgressorError):
     reason = "JOB_FAILED"
 
     def __init__(self, job: Job) -> None:
-        """Name the job, and why it failed."""
         self.job = job
         super().__init__(f"job {job.job_id!r} has failed: {job.detail}")
 
@@ -218,7 +217,6 @@ class JobCancelledError(errors.ProgressorError):
     reason = "JOB_CANCELLED"
 
     def __init__(self, job: Job) -> None:
-        """Name the job."""
         self.job = job
         super().__init__(f"job {job.job_id!r} was cancelled")
 

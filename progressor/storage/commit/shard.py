@@ -76,7 +76,6 @@ class Lane(Generic[Item, Result]):
     """
 
     def __init__(self, batch_max: int, jitter: Callable[[], float]) -> None:
-        """Start empty; `jitter` spreads the pauses, from -1 to 1."""
         self.limit = self._batch_max = batch_max
         """Items of the next batch, at most."""
         self.bytes_waiting = 0

@@ -44,7 +44,6 @@ class Examination:
         timeout: dt.timedelta,
         namespaces: tuple[Namespace, ...] = (),
     ) -> None:
-        """Take a connection in autocommit; `timeout` is for one question."""
         self.namespaces = namespaces
         self._connection = connection
         self.database = database

@@ -86,7 +86,6 @@ class Gates:
         patience: dt.timedelta = PATIENCE,
         on_promoted: OnPromoted = ignore,
     ) -> None:
-        """Open nothing; ``patience`` is how long a task waits before it goes before all others."""
         self._pool = pool
         self._clock = clock
         self._replica_id = replica_id

@@ -27,7 +27,6 @@ class Namespaces:
     def __init__(
         self, *, pool: Pool, functions: Functions, on_gone: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Open nothing; ``on_gone`` is told the name of each that was known and is no more."""
         self._pool = pool
         self._delete = functions.call("delete_namespace").statement
         self._on_gone = on_gone

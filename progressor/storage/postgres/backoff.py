@@ -21,7 +21,6 @@ class Backoff:
     def __init__(
         self, *, first: float, longest: float, jitter: Callable[[], float] = steady
     ) -> None:
-        """Take the bounds, in seconds, and what draws from -1 .. 1."""
         assert 0 < first <= longest, f"pauses from {first} to {longest} do not grow"
         self._first, self._longest, self._jitter = first, longest, jitter
         self._next = first

@@ -67,7 +67,6 @@ class Direct(Generic[R]):
     """A function called past the driver; the type of each argument decides how it is sent."""
 
     def __init__(self, function: Function[R]) -> None:
-        """Send nothing yet."""
         self.bind = function.bind
         self._make_row = function.make_row
         numbers = itertools.count(1)

@@ -55,7 +55,6 @@ class Function(Generic[R_co]):
     def __init__(
         self, statement: bytes, arguments: tuple[str, ...], make_row: Callable[[Any], R_co]
     ) -> None:
-        """Call nothing; ``statement`` takes `arguments` by position."""
         self.statement = statement
         self.make_row = make_row
         self._arguments = arguments
@@ -95,7 +94,6 @@ class Functions:
     """The functions of this release and the schema they are in; ``texts`` are their definitions."""
 
     def __init__(self) -> None:
-        """Read the files; touch no database."""
         files = statements.functions()
         assert files, "priv/functions is missing from this installation"
         self.texts = tuple(_completed(file.read_text("utf-8")) for file in files)

@@ -88,7 +88,6 @@ class Admissions:
         patience: dt.timedelta = PATIENCE,
         on_promoted: OnPromoted = ignore,
     ) -> None:
-        """Open nothing; ``on_promoted`` hears of gates what admissions tell."""
         self._clock = clock
         self._replica_id = replica_id
         self._patience = patience.total_seconds()

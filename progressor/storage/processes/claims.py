@@ -70,7 +70,6 @@ class Claims:
         step_grace: dt.timedelta,
         statement_timeout: dt.timedelta,
     ) -> None:
-        """Open nothing."""
         self._clock = clock
         self._replica_id = replica_id
         self._step_grace = step_grace.total_seconds()

@@ -21,7 +21,6 @@ class Histories:
     """Reads events."""
 
     def __init__(self, *, pool: Pool) -> None:
-        """Open nothing."""
         self._pool = pool
 
     async def read(

@@ -46,7 +46,6 @@ class Listings:
         whys: Callable[[str], Awaitable[Why]],
         statement_timeout: dt.timedelta,
     ) -> None:
-        """Open nothing; ``whys`` returns what finds the causes in a namespace."""
         self._pool = pool
         self._clock = clock
         self._patience = patience.total_seconds()

@@ -40,7 +40,6 @@ class Payloads:
     """Counts a batch at a time, since most are of one namespace."""
 
     def __init__(self, metrics: Metrics) -> None:
-        """Take where to count."""
         self._metrics = metrics
 
     def add(self, written: Iterable[tuple[str, Settlement]]) -> None:

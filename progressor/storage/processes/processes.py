@@ -115,7 +115,6 @@ class Processes:
         patience: dt.timedelta = PATIENCE,
         on_promoted: OnPromoted = ignore,
     ) -> None:
-        """Open nothing; ``on_promoted`` hears of gates what the writes tell."""
         self._patience = patience.total_seconds()
         self._on_promoted = on_promoted
         self._pool = pool

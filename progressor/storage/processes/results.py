@@ -42,7 +42,6 @@ class Results:
     def __init__(
         self, *, pool: Pool, functions: Functions, clock: Clock, replica_id: Callable[[], int]
     ) -> None:
-        """Open nothing."""
         self._pool = pool
         self._clock = clock
         self._replica_id = replica_id

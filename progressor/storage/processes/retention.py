@@ -11,7 +11,6 @@ class Retention:
     """Deletes finished processes and records of ended tasks."""
 
     def __init__(self, *, pool: Pool, functions: Functions, clock: Clock) -> None:
-        """Open nothing."""
         self._pool = pool
         self._clock = clock
         self._delete_finished = functions.call("delete_finished").statement

@@ -129,7 +129,6 @@ class Settlements:
         on_promoted: OnPromoted = ignore,
         on_jobs: OnJobs = tell_no_job,
     ) -> None:
-        """Open nothing; `on_promoted` and `on_jobs` hear what is told of gates and of jobs."""
         self._clock = clock
         self._payloads = Payloads(metrics or Metrics())
         self._replica_id = replica_id

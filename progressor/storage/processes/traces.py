@@ -26,7 +26,6 @@ class Traces:
     """Reads the lives of tasks."""
 
     def __init__(self, *, pool: Pool, statement_timeout: dt.timedelta) -> None:
-        """Open nothing."""
         self._pool = pool
         self._statement_timeout = statement_timeout.total_seconds()
 

@@ -13,7 +13,6 @@ class Activities:
     """Reads what goes on, at what it may cost: see `Watch` and `QueueWatch`."""
 
     def __init__(self, *, watch: Watch, queues: QueueWatch) -> None:
-        """Take whom to ask."""
         self._watch = watch
         self._queues = queues
 

@@ -45,7 +45,6 @@ class Queues:
     """Counts what waits."""
 
     def __init__(self, *, pool: Pool, clock: Clock, statement_timeout: dt.timedelta) -> None:
-        """Open nothing."""
         self._pool = pool
         self._clock = clock
         self._statement_timeout = statement_timeout.total_seconds()
@@ -169,7 +168,6 @@ class QueueWatch:
     """
 
     def __init__(self, *, queues: Counting, namespaces: Namespaces, clock: Clock) -> None:
-        """Count nothing yet."""
         self._queues = queues
         self._namespaces = namespaces
         self._clock = clock

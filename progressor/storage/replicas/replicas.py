@@ -58,7 +58,6 @@ class Replicas:
     """The table of replicas, as an engine needs it."""
 
     def __init__(self, *, pool: Pool, clock: Clock) -> None:
-        """Open nothing."""
         self._pool = pool
         self._clock = clock
 
@@ -129,7 +128,6 @@ class Roster:
     """The table of replicas, as people want to see it."""
 
     def __init__(self, *, pool: Pool, clock: Clock, lease_timeout: dt.timedelta) -> None:
-        """Open nothing; `lease_timeout` is for replicas that do not tell their own."""
         self._pool = pool
         self._clock = clock
         self._lease_timeout = lease_timeout

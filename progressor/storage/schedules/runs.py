@@ -189,7 +189,6 @@ class Firings:
         patience: dt.timedelta = PATIENCE,
         on_promoted: OnPromoted = ignore,
     ) -> None:
-        """Open nothing; ``on_promoted`` hears of tasks that are due, and of gates."""
         self._pool = pool
         self._clock = clock
         self._replica_id = replica_id

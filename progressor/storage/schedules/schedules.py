@@ -45,7 +45,6 @@ class Schedules:
         statement_timeout: dt.timedelta,
         on_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Open nothing; ``on_changed`` hears that something may be due earlier than before."""
         self._on_changed = on_changed
         self._pool = pool
         self._clock = clock

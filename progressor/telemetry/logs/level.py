@@ -49,7 +49,6 @@ class LogLevel:
     """Changes the level for a while or until it is changed; one for each process."""
 
     def __init__(self, later: Later) -> None:
-        """Change nothing yet."""
         self._later = later
         self._standing: Level = current()
         self._ending: Cancellable | None = None

@@ -50,7 +50,6 @@ class Repetition:
     """Decides which records are said; safe in any thread."""
 
     def __init__(self, *, monotonic: Callable[[], float]) -> None:
-        """Begin with nothing said; `monotonic` returns seconds."""
         self._monotonic = monotonic
         self._lock = threading.Lock()
         # In the order in which they end: all are of one length, and begin when they are put here.

@@ -91,7 +91,6 @@ class Target(logging.StreamHandler[TextIO]):
     """Writes records to a stream: with the ids of the current trace, repetition counted."""
 
     def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], later: Later) -> None:
-        """Write to `stream`; what was held back is written `later` at the latest, by any thread."""
         super().__init__(stream)
         self._repetition = Repetition(monotonic=monotonic)
         self._later = later

@@ -14,7 +14,6 @@ class Exports:
     def __init__(
         self, metrics: Metrics, settings: Telemetry, *, instance: str, clock: Clock
     ) -> None:
-        """Open nothing yet; `instance` is told with all that is pushed."""
         self.url = ""
         """The address for scrapes; empty: there is none, or not yet."""
         self._metrics = metrics

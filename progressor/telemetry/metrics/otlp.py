@@ -120,7 +120,6 @@ class OnceAMinute(logging.Filter):
     """Lets one record of a logger pass each minute, as a warning: the engine itself is well."""
 
     def __init__(self) -> None:
-        """Let the first one pass."""
         super().__init__()
         self._quiet_until = 0.0
 

@@ -44,7 +44,6 @@ class Endpoint:
     """Answers ``GET /metrics`` between `open` and `close`."""
 
     def __init__(self, metrics: Metrics, bind: HttpBind, clock: Clock | None = None) -> None:
-        """Open nothing yet."""
         self._bind = bind
         self._clock = clock or SystemClock()
         self._registry = CollectorRegistry(support_collectors_without_names=True)
@@ -120,7 +119,6 @@ class Families:
     """What is counted, as a registry of prometheus-client asks for it."""
 
     def __init__(self, metrics: Metrics) -> None:
-        """Read nothing yet."""
         self._metrics = metrics
 
     def collect(self) -> Iterator[Exposed]:
