@@ -1,8 +1,51 @@
-"""``python -m progressor``: the same as the command ``progressor``."""
+"""The command ``progressor``, also as ``python -m progressor``.
+
+The command line is an extra: what an installation lacks is named here, in one line.
+"""
 
 import sys
 
-from progressor.cli.main import main
+_EXTRAS = {
+    "cyclopts": "cli",
+    "rich": "cli",
+    "cronsim": "engine",
+    "opentelemetry.exporter": "engine",
+    "opentelemetry.sdk": "engine",
+    "prometheus_client": "engine",
+    "psycopg": "engine",
+    "psycopg_pool": "engine",
+    "structlog": "engine",
+}
+"""The extra that installs a package of others."""
+
+_USAGE = 2
+
+
+def main() -> int:
+    """Run one command and return its exit code."""
+    try:
+        from progressor.cli.main import main as run  # noqa: PLC0415  # may not be installed
+
+        return run()
+    except ImportError as error:
+        missing = _missing(error)
+        if missing is None:
+            raise
+        sys.stderr.write(
+            f"error: {missing} is not installed; "
+            f"install it with: pip install 'progressor[{_EXTRAS[missing]}]'\n"
+        )
+        return _USAGE
+
+
+def _missing(error: BaseException | None) -> str | None:
+    """Return the package of an extra that an import did not find; cyclopts chains the error."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
+            return error.name
+        error = error.__cause__
+    return None
+
 
 if __name__ == "__main__":
     sys.exit(main())

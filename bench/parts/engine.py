@@ -12,7 +12,8 @@ import sys
 from typing import Any
 
 from bench.parts import orders
-from progressor.cli.engine.hosting import host, run_loop
+from progressor.cli.engine.hosting import host
+from progressor.cli.input.signals import run_loop
 from progressor.engine import engine as app
 from progressor.runtime.core.observer import Observers
 from progressor.sdk import Client

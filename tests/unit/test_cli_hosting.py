@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from progressor import errors
-from progressor.cli.engine.hosting import host, run_loop
+from progressor.cli.engine.hosting import host
+from progressor.cli.input.signals import run_loop
 from progressor.settings.config import Config
 
 
@@ -85,7 +86,8 @@ def test_an_engine_that_breaks_ends_the_work_with_its_error() -> None:
 
 _DRAINS_FOREVER = """
 import asyncio, contextlib, os, signal
-from progressor.cli.engine.hosting import host, run_loop
+from progressor.cli.engine.hosting import host
+from progressor.cli.input.signals import run_loop
 from progressor.settings.config import Config
 
 class Engine:

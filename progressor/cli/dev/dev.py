@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 
 from progressor import errors
 from progressor.cli.dev.showcase import EXAMPLES, show
-from progressor.cli.engine.hosting import host, run_loop
+from progressor.cli.engine.hosting import host
 from progressor.cli.input.inputs import bad_input, option
 from progressor.cli.input.options import DEFAULT_SETTINGS, Settings
+from progressor.cli.input.signals import run_loop
 from progressor.cli.output.output import SafeConsole
 from progressor.engine import engine as app
 from progressor.settings.config import Config

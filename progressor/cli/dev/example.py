@@ -5,8 +5,8 @@ import logging
 from typing import Annotated
 
 from progressor import errors
-from progressor.cli.engine.hosting import run_loop, until_signal
 from progressor.cli.input.inputs import option
+from progressor.cli.input.signals import run_loop, until_signal
 from progressor.example.order import namespace, orders
 from progressor.example.scenario import register
 from progressor.sdk.client.client import Client

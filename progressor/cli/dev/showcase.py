@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from progressor.cli.engine.hosting import Engine, forever
+from progressor.cli.engine.hosting import Engine
+from progressor.cli.input.signals import forever
 from progressor.cli.processes.timeline import timeline
 from progressor.errors import ProgressorError
 from progressor.example import mapreduce, nightly, nine, order, rollout

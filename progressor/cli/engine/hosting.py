@@ -1,12 +1,9 @@
-"""Running an engine in this process: signals, drain, and what is done meanwhile."""
+"""Running an engine in this process until a signal comes, and draining it then."""
 
 import asyncio
-import contextlib
 import gc
 import logging
-import os
-import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -17,17 +14,10 @@ from progressor.cli.engine.memory import (
     resident_bytes,
     tame_collector,
 )
+from progressor.cli.input.signals import signals, until_left
 from progressor.clock import SystemClock
 from progressor.settings.config import Config
 from progressor.telemetry.logs.setup import whole_log
-
-try:
-    from uvloop import new_event_loop
-except ImportError:  # pragma: no cover  # asyncio's own loop does as well
-    from asyncio import new_event_loop  # type: ignore[assignment]
-
-# timeout(1) and some supervisors send a signal to the process and again to its group.
-_ECHO_SECONDS = 0.25
 
 _log = logging.getLogger(__name__)
 
@@ -59,12 +49,6 @@ OpenEngine = Callable[[Config], AbstractAsyncContextManager[Engine]]
 Work = Callable[[Engine], Coroutine[Any, Any, None]]
 
 
-def run_loop(main: Coroutine[Any, Any, None]) -> None:
-    """Run `main` in an event loop of its own, uvloop where installed."""
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(main)
-
-
 async def host(
     config: Config, *, open_engine: OpenEngine, work: Work, one_of_many: bool = False
 ) -> None:
@@ -91,63 +75,6 @@ async def host(
                 trim=allocators_trim(),
                 collect=gc.collect,
             )
-            await _until_left(leaving, work(engine), engine.failed(), memory.run())
+            await until_left(leaving, work(engine), engine.failed(), memory.run())
             _log.info("engine drains", extra={"addresses": engine.addresses})
         _log.info("engine stopped")
-
-
-async def until_signal(work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` until it ends or a signal comes, which cancels it; a second one ends us.
-
-    Raises:
-        ExceptionGroup: `work` failed.
-    """
-    leaving = asyncio.Event()
-    with signals(leaving):
-        await _until_left(leaving, work)
-
-
-async def forever() -> None:
-    """Wait until cancelled."""
-    await asyncio.get_running_loop().create_future()
-
-
-async def _until_left(
-    leaving: asyncio.Event,
-    work: Coroutine[Any, Any, None],
-    *watch: Coroutine[Any, Any, None],
-) -> None:
-    # Not wrapped in coroutines: one that is cancelled before it begins never awaits what it wraps.
-    async with asyncio.TaskGroup() as group:
-        working = group.create_task(work, name="work")
-        working.add_done_callback(lambda _: leaving.set())
-        tasks = [working, *(group.create_task(each, name="watch") for each in watch)]
-        await leaving.wait()
-        for task in tasks:
-            task.cancel()
-
-
-@contextlib.contextmanager
-def signals(leaving: asyncio.Event) -> Iterator[None]:
-    """Have SIGTERM or SIGINT set `leaving`, for the length of the context; a second one ends us."""
-    loop = asyncio.get_running_loop()
-
-    first_at = float("inf")
-
-    def heed(number: signal.Signals) -> None:
-        nonlocal first_at
-        if loop.time() - first_at > _ECHO_SECONDS:
-            _log.warning("second signal: ending at once", extra={"signal": number.name})
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        first_at = min(first_at, loop.time())
-        leaving.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, heed, number)
-    try:
-        yield
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)

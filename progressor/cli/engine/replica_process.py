@@ -15,7 +15,8 @@ import sys
 import msgspec
 
 from progressor import errors
-from progressor.cli.engine.hosting import Engine, forever, host, run_loop
+from progressor.cli.engine.hosting import Engine, host
+from progressor.cli.input.signals import forever, run_loop
 from progressor.cli.output.exit_codes import ExitCode, exit_code_for
 from progressor.cli.output.failure import only_ours, words_of
 from progressor.engine import engine as app

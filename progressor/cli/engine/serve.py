@@ -2,9 +2,10 @@
 
 import logging
 
-from progressor.cli.engine.hosting import Engine, forever, host, run_loop
+from progressor.cli.engine.hosting import Engine, host
 from progressor.cli.engine.supervisor import count_of, run_crew
 from progressor.cli.input.options import DEFAULT_SETTINGS, Settings
+from progressor.cli.input.signals import forever, run_loop
 from progressor.cli.output.exit_codes import ExitCode
 from progressor.engine import engine as app
 

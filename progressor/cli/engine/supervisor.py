@@ -30,8 +30,8 @@ import msgspec
 import progressor
 from progressor import errors
 from progressor.api.server.binding import reserved
-from progressor.cli.engine.hosting import signals
 from progressor.cli.engine.replica_process import Failed, Listens, News, Serves
+from progressor.cli.input.signals import signals
 from progressor.cli.output.exit_codes import ExitCode
 from progressor.cli.output.failure import report_words
 from progressor.engine import engine as app

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 
-from progressor.cli.engine.hosting import until_signal
+from progressor.cli.input.signals import until_signal
 from progressor.cli.jobs.drawing import shown_name
 from progressor.cli.jobs.view import (
     counts_text,

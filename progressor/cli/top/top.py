@@ -24,10 +24,10 @@ from rich.console import Console
 from rich.live import Live
 
 from progressor import errors
-from progressor.cli.engine.hosting import until_signal
 from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import bad_input, duration, option
 from progressor.cli.input.options import DEFAULT_ENGINE, Engine
+from progressor.cli.input.signals import until_signal
 from progressor.cli.output.documents import render_line
 from progressor.cli.output.exit_codes import ExitCode, exit_code_for
 from progressor.cli.output.output import PIPE_COLUMNS, Output, SafeConsole
