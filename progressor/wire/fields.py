@@ -180,10 +180,18 @@ def duration_to_timedelta(d: duration_pb2.Duration, field: str) -> dt.timedelta:
 
 def timedelta_to_duration(value: dt.timedelta) -> duration_pb2.Duration:
     """Return a duration as a message, exactly; seconds and nanos have the same sign."""
+    message = duration_pb2.Duration()
+    fill_duration(message, value)
+    return message
+
+
+def fill_duration(message: duration_pb2.Duration, value: dt.timedelta) -> None:
+    """Write a duration into an empty message, exactly."""
     seconds, microseconds = value.days * _DAY_SECONDS + value.seconds, value.microseconds
     if seconds < 0 < microseconds:
         seconds, microseconds = seconds + 1, microseconds - 1_000_000
-    return duration_pb2.Duration(seconds=seconds, nanos=microseconds * 1000)
+    message.seconds = seconds
+    message.nanos = microseconds * 1000
 
 
 def struct_to_mapping(struct: struct_pb2.Struct, field: str) -> dict[str, object]:

@@ -18,6 +18,7 @@ from progressor.domain.processes.task import NodeOutcome, NodeState, TaskError
 from progressor.v1 import job_service_pb2, nodes_pb2, types_pb2
 from progressor.wire import fields as wire
 from progressor.wire.policies import ZOMBIE_POLICY_FROM_WIRE, retry_policy_from_wire
+from progressor.wire.shapes import UNSENT, Field, Shape
 
 NODE_STATE_TO_WIRE: Mapping[NodeState, nodes_pb2.NodeState.ValueType] = MappingProxyType(
     {
@@ -30,6 +31,8 @@ NODE_STATE_TO_WIRE: Mapping[NodeState, nodes_pb2.NodeState.ValueType] = MappingP
         NodeState.CANCELLED: nodes_pb2.NODE_STATE_CANCELLED,
     }
 )
+
+TASK_ERROR = Shape(TaskError, types_pb2.TaskError, rejected=UNSENT, metadata=UNSENT)
 
 TARGET_BYTES_MAX = 512
 """More than any target of a namespace has."""
@@ -119,16 +122,9 @@ def fill_node_outcome(message: nodes_pb2.NodeOutcome, outcome: NodeOutcome) -> N
     if outcome.result:
         message.result = outcome.result
     if outcome.error is not None:
-        fill_error(message.error, outcome.error)
+        TASK_ERROR.write(outcome.error, message.error)
     if outcome.skipped_because_of:
         message.skipped_because_of = outcome.skipped_because_of
-
-
-def fill_error(message: types_pb2.TaskError, error: TaskError) -> None:
-    """Write how a task has failed into an empty message."""
-    message.code = error.code
-    message.reason = error.reason
-    message.message = error.message
 
 
 def fill_constraints(message: types_pb2.Constraints, constraints: Constraints) -> None:
@@ -142,6 +138,12 @@ def fill_constraints(message: types_pb2.Constraints, constraints: Constraints) -
         message.gates.add(gate=gate, capacity=capacity)
     message.priority = constraints.priority
     message.hold = wire.GATE_HOLD_TO_WIRE[constraints.hold]
+
+
+CONSTRAINTS = Field(
+    write=lambda message, value, _context: fill_constraints(message.constraints, value)
+)
+"""Constraints in whatever may have them, as `fill_constraints` writes them."""
 
 
 def _constraints_of(message: nodes_pb2.NodeSpec, field: str) -> Constraints | None:

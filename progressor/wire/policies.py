@@ -11,6 +11,7 @@ from progressor import errors
 from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
 from progressor.v1 import namespace_service_pb2
 from progressor.wire import fields as wire
+from progressor.wire.shapes import Shape
 
 ATTEMPTS_MAX = 1_000_000
 INTERVAL_MAX = dt.timedelta(days=365)
@@ -67,18 +68,8 @@ def retry_policy_from_wire(message: namespace_service_pb2.RetryPolicy, field: st
     )
 
 
-def retry_policy_to_wire(policy: RetryPolicy) -> namespace_service_pb2.RetryPolicy:
-    """Return a policy as a message, every default written out."""
-    elapsed_max = policy.elapsed_max
-    return namespace_service_pb2.RetryPolicy(
-        initial_interval=wire.timedelta_to_duration(policy.initial_interval),
-        coefficient=policy.coefficient,
-        interval_max=wire.timedelta_to_duration(policy.interval_max),
-        jitter=policy.jitter,
-        attempts_max=policy.attempts_max,
-        elapsed_max=None if elapsed_max is None else wire.timedelta_to_duration(elapsed_max),
-        non_retryable_reasons=policy.non_retryable_reasons,
-    )
+retry_policy_to_wire = Shape(RetryPolicy, namespace_service_pb2.RetryPolicy).message
+"""Return a policy as a message, every default written out."""
 
 
 def _interval_of(

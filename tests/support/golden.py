@@ -38,6 +38,7 @@ from progressor.processor import codec as processor_codec
 from progressor.sdk.codec.codecs import Codec, JsonCodec
 from progressor.sdk.values.graph import Graph
 from progressor.v1 import processor_service_pb2
+from progressor.wire.shapes import Shape
 
 FOLDER = Path(__file__).parents[1] / "golden"
 ROOMS = ("progressor.api", "progressor.processor", "progressor.sdk", "progressor.wire")
@@ -370,7 +371,21 @@ def functions() -> dict[str, Callable[..., Any]]:
                 is_own = function.__module__ == info.name and not name.startswith("_")
                 if is_own and _is_codec(function):
                     found[f"{info.name}.{name}"] = function
+            for name, method in inspect.getmembers(module, inspect.ismethod):
+                if isinstance(method.__self__, Shape) and not name.startswith("_"):
+                    found.setdefault(f"{info.name}.{name}", _function_of(method))
     return dict(sorted(found.items()))
+
+
+def _function_of(method: Any) -> Callable[..., Any]:
+    shape: Shape[Any, Any] = method.__self__
+    kinds = [shape._value_type, shape._message_type]
+
+    def function(value: Any) -> Any:
+        return method(value)
+
+    function.__annotations__ = {"value": kinds[method.__name__ == "read"]}
+    return function
 
 
 def _is_codec(function: Callable[..., Any]) -> bool:
@@ -409,12 +424,14 @@ def _is_foreign(hint: Any) -> bool:
 def lines_of(name: str, function: Callable[..., Any]) -> Iterator[str]:
     """Yield a line for each variant: the inputs, and what comes of them."""
     hints = typing.get_type_hints(function)
-    hints.pop("return", None)
+    is_filling = hints.pop("return", None) is type(None)
     parameters = inspect.signature(function).parameters
     seen: set[str] = set()
     for variant in range(VARIANTS):
         arguments = {
-            it: _argument(it, hints[it], Source(variant), str(place))
+            it: hints[it]()
+            if is_filling and it == "message"
+            else _argument(it, hints[it], Source(variant), str(place))
             for place, it in enumerate(parameters)
             if it != "kind"
         }

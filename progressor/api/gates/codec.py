@@ -12,9 +12,21 @@ from progressor.api.calls.validation import (
 from progressor.domain.gates.constraint import CAPACITY_MAX
 from progressor.domain.gates.gate import Gate, GateHolder, GateView, GateWaiter
 from progressor.v1 import gate_service_pb2, types_pb2
-from progressor.wire import fields as wire
+from progressor.wire.shapes import Shape
 
 Keyed = gate_service_pb2.GetGateRequest | gate_service_pb2.DeleteGateRequest
+
+_GATE = Shape(Gate, gate_service_pb2.Gate)
+HOLDER = Shape(GateHolder, types_pb2.GateHolder, is_reserved="reserved")
+_VIEW = Shape(
+    GateView,
+    gate_service_pb2.GetGateResponse,
+    holders=HOLDER,
+    line=Shape(GateWaiter, gate_service_pb2.GateWaiter, is_aged="aged"),
+)
+
+gate_to_wire = _GATE.message
+view_to_wire = _VIEW.message
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,49 +102,4 @@ def page_to_wire(gates: tuple[Gate, ...], *, page_size: int) -> gate_service_pb2
     return gate_service_pb2.ListGatesResponse(
         gates=map(gate_to_wire, page),
         next_page_token=page_tokens.token_of_gate(page[-1].gate) if has_next else "",
-    )
-
-
-def gate_to_wire(gate: Gate) -> gate_service_pb2.Gate:
-    """Return a gate as a message."""
-    return gate_service_pb2.Gate(
-        namespace=gate.namespace,
-        gate=gate.gate,
-        capacity=gate.capacity,
-        held=gate.held,
-        waiting_count=gate.waiting_count,
-        revision=gate.revision,
-        created_at=wire.datetime_to_timestamp(gate.created_at),
-        updated_at=wire.datetime_to_timestamp(gate.updated_at),
-    )
-
-
-def view_to_wire(view: GateView) -> gate_service_pb2.GetGateResponse:
-    """Return a gate with who holds it and who waits for it as a message."""
-    return gate_service_pb2.GetGateResponse(
-        gate=gate_to_wire(view.gate),
-        holders=map(holder_to_wire, view.holders),
-        line=map(_waiter_to_wire, view.line),
-    )
-
-
-def holder_to_wire(holder: GateHolder) -> types_pb2.GateHolder:
-    """Return who holds a gate as a message."""
-    return types_pb2.GateHolder(
-        process_id=holder.process_id,
-        task_id=holder.task_id,
-        held_at=wire.datetime_to_timestamp(holder.held_at),
-        hold=wire.GATE_HOLD_TO_WIRE[holder.hold],
-        reserved=holder.is_reserved,
-    )
-
-
-def _waiter_to_wire(waiter: GateWaiter) -> gate_service_pb2.GateWaiter:
-    return gate_service_pb2.GateWaiter(
-        process_id=waiter.process_id,
-        task_id=waiter.task_id,
-        priority=waiter.priority,
-        since=wire.datetime_to_timestamp(waiter.since),
-        gates=waiter.gates,
-        aged=waiter.is_aged,
     )

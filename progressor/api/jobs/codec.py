@@ -25,7 +25,7 @@ from progressor.domain.jobs.graph import (
     gates_required,
     plan_nodes,
 )
-from progressor.domain.jobs.job import Job, JobState, Node, NodeCounts, NodeSpec, StartNodes
+from progressor.domain.jobs.job import Job, JobState, Node, NodeSpec, StartNodes
 from progressor.domain.jobs.view import JobFilter, JobPage
 from progressor.domain.processes.admission import Request
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, Namespace
@@ -34,16 +34,39 @@ from progressor.domain.processes.task import TaskType
 from progressor.v1 import job_service_pb2, nodes_pb2
 from progressor.wire import fields as wire
 from progressor.wire.nodes import (
-    NODE_STATE_TO_WIRE,
+    CONSTRAINTS,
+    TASK_ERROR,
     check_node_count,
     due_from_wire,
-    fill_constraints,
-    fill_error,
     node_spec_from_wire,
 )
+from progressor.wire.shapes import UNSENT, Field, Shape, flat
 
 REASON_BYTES_MAX = 1024
 """The size of the reason of a cancellation, which is kept with each node that it ends."""
+
+_JOB = Shape(
+    Job,
+    job_service_pb2.Job,
+    key=flat(Shape(ProcessKey, job_service_pb2.Job, slot=UNSENT, process_id="job_id")),
+    led_by=Field(
+        write=lambda message, led_by, _: setattr(
+            message, "led_by_engine", led_by is Leadership.ENGINE
+        )
+    ),
+    deadline_at="deadline",
+)
+_NODE = Shape(
+    Node,
+    job_service_pb2.Node,
+    ordinal=UNSENT,
+    follower=flat(Shape(ProcessKey, job_service_pb2.Node, slot=UNSENT)),
+    error=TASK_ERROR,
+    constraints=CONSTRAINTS,
+)
+
+job_to_wire = _JOB.message
+get_to_wire = Shape(JobPage, job_service_pb2.GetJobResponse, job=_JOB, nodes=_NODE).message
 
 JOB_STATE_TO_WIRE: Mapping[JobState, job_service_pb2.JobState.ValueType] = MappingProxyType(
     {
@@ -231,17 +254,6 @@ def watch_from_wire(message: job_service_pb2.WatchJobRequest) -> Watching:
     return Watching(key=key, after_revision=message.after_revision)
 
 
-def get_to_wire(page: JobPage) -> job_service_pb2.GetJobResponse:
-    """Return what GetJob answers."""
-    response = job_service_pb2.GetJobResponse(
-        job=job_to_wire(page.job), payloads_left_out=page.payloads_left_out
-    )
-    add = response.nodes.add
-    for node in page.nodes:
-        _fill_node(add(), node)
-    return response
-
-
 def list_to_wire(jobs: tuple[Job, ...], *, page_size: int) -> job_service_pb2.ListJobsResponse:
     """Return a page of at most `page_size`; one more says that there is a next."""
     page = jobs[:page_size]
@@ -266,7 +278,7 @@ def changes_to_wire(
     response, room = job_service_pb2.WatchJobResponse(job=last), PAGE_BYTES_MAX
     for node in nodes:
         message = response.nodes.add()
-        _fill_node(message, node)
+        _NODE.write(node, message)
         room -= message.ByteSize()
         if room < 0 and len(response.nodes) > 1:
             del response.nodes[-1]
@@ -274,72 +286,9 @@ def changes_to_wire(
             yield response
             response, room = job_service_pb2.WatchJobResponse(job=last), PAGE_BYTES_MAX
             message = response.nodes.add()
-            _fill_node(message, node)
+            _NODE.write(node, message)
             room -= message.ByteSize()
     yield response
-
-
-def job_to_wire(job: Job) -> job_service_pb2.Job:
-    """Return a job without its nodes as a message."""
-    message = job_service_pb2.Job(
-        namespace=job.key.namespace,
-        job_id=job.key.process_id,
-        state=JOB_STATE_TO_WIRE[job.state],
-        detail=job.detail or "",
-        led_by_engine=job.led_by is Leadership.ENGINE,
-        counts=_counts_to_wire(job.counts),
-        schedule_id=job.schedule_id or "",
-        revision=job.revision,
-        retry_count=job.retry_count,
-    )
-    wire.fill_timestamp(message.created_at, job.created_at)
-    wire.fill_timestamp(message.updated_at, job.updated_at)
-    if job.ended_at is not None:
-        wire.fill_timestamp(message.ended_at, job.ended_at)
-    if job.deadline_at is not None:
-        wire.fill_timestamp(message.deadline, job.deadline_at)
-    return message
-
-
-def _counts_to_wire(counts: NodeCounts) -> job_service_pb2.NodeCounts:
-    return job_service_pb2.NodeCounts(
-        waiting=counts.waiting,
-        ready=counts.ready,
-        running=counts.running,
-        done=counts.done,
-        failed=counts.failed,
-        skipped=counts.skipped,
-        cancelled=counts.cancelled,
-    )
-
-
-def _fill_node(message: job_service_pb2.Node, node: Node) -> None:
-    message.name = node.name
-    message.state = NODE_STATE_TO_WIRE[node.state]
-    message.namespace = node.follower.namespace
-    message.process_id = node.follower.process_id
-    message.predecessors.extend(node.predecessors)
-    message.skipped_because_of = node.skipped_because_of or ""
-    message.args = node.args
-    message.result = node.result
-    if node.error is not None:
-        fill_error(message.error, node.error)
-    message.target = node.target or ""
-    if node.constraints is not None:
-        fill_constraints(message.constraints, node.constraints)
-    wire.fill_timestamp(message.created_at, node.created_at)
-    if node.ready_at is not None:
-        wire.fill_timestamp(message.ready_at, node.ready_at)
-    if node.started_at is not None:
-        wire.fill_timestamp(message.started_at, node.started_at)
-    if node.ended_at is not None:
-        wire.fill_timestamp(message.ended_at, node.ended_at)
-    message.attempt = node.attempt
-    message.revision = node.revision
-    if node.replica_id is not None:
-        message.replica_id = node.replica_id
-    if node.updated_at is not None:
-        wire.fill_timestamp(message.updated_at, node.updated_at)
 
 
 def _key_of(message: Keyed, violations: Violations) -> ProcessKey:

@@ -6,11 +6,8 @@ stored.
 """
 
 import dataclasses
-import datetime as dt
 from collections.abc import Iterable
 from functools import reduce
-
-from google.protobuf import duration_pb2, timestamp_pb2
 
 from progressor.api.calls import page_tokens
 from progressor.api.calls.validation import (
@@ -22,9 +19,11 @@ from progressor.api.calls.validation import (
 from progressor.api.namespaces.fields import DECODERS, Change
 from progressor.domain.processes.namespace import HistoryMode, Namespace
 from progressor.v1 import namespace_service_pb2
-from progressor.wire import fields as wire
-from progressor.wire.policies import ZOMBIE_POLICY_TO_WIRE, retry_policy_to_wire
+from progressor.wire.shapes import UNSENT, Shape
 
+_NAMESPACE = Shape(
+    Namespace, namespace_service_pb2.Namespace, history_mode=UNSENT, history_last=UNSENT
+)
 _SET_BY_THE_ENGINE = frozenset({"created_at", "updated_at", "revision"})
 
 
@@ -94,28 +93,9 @@ def list_from_wire(message: namespace_service_pb2.ListNamespacesRequest) -> List
 
 def namespace_to_wire(namespace: Namespace) -> namespace_service_pb2.Namespace:
     """Return a namespace as a message, every default written out."""
-    return namespace_service_pb2.Namespace(
-        name=namespace.name,
-        processor_targets=namespace.processor_targets,
-        step_timeout=wire.timedelta_to_duration(namespace.step_timeout),
-        retry_policy=retry_policy_to_wire(namespace.retry_policy),
-        retry_policies={
-            task_type.value: retry_policy_to_wire(policy)
-            for task_type, policy in namespace.retry_policies.items()
-        },
-        exhausted_call_fails_alone=namespace.exhausted_call_fails_alone,
-        zombie_policy=ZOMBIE_POLICY_TO_WIRE[namespace.zombie_policy],
-        worker_count_max=namespace.worker_count_max,
-        history=_history_to_wire(namespace),
-        finished_process_retention=_duration_to_wire(namespace.finished_process_retention),
-        task_retention=_duration_to_wire(namespace.task_retention),
-        payload_bytes_max=namespace.payload_bytes_max,
-        waiting_callers_max=namespace.waiting_callers_max,
-        target_patience=wire.timedelta_to_duration(namespace.target_patience),
-        created_at=_instant_to_wire(namespace.created_at),
-        updated_at=_instant_to_wire(namespace.updated_at),
-        revision=namespace.revision,
-    )
+    message = _NAMESPACE.message(namespace)
+    message.history.CopyFrom(_history_to_wire(namespace))
+    return message
 
 
 def page_to_wire(
@@ -159,11 +139,3 @@ def _history_to_wire(namespace: Namespace) -> namespace_service_pb2.HistoryPolic
             return namespace_service_pb2.HistoryPolicy(last=namespace.history_last)
         case HistoryMode.NONE:
             return namespace_service_pb2.HistoryPolicy(none=True)
-
-
-def _duration_to_wire(value: dt.timedelta | None) -> duration_pb2.Duration | None:
-    return None if value is None else wire.timedelta_to_duration(value)
-
-
-def _instant_to_wire(value: dt.datetime | None) -> timestamp_pb2.Timestamp | None:
-    return None if value is None else wire.datetime_to_timestamp(value)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 from progressor.api.calls import page_tokens
-from progressor.api.processes.wait_codec import fill_spent, fill_wait
+from progressor.api.processes.wait_codec import fill_wait
 from progressor.domain.processes.event import Event
 from progressor.domain.views import why
 from progressor.domain.views.process import (
@@ -19,7 +19,8 @@ from progressor.domain.views.process import (
 from progressor.domain.views.wait import Wait
 from progressor.v1 import process_service_pb2, types_pb2
 from progressor.wire import fields as wire
-from progressor.wire.nodes import fill_constraints, fill_error
+from progressor.wire.nodes import CONSTRAINTS, TASK_ERROR
+from progressor.wire.shapes import Field, Shape
 
 PAGE_BYTES_MAX = 3 * 1024 * 1024
 """Bytes of items in one page: a client with gRPC's default of 4 MiB can read it."""
@@ -32,6 +33,27 @@ _ITEM_BYTES = 64  # What an event, a task or a process takes besides its payload
 WAITS_MAX = 100
 WAITS_BYTES_MAX = 512 * 1024
 """Bytes of waits in one Get. Those of a task with constraints name up to 80 holders of gates."""
+
+_TIMER = Shape(Timer, types_pb2.Timer, task_type="type")
+_ROLE = Shape(JobRole, process_service_pb2.JobRole)
+
+
+def _fill_events(
+    message: process_service_pb2.TaskTrace, events: Sequence[Event], _context: object
+) -> None:
+    add_event = message.events.add
+    for event in events:
+        wire.fill_event(add_event(), event)
+
+
+_TRACE = Shape(
+    TaskTrace,
+    process_service_pb2.TaskTrace,
+    task_type="type",
+    error=TASK_ERROR,
+    events=Field(write=_fill_events),
+    constraints=CONSTRAINTS,
+)
 
 
 def get_to_wire(
@@ -48,11 +70,11 @@ def get_to_wire(
     for event in page.events:
         wire.fill_event(add_event(), event)
     if view.timer is not None:
-        _fill_timer(response.timer, view.timer)
+        _TIMER.write(view.timer, response.timer)
     _fill_waits(response.waits, view.waits)
     response.explanation = why.explain_process(view.process, view.waits, view.role)
     if view.role is not None:
-        _fill_role(response.job_role, view.role)
+        _ROLE.write(view.role, response.job_role)
     if page.next_after is not None:
         response.next_after = page.next_after
     if without_state:
@@ -89,16 +111,6 @@ def _size_of(events: Sequence[Event]) -> int:
     return sum(_ITEM_BYTES + len(event.payload) for event in events)
 
 
-def _fill_role(message: process_service_pb2.JobRole, role: JobRole) -> None:
-    if role.led is not None:
-        message.led.unfinished_count = role.led.unfinished_count
-        message.led.node_count = role.led.node_count
-    if role.followed is not None:
-        message.followed.namespace = role.followed.namespace
-        message.followed.job_id = role.followed.job_id
-        message.followed.node = role.followed.node
-
-
 def trace_to_wire(
     traces: Sequence[TaskTrace], *, page_size: int
 ) -> process_service_pb2.TraceResponse:
@@ -107,7 +119,7 @@ def trace_to_wire(
     room = PAGE_BYTES_MAX
     for count, trace in enumerate(traces):
         message = response.tasks.add()
-        _fill_trace(message, trace)
+        _TRACE.write(trace, message)
         if not count and message.events:
             # The one task of which a page has at least as much as it can hold.
             del message.events[_fitting(message.events, message.ByteSize() - ANSWER_BYTES_MAX) :]
@@ -152,44 +164,3 @@ def _fill_waits(
         if room < 0 and len(messages) > 1:
             del messages[-1]
             return
-
-
-def _fill_timer(message: types_pb2.Timer, timer: Timer) -> None:
-    message.task_id = timer.task_id
-    message.type = wire.TASK_TYPE_TO_WIRE[timer.task_type]
-    message.status = wire.TASK_STATUS_TO_WIRE[timer.status]
-    wire.fill_timestamp(message.due_at, timer.due_at)
-
-
-def _fill_trace(message: process_service_pb2.TaskTrace, trace: TaskTrace) -> None:
-    message.task_id = trace.task_id
-    message.type = wire.TASK_TYPE_TO_WIRE[trace.task_type]
-    message.status = wire.TASK_STATUS_TO_WIRE[trace.status]
-    wire.fill_timestamp(message.created_at, trace.created_at)
-    if trace.scheduled_at is not None:
-        wire.fill_timestamp(message.scheduled_at, trace.scheduled_at)
-    if trace.started_at is not None:
-        wire.fill_timestamp(message.started_at, trace.started_at)
-    if trace.finished_at is not None:
-        wire.fill_timestamp(message.finished_at, trace.finished_at)
-    message.attempt_count = trace.attempt_count
-    message.args = trace.args
-    if trace.caller_context:
-        message.caller_context.update(trace.caller_context)
-    message.idempotency_key = trace.idempotency_key or ""
-    message.response = trace.response
-    if trace.error is not None:
-        fill_error(message.error, trace.error)
-    _fill_gated(message, trace)
-    add_event = message.events.add
-    for event in trace.events:
-        wire.fill_event(add_event(), event)
-
-
-def _fill_gated(message: process_service_pb2.TaskTrace, trace: TaskTrace) -> None:
-    if trace.constraints is not None:
-        fill_constraints(message.constraints, trace.constraints)
-    if trace.replica_id is not None:
-        message.replica_id = trace.replica_id
-    if trace.spent is not None:
-        fill_spent(message.spent, trace.spent)

@@ -9,13 +9,15 @@ from progressor.api.calls.validation import Violations, duration_from_wire, page
 from progressor.domain.views.replica import ReplicaState, ReplicaView
 from progressor.telemetry.logs.level import Level
 from progressor.v1 import replica_service_pb2
-from progressor.wire import fields as wire
+from progressor.wire.shapes import Field, Shape
 
 STATE_TO_WIRE: Mapping[ReplicaState, replica_service_pb2.ReplicaState.ValueType] = {
     ReplicaState.SERVING: replica_service_pb2.REPLICA_STATE_SERVING,
     ReplicaState.DRAINING: replica_service_pb2.REPLICA_STATE_DRAINING,
     ReplicaState.SILENT: replica_service_pb2.REPLICA_STATE_SILENT,
 }
+
+replica_to_wire = Shape(ReplicaView, replica_service_pb2.Replica, state=Field()).message
 
 _LEVEL_TO_WIRE: Mapping[Level, replica_service_pb2.LogLevel.ValueType] = {
     "debug": replica_service_pb2.LOG_LEVEL_DEBUG,
@@ -83,25 +85,4 @@ def page_to_wire(
     return replica_service_pb2.ListReplicasResponse(
         replicas=map(replica_to_wire, page),
         next_page_token=page_tokens.token_of_replica(page[-1].replica_id) if has_next else "",
-    )
-
-
-def replica_to_wire(replica: ReplicaView) -> replica_service_pb2.Replica:
-    """Return a replica as a message."""
-    offset = replica.clock_offset
-    return replica_service_pb2.Replica(
-        replica_id=replica.replica_id,
-        name=replica.name,
-        version=replica.version,
-        functions=replica.functions,
-        started_at=wire.datetime_to_timestamp(replica.started_at),
-        heartbeat_at=wire.datetime_to_timestamp(replica.heartbeat_at),
-        heartbeat_age=wire.timedelta_to_duration(replica.heartbeat_age),
-        lease_timeout=wire.timedelta_to_duration(replica.lease_timeout),
-        draining=replica.draining,
-        state=STATE_TO_WIRE[replica.state],
-        step_count=replica.step_count,
-        caller_count=replica.caller_count,
-        clock_offset=None if offset is None else wire.timedelta_to_duration(offset),
-        lease_count=replica.lease_count,
     )

@@ -15,9 +15,9 @@ from progressor.api.calls.validation import (
     page_size_from_wire,
 )
 from progressor.api.schedules.spec_codec import (
+    SPEC,
     overlap_policy_from_wire,
     spec_from_wire,
-    spec_to_wire,
 )
 from progressor.domain.schedules.schedule import (
     BACKFILL_SPAN_MAX,
@@ -35,11 +35,22 @@ from progressor.domain.schedules.schedule import (
 )
 from progressor.v1 import schedule_service_pb2 as messages
 from progressor.wire import fields as wire
-from progressor.wire.nodes import fill_error
+from progressor.wire.nodes import TASK_ERROR
+from progressor.wire.shapes import UNSENT, Shape, flat
 
 NEXT_DEFAULT, LAST_DEFAULT = 5, 10
 COUNT_MAX = 100
 """Firings that one GetSchedule tells of each kind."""
+
+_NEXT = Shape(Upcoming, messages.NextFiring)
+_SCHEDULE = Shape(
+    Schedule,
+    messages.Schedule,
+    key=flat(Shape(ScheduleKey, messages.Schedule, slot=UNSENT)),
+    spec=SPEC,
+    upcoming=flat(Shape(Upcoming, messages.Schedule, instant="next_instant", due_at="next_at")),
+)
+firing_to_wire = Shape(Firing, messages.Firing, error=TASK_ERROR).message
 
 FIRING_STATE_TO_WIRE: Mapping[FiringState, messages.FiringState.ValueType] = MappingProxyType(
     {
@@ -246,24 +257,7 @@ def _check_past(
 
 def schedule_to_wire(schedule: Schedule, *, with_payloads: bool = True) -> messages.Schedule:
     """Return a schedule as a message."""
-    message = messages.Schedule(
-        namespace=schedule.key.namespace,
-        schedule_id=schedule.key.schedule_id,
-        spec=spec_to_wire(schedule.spec, with_payloads=with_payloads),
-        paused=schedule.paused,
-        note=schedule.note,
-        revision=schedule.revision,
-        created_at=wire.datetime_to_timestamp(schedule.created_at),
-        updated_at=wire.datetime_to_timestamp(schedule.updated_at),
-        started_count=schedule.started_count,
-        skipped_count=schedule.skipped_count,
-        missed_count=schedule.missed_count,
-        refused_count=schedule.refused_count,
-    )
-    if schedule.upcoming is not None:
-        wire.fill_timestamp(message.next_instant, schedule.upcoming.instant)
-        wire.fill_timestamp(message.next_at, schedule.upcoming.due_at)
-    return message
+    return _SCHEDULE.message(schedule, with_payloads)
 
 
 def view_to_wire(
@@ -272,13 +266,7 @@ def view_to_wire(
     """Return a schedule with its firings to come, and of the past."""
     return messages.GetScheduleResponse(
         schedule=schedule_to_wire(schedule),
-        next_firings=(
-            messages.NextFiring(
-                instant=wire.datetime_to_timestamp(each.instant),
-                due_at=wire.datetime_to_timestamp(each.due_at),
-            )
-            for each in following
-        ),
+        next_firings=map(_NEXT.message, following),
         last_firings=map(firing_to_wire, last),
     )
 
@@ -295,29 +283,6 @@ def page_to_wire(
             page_tokens.token_of_schedule(page[-1].key.schedule_id) if has_next else ""
         ),
     )
-
-
-def firing_to_wire(firing: Firing) -> messages.Firing:
-    """Return a firing as a message."""
-    message = messages.Firing(
-        instant=wire.datetime_to_timestamp(firing.instant),
-        cause=FIRING_CAUSE_TO_WIRE[firing.cause],
-        state=FIRING_STATE_TO_WIRE[firing.state],
-        due_at=wire.datetime_to_timestamp(firing.due_at),
-        fired_at=wire.datetime_to_timestamp(firing.fired_at),
-        process_id=firing.process_id or "",
-        task_id=firing.task_id or 0,
-        missed_count=firing.missed_count,
-    )
-    if firing.started_at is not None:
-        wire.fill_timestamp(message.started_at, firing.started_at)
-    if firing.ended_at is not None:
-        wire.fill_timestamp(message.ended_at, firing.ended_at)
-    if firing.missed_until is not None:
-        wire.fill_timestamp(message.missed_until, firing.missed_until)
-    if firing.error is not None:
-        fill_error(message.error, firing.error)
-    return message
 
 
 def _key_of(message: Keyed, violations: Violations) -> ScheduleKey:

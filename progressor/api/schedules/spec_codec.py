@@ -1,11 +1,10 @@
 """What a schedule does, and when: from protobuf to domain and back."""
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import assert_never
 
-from google.protobuf import struct_pb2
 from google.protobuf.message import Message
 
 from progressor.api.calls.validation import (
@@ -20,8 +19,8 @@ from progressor.api.calls.validation import (
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.graph import GRAPH_BYTES_MAX, GraphError, encode_graph, plan_nodes
 from progressor.domain.jobs.job import NodeSpec, StartNodes
-from progressor.domain.processes.event import Direction, HistoryRange
-from progressor.domain.processes.process import process_key
+from progressor.domain.processes.event import HistoryRange
+from progressor.domain.processes.process import JobOptions, process_key
 from progressor.domain.processes.task import TaskType
 from progressor.domain.schedules.cron import EXPRESSION_BYTES_MAX, CronClock, CronError, zone_of
 from progressor.domain.schedules.schedule import (
@@ -49,8 +48,8 @@ from progressor.domain.schedules.schedule import (
 from progressor.v1 import nodes_pb2, types_pb2
 from progressor.v1 import schedule_service_pb2 as messages
 from progressor.wire import fields as wire
-from progressor.wire.nodes import check_node_count, fill_constraints, node_spec_from_wire
-from progressor.wire.policies import ZOMBIE_POLICY_TO_WIRE, retry_policy_to_wire
+from progressor.wire.nodes import CONSTRAINTS, check_node_count, node_spec_from_wire
+from progressor.wire.shapes import UNSENT, Field, OneOf, Shape, flat
 
 OVERLAP_POLICY_TO_WIRE: Mapping[OverlapPolicy, messages.OverlapPolicy.ValueType] = MappingProxyType(
     {
@@ -63,6 +62,79 @@ OVERLAP_POLICY_TO_WIRE: Mapping[OverlapPolicy, messages.OverlapPolicy.ValueType]
 _OVERLAP_POLICY_FROM_WIRE: Mapping[int, OverlapPolicy] = MappingProxyType(
     {number: policy for policy, number in OVERLAP_POLICY_TO_WIRE.items()}
 )
+
+_HISTORY_RANGE = Shape(HistoryRange, types_pb2.HistoryRange)
+_TIMING = Shape(
+    Timing,
+    messages.ScheduleSpec,
+    times=OneOf(
+        name="times",
+        shapes={
+            "cron": Shape(CronTimes, messages.CronTimes),
+            "interval": Shape(IntervalTimes, messages.IntervalTimes),
+        },
+    ),
+)
+_NODE_SPEC = Shape(
+    NodeSpec,
+    nodes_pb2.NodeSpec,
+    process_id=UNSENT,
+    constraints=CONSTRAINTS,
+    options=flat(
+        Shape(JobOptions, nodes_pb2.NodeSpec, takes_results="wants_results", scheduled=UNSENT)
+    ),
+)
+_CALL = Shape(
+    CallTarget,
+    messages.ScheduledCall,
+    task_type=UNSENT,
+    history_range=_HISTORY_RANGE,
+    constraints=CONSTRAINTS,
+)
+
+
+def _fill_nodes(
+    message: messages.ScheduledJob, nodes: Iterable[NodeSpec], with_payloads: object
+) -> None:
+    for node in nodes if with_payloads else ():
+        _NODE_SPEC.write(node, message.nodes.add())
+
+
+def _member_of(target: Target) -> str:
+    match target:
+        case StartTarget():
+            return "start"
+        case CallTarget():
+            return "call" if target.task_type is TaskType.CALL else "notify"
+        case JobTarget():
+            return "job"
+        case _:
+            assert_never(target)
+
+
+_TARGET = OneOf(
+    name="target",
+    shapes={
+        "start": Shape(
+            StartTarget,
+            messages.ScheduledStart,
+            template="process_id_template",
+            history_range=_HISTORY_RANGE,
+            constraints=CONSTRAINTS,
+        ),
+        "call": _CALL,
+        "notify": _CALL,
+        "job": Shape(
+            JobTarget,
+            messages.ScheduledJob,
+            template="job_id_template",
+            nodes=Field(write=_fill_nodes),
+        ),
+    },
+    member_of=_member_of,
+)
+SPEC = Shape(ScheduleSpec, messages.ScheduleSpec, timing=flat(_TIMING), target=_TARGET)
+"""What a schedule does, written with every default; the context says whether with its nodes."""
 
 INSTANT_MIN = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 INSTANT_MAX = dt.datetime(2200, 1, 1, tzinfo=dt.UTC)
@@ -111,31 +183,6 @@ def overlap_policy_from_wire(
     if policy is None and number:
         violations.add(field, f"{number} is not an overlap policy")
     return policy
-
-
-def spec_to_wire(spec: ScheduleSpec, *, with_payloads: bool) -> messages.ScheduleSpec:
-    """Return a spec as a message, every default written out."""
-    timing = spec.timing
-    message = messages.ScheduleSpec(
-        jitter=wire.timedelta_to_duration(timing.jitter),
-        overlap_policy=OVERLAP_POLICY_TO_WIRE[timing.overlap_policy],
-        catch_up_window=wire.timedelta_to_duration(timing.catch_up_window),
-    )
-    match timing.times:
-        case CronTimes(expression, time_zone):
-            message.cron.expression = expression
-            message.cron.time_zone = time_zone
-        case IntervalTimes(every, anchor):
-            message.interval.every.CopyFrom(wire.timedelta_to_duration(every))
-            wire.fill_timestamp(message.interval.anchor, anchor)
-        case _:
-            assert_never(timing.times)
-    if timing.start_at is not None:
-        wire.fill_timestamp(message.start_at, timing.start_at)
-    if timing.end_at is not None:
-        wire.fill_timestamp(message.end_at, timing.end_at)
-    _fill_target(message, spec.target, with_payloads=with_payloads)
-    return message
 
 
 def _timing_of(message: messages.ScheduleSpec, violations: Violations) -> Timing | None:
@@ -372,76 +419,3 @@ def _constraints_of(
     if constraints.run_at is not None:
         violations.add("constraints.run_at", "is not for schedules, which have their own instants")
     return constraints
-
-
-def _fill_target(message: messages.ScheduleSpec, target: Target, *, with_payloads: bool) -> None:
-    match target:
-        case StartTarget():
-            start = message.start
-            start.SetInParent()
-            start.process_id_template = target.template
-            _fill_request(start, target)
-            _fill_metadata(start.metadata, target.metadata)
-        case CallTarget():
-            is_call = target.task_type is TaskType.CALL
-            call = message.call if is_call else message.notify
-            call.SetInParent()
-            call.process_id = target.process_id
-            _fill_request(call, target)
-        case JobTarget():
-            job = message.job
-            job.SetInParent()
-            job.job_id_template = target.template
-            job.caller_context.update(target.caller_context)
-            _fill_metadata(job.metadata, target.metadata)
-            if target.timeout is not None:
-                job.timeout.CopyFrom(wire.timedelta_to_duration(target.timeout))
-            for node in target.nodes if with_payloads else ():
-                _fill_node(job.nodes.add(), node)
-        case _:
-            assert_never(target)
-
-
-def _fill_request(
-    message: messages.ScheduledStart | messages.ScheduledCall | messages.ScheduledNotify,
-    target: StartTarget | CallTarget,
-) -> None:
-    message.args = target.args
-    message.caller_context.update(target.caller_context)
-    if target.history_range is not None:
-        _fill_history_range(message.history_range, target.history_range)
-    if target.constraints is not None:
-        fill_constraints(message.constraints, target.constraints)
-
-
-def _fill_metadata(struct: struct_pb2.Struct, metadata: Mapping[str, object] | None) -> None:
-    if metadata is not None:
-        struct.SetInParent()
-        wire.fill_struct(struct, metadata)
-
-
-def _fill_history_range(message: types_pb2.HistoryRange, wanted: HistoryRange) -> None:
-    message.SetInParent()
-    message.after = wanted.after
-    if wanted.limit is not None:
-        message.limit = wanted.limit
-    message.direction = (
-        types_pb2.DIRECTION_BACKWARD
-        if wanted.direction is Direction.BACKWARD
-        else types_pb2.DIRECTION_FORWARD
-    )
-
-
-def _fill_node(message: nodes_pb2.NodeSpec, node: NodeSpec) -> None:
-    message.name = node.name
-    message.namespace = node.namespace
-    message.predecessors.extend(node.predecessors)
-    message.args = node.args
-    message.wants_results = node.options.takes_results
-    message.target = node.options.target or ""
-    if node.constraints is not None:
-        fill_constraints(message.constraints, node.constraints)
-    if node.options.retry_policy is not None:
-        message.retry_policy.CopyFrom(retry_policy_to_wire(node.options.retry_policy))
-    if node.options.zombie_policy is not None:
-        message.zombie_policy = ZOMBIE_POLICY_TO_WIRE[node.options.zombie_policy]
