@@ -113,7 +113,7 @@ def _events(
     if not events:
         return ()
     if len(events) > EVENTS_MAX:
-        wire.refuse("events", f"{len(events)} are more than {EVENTS_MAX}")
+        wire.refuse("events", wire.too_many(len(events), EVENTS_MAX))
     for index, event in enumerate(events):
         if event.HasField("occurred_at"):
             wire.refuse(
@@ -176,12 +176,10 @@ def _code(code: int, field: str) -> int:
 
 def _reject_metadata(pairs: Mapping[str, str]) -> dict[str, str]:
     if len(pairs) > REJECT_METADATA_PAIRS_MAX:
-        wire.refuse(
-            "reject.metadata", f"{len(pairs)} pairs are more than {REJECT_METADATA_PAIRS_MAX}"
-        )
+        wire.refuse("reject.metadata", wire.too_many(len(pairs), REJECT_METADATA_PAIRS_MAX))
     size = sum(len(key.encode()) + len(value.encode()) for key, value in pairs.items())
     if size > REJECT_METADATA_BYTES_MAX:
-        wire.refuse("reject.metadata", f"{size} bytes are more than {REJECT_METADATA_BYTES_MAX}")
+        wire.refuse("reject.metadata", wire.too_large(size, REJECT_METADATA_BYTES_MAX))
     return {failures.clean_text(key): failures.clean_text(value) for key, value in pairs.items()}
 
 

@@ -119,21 +119,41 @@ def refuse(field: str, description: str) -> NoReturn:
     raise errors.InvalidRequestError(errors.FieldViolation(field[:_FIELD_LENGTH_MAX], description))
 
 
+NUL = "must not contain a NUL character"
+
+
+def too_large(size: int, bytes_max: int) -> str:
+    """Return what is wrong with something of so many bytes."""
+    return f"must be at most {bytes_max} bytes, got {size}"
+
+
+def too_many(count: int, count_max: int) -> str:
+    """Return what is wrong with so many items."""
+    return f"must have at most {count_max} items, got {count}"
+
+
+def duration_text(value: dt.timedelta) -> str:
+    """Return a duration as an error message says it: whole days, or seconds."""
+    if value > dt.timedelta(days=1) and not value % dt.timedelta(days=1):
+        return f"{value.days} days"
+    return f"{value.total_seconds():f}".rstrip("0").rstrip(".") + " s"
+
+
 def check_payload(payload: bytes, field: str, payload_bytes_max: int) -> None:
     """Raise `errors.InvalidRequestError` for a payload that is too large."""
     if len(payload) > payload_bytes_max:
-        refuse(field, f"{len(payload)} bytes are more than {payload_bytes_max}")
+        refuse(field, too_large(len(payload), payload_bytes_max))
 
 
 def id_faults(value: str) -> Iterator[str]:
     """Yield what keeps a text from being an id: 1 .. 256 bytes without control characters."""
     if not value:
-        yield "is empty"
+        yield "must not be empty"
     size = len(value.encode())
     if size > ID_BYTES_MAX:
-        yield f"{size} bytes are more than {ID_BYTES_MAX}"
+        yield too_large(size, ID_BYTES_MAX)
     if (found := _CONTROL_CHARACTER.search(value)) is not None:
-        yield f"has the control character U+{ord(found[0]):04X}"
+        yield f"must not contain the control character U+{ord(found[0]):04X}"
 
 
 def timestamp_to_datetime(ts: timestamp_pb2.Timestamp, field: str) -> dt.datetime:
@@ -144,9 +164,9 @@ def timestamp_to_datetime(ts: timestamp_pb2.Timestamp, field: str) -> dt.datetim
     """
     seconds, nanos = ts.seconds, ts.nanos
     if not 0 <= nanos < _NANOS:
-        refuse(field, f"nanos {nanos} are not in 0 .. 999,999,999")
+        refuse(field, f"nanos must be 0 to 999999999, got {nanos}")
     if not _SECONDS_MIN <= seconds <= _SECONDS_MAX:
-        refuse(field, f"{seconds} s is not between 0001-01-02 and 9999-12-30")
+        refuse(field, f"must be from 0001-01-02 to 9999-12-30, got {seconds} s since 1970")
     return _EPOCH + dt.timedelta(0, seconds, nanos // 1000)
 
 
@@ -172,9 +192,12 @@ def duration_to_timedelta(d: duration_pb2.Duration, field: str) -> dt.timedelta:
     """
     seconds, nanos = d.seconds, d.nanos
     if not -_NANOS < nanos < _NANOS or (seconds > 0 > nanos) or (seconds < 0 < nanos):
-        refuse(field, f"nanos {nanos} do not fit {seconds} s")
+        refuse(
+            field,
+            f"nanos must be less than 1 s, with the sign of {seconds} s, got {nanos}",
+        )
     if not -_DURATION_SECONDS_MAX <= seconds <= _DURATION_SECONDS_MAX:
-        refuse(field, f"{seconds} s is longer than 10,000 years")
+        refuse(field, f"must be at most 10,000 years, got {seconds} s")
     return dt.timedelta(0, seconds, nanos // 1000 if nanos >= 0 else -(-nanos // 1000))
 
 
@@ -204,17 +227,17 @@ def struct_to_mapping(struct: struct_pb2.Struct, field: str) -> dict[str, object
         return {}
     size = struct.ByteSize()
     if size > METADATA_BYTES_MAX:
-        refuse(field, f"{size} bytes are more than {METADATA_BYTES_MAX}")
+        refuse(field, too_large(size, METADATA_BYTES_MAX))
     return _object_of(struct, field, 1)
 
 
 def _object_of(struct: struct_pb2.Struct, field: str, depth: int) -> dict[str, object]:
     if depth > METADATA_DEPTH_MAX:
-        refuse(field, f"is nested deeper than {METADATA_DEPTH_MAX}")
+        refuse(field, f"must not be nested deeper than {METADATA_DEPTH_MAX} levels")
     result: dict[str, object] = {}
     for name, value in struct.fields.items():
         if "\0" in name:
-            refuse(f"{field}.{name!r}", "has a NUL character")
+            refuse(f"{field}.{name!r}", NUL)
         result[name] = _json_of(value, f"{field}.{name}", depth)
     return result
 
@@ -223,7 +246,7 @@ def _json_of(value: struct_pb2.Value, field: str, depth: int) -> object:
     match value.WhichOneof("kind"):
         case "string_value":
             if "\0" in value.string_value:
-                refuse(field, "has a NUL character")
+                refuse(field, NUL)
             return value.string_value
         case "number_value":
             return _number_of(value.number_value, field)
@@ -240,13 +263,13 @@ def _json_of(value: struct_pb2.Value, field: str, depth: int) -> object:
 
 def _list_of(values: struct_pb2.ListValue, field: str, depth: int) -> list[object]:
     if depth > METADATA_DEPTH_MAX:
-        refuse(field, f"is nested deeper than {METADATA_DEPTH_MAX}")
+        refuse(field, f"must not be nested deeper than {METADATA_DEPTH_MAX} levels")
     return [_json_of(value, f"{field}[{i}]", depth) for i, value in enumerate(values.values)]
 
 
 def _number_of(number: float, field: str) -> int | float:
     if not math.isfinite(number):
-        refuse(field, f"{number} is not a JSON number")
+        refuse(field, f"must be a finite number, got {number}")
     is_exact_integer = number.is_integer() and abs(number) <= _EXACT_INTEGER_MAX
     return int(number) if is_exact_integer else number
 
@@ -303,11 +326,11 @@ def history_range_from_wire(message: types_pb2.HistoryRange, field: str) -> Hist
     limit = message.limit if message.HasField("limit") else None
     direction = _DIRECTION_FROM_WIRE.get(message.direction)
     if message.after < 0:
-        refuse(f"{field}.after", f"{message.after} is below 0")
+        refuse(f"{field}.after", f"must not be negative, got {message.after}")
     if limit is not None and not 0 <= limit <= HISTORY_LIMIT_MAX:
-        refuse(f"{field}.limit", f"{limit} is not in 0 .. {HISTORY_LIMIT_MAX}")
+        refuse(f"{field}.limit", f"must be 0 to {HISTORY_LIMIT_MAX}, got {limit}")
     if direction is None:
-        refuse(f"{field}.direction", f"{message.direction} is not a direction")
+        refuse(f"{field}.direction", f"unknown direction {message.direction}")
     return HistoryRange(after=message.after, limit=limit, direction=direction)
 
 
@@ -371,11 +394,11 @@ def constraints_from_wire(message: types_pb2.Constraints, field: str) -> Constra
         order = _order_of(message.order, f"{field}.order", found)
     gates = _gates_of(message.gates, f"{field}.gates", found)
     if not 0 <= message.priority <= PRIORITY_MAX:
-        description = f"{message.priority} is not in 0 .. {PRIORITY_MAX}"
+        description = f"must be 0 to {PRIORITY_MAX}, got {message.priority}"
         found.append(errors.FieldViolation(f"{field}.priority", description))
     hold = _GATE_HOLD_FROM_WIRE.get(message.hold)
     if hold is None:
-        found.append(errors.FieldViolation(f"{field}.hold", f"{message.hold} is not a hold"))
+        found.append(errors.FieldViolation(f"{field}.hold", f"unknown gate hold {message.hold}"))
     if found or hold is None:
         raise errors.InvalidRequestError(*found)
     return Constraints(
@@ -393,7 +416,7 @@ def _order_of(
     found += (errors.FieldViolation(f"{field}.key", it) for it in id_faults(message.key))
     text = message.version
     if len(text) > ID_BYTES_MAX:
-        description = f"{len(text)} characters are more than {ID_BYTES_MAX}"
+        description = f"must be at most {ID_BYTES_MAX} characters, got {len(text)}"
         found.append(errors.FieldViolation(f"{field}.version", description))
         return None
     try:
@@ -407,7 +430,7 @@ def _gates_of(
     messages: Sequence[types_pb2.GateUse], field: str, found: list[errors.FieldViolation]
 ) -> dict[str, int | None]:
     if len(messages) > GATES_MAX:
-        description = f"{len(messages)} are more than {GATES_MAX}"
+        description = too_many(len(messages), GATES_MAX)
         found.append(errors.FieldViolation(field, description))
     gates: dict[str, int | None] = {}
     for index, message in enumerate(messages[:GATES_MAX]):
@@ -415,9 +438,9 @@ def _gates_of(
         capacity = message.capacity if message.HasField("capacity") else None
         found += (errors.FieldViolation(f"{place}.gate", it) for it in id_faults(gate))
         if gate and gate in gates:
-            found.append(errors.FieldViolation(f"{place}.gate", "is named twice"))
+            found.append(errors.FieldViolation(f"{place}.gate", f"gate {gate!r} is listed twice"))
         if capacity is not None and not 0 <= capacity <= CAPACITY_MAX:
-            description = f"{capacity} is not in 0 .. {CAPACITY_MAX}"
+            description = f"must be 0 to {CAPACITY_MAX}, got {capacity}"
             found.append(errors.FieldViolation(f"{place}.capacity", description))
         gates[gate] = capacity
     return gates
@@ -439,14 +462,19 @@ def set_timer_from_wire(
     else:
         after = duration_to_timedelta(message.after, f"{field}.after")
         if not dt.timedelta(0) <= after <= TIMER_AFTER_MAX:
-            refuse(f"{field}.after", f"{after} is not in 0 .. {TIMER_AFTER_MAX.days} days")
+            refuse(
+                f"{field}.after",
+                f"must be 0 to {TIMER_AFTER_MAX.days} days, got {duration_text(after)}",
+            )
     history_range, step_timeout = None, None
     if message.HasField("history_range"):
         history_range = history_range_from_wire(message.history_range, f"{field}.history_range")
     if message.HasField("step_timeout"):
         step_timeout = duration_to_timedelta(message.step_timeout, f"{field}.step_timeout")
         if not STEP_TIMEOUT_MIN <= step_timeout <= STEP_TIMEOUT_MAX:
-            refuse(f"{field}.step_timeout", f"{step_timeout} is not in 1 ms .. 1 day")
+            refuse(
+                f"{field}.step_timeout", f"must be 1 ms to 1 day, got {duration_text(step_timeout)}"
+            )
     constraints = None
     if message.HasField("constraints"):
         constraints = _timer_constraints_of(message, f"{field}.constraints")
@@ -463,10 +491,10 @@ def set_timer_from_wire(
 
 def _timer_constraints_of(message: types_pb2.SetTimer, field: str) -> Constraints:
     if message.remove:
-        refuse(field, "go with a timeout, not with remove")
+        refuse(field, "must not be set together with remove")
     constraints = constraints_from_wire(message.constraints, field)
     if constraints.run_at is not None:
-        refuse(f"{field}.run_at", "is not for timers, which have an instant of their own")
+        refuse(f"{field}.run_at", "must not be set: a timer has an instant of its own")
     return constraints
 
 

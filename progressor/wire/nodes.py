@@ -15,7 +15,7 @@ from progressor.domain.processes.namespace import is_namespace_name
 from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.processes.process import JobOptions
 from progressor.domain.processes.task import NodeOutcome, NodeState, TaskError
-from progressor.v1 import job_service_pb2, nodes_pb2, types_pb2
+from progressor.v1 import nodes_pb2, types_pb2
 from progressor.wire import fields as wire
 from progressor.wire.policies import ZOMBIE_POLICY_FROM_WIRE, retry_policy_from_wire
 from progressor.wire.shapes import UNSENT, Field, Shape
@@ -37,9 +37,6 @@ TASK_ERROR = Shape(TaskError, types_pb2.TaskError, rejected=UNSENT, metadata=UNS
 TARGET_BYTES_MAX = 512
 """More than any target of a namespace has."""
 
-Due = nodes_pb2.StartNodes | job_service_pb2.SubmitJobRequest | job_service_pb2.RetryJobRequest
-"""What has a deadline or a timeout of a job."""
-
 _NO_OPTIONS = JobOptions()
 
 
@@ -54,7 +51,7 @@ def start_nodes_from_wire(
     check_node_count(message.nodes, f"{field}.nodes")
     size = message.ByteSize()
     if size > GRAPH_BYTES_MAX:
-        wire.refuse(field, f"{size} bytes are more than {GRAPH_BYTES_MAX}")
+        wire.refuse(field, wire.too_large(size, GRAPH_BYTES_MAX))
     deadline, timeout = due_from_wire(message, f"{field}.")
     nodes = (
         node_spec_from_wire(node, f"{field}.nodes[{place}]", payload_bytes_max)
@@ -66,10 +63,12 @@ def start_nodes_from_wire(
 def check_node_count(messages: Sequence[nodes_pb2.NodeSpec], field: str) -> None:
     """Raise `errors.InvalidRequestError` for none, or for more than one step may add."""
     if not 1 <= len(messages) <= NODES_PER_STEP_MAX:
-        wire.refuse(field, f"{len(messages)} are not 1 .. {NODES_PER_STEP_MAX}")
+        wire.refuse(field, f"must have 1 to {NODES_PER_STEP_MAX} items, got {len(messages)}")
 
 
-def due_from_wire(message: Due, prefix: str) -> tuple[dt.datetime | None, dt.timedelta | None]:
+def due_from_wire(
+    message: nodes_pb2.StartNodes, prefix: str
+) -> tuple[dt.datetime | None, dt.timedelta | None]:
     """Return the deadline or the timeout of a job, at most one of them.
 
     Raises:
@@ -81,12 +80,20 @@ def due_from_wire(message: Due, prefix: str) -> tuple[dt.datetime | None, dt.tim
         case "timeout":
             field = f"{prefix}timeout"
             timeout = wire.duration_to_timedelta(message.timeout, field)
-            if not dt.timedelta(0) < timeout <= wire.TIMER_AFTER_MAX:
-                days = wire.TIMER_AFTER_MAX.days
-                wire.refuse(field, f"{timeout} is not more than 0 and up to {days} days")
+            check_timeout(timeout, field)
             return None, timeout
         case _:
             return None, None
+
+
+def check_timeout(timeout: dt.timedelta, field: str) -> None:
+    """Raise `errors.InvalidRequestError` for a job's timeout of 0 or less, or of too much."""
+    if not dt.timedelta(0) < timeout <= wire.TIMER_AFTER_MAX:
+        days = wire.TIMER_AFTER_MAX.days
+        wire.refuse(
+            field,
+            f"must be greater than 0 and at most {days} days, got {wire.duration_text(timeout)}",
+        )
 
 
 def node_spec_from_wire(
@@ -103,7 +110,10 @@ def node_spec_from_wire(
         wire.check_payload(args, f"{field}.args", payload_bytes_max)
     namespace = message.namespace
     if namespace and not is_namespace_name(namespace):
-        wire.refuse(f"{field}.namespace", "is not 1 to 64 of [a-z0-9._-]")
+        wire.refuse(
+            f"{field}.namespace",
+            f"must be 1 to 64 characters of [a-z0-9._-], got {namespace[:64]!r}",
+        )
     return NodeSpec(
         name=message.name,
         namespace=namespace,
@@ -159,7 +169,9 @@ def _options_of(message: nodes_pb2.NodeSpec, field: str) -> JobOptions:
     if not (message.wants_results or target or has_policy):
         return _NO_OPTIONS
     if len(target.encode()) > TARGET_BYTES_MAX or "\0" in target:
-        wire.refuse(f"{field}.target", "is not a target of any namespace")
+        wire.refuse(
+            f"{field}.target", f"must be at most {TARGET_BYTES_MAX} bytes without NUL characters"
+        )
     retry_policy: RetryPolicy | None = None
     if message.HasField("retry_policy"):
         retry_policy = retry_policy_from_wire(message.retry_policy, f"{field}.retry_policy")
@@ -167,7 +179,7 @@ def _options_of(message: nodes_pb2.NodeSpec, field: str) -> JobOptions:
     if message.zombie_policy:
         zombie_policy = ZOMBIE_POLICY_FROM_WIRE.get(message.zombie_policy)
         if zombie_policy is None:
-            wire.refuse(f"{field}.zombie_policy", f"{message.zombie_policy} is not a policy")
+            wire.refuse(f"{field}.zombie_policy", f"unknown zombie policy {message.zombie_policy}")
     return JobOptions(
         takes_results=message.wants_results,
         retry_policy=retry_policy,

@@ -77,6 +77,8 @@ class Field:
         name: The message's field, where its name is another.
         shape: Of the nested message, the items or the values of a map.
         check: Looks at each value that is there.
+        given: The message must have the field.
+        zero_is_default: A zero takes the default even where the message has the field.
         read: Makes the value of the message, the path of the field before it, and the context.
         write: Writes into the message the value, which is not None, with the context.
     """
@@ -84,6 +86,8 @@ class Field:
     name: str | None = None
     shape: "Shape[Any, Any] | None" = None
     check: Check | None = None
+    given: bool = False
+    zero_is_default: bool = False
     read: Callable[[Any, str, Any], Any] | None = None
     write: Callable[[Any, Any, Any], None] | None = None
 
@@ -111,7 +115,7 @@ Exceptional = str | Field | OneOf | Check
 class Shape(Generic[V, M]):
     """A dataclass and a message, and how one becomes the other.
 
-    ``check_all`` looks at the fields that could be read, by name, as a whole.
+    ``check_all`` gets the fields that could be read, by name, the path and the context.
     """
 
     def __init__(
@@ -119,7 +123,7 @@ class Shape(Generic[V, M]):
         value_type: type[V],
         message_type: type[M],
         /,
-        check_all: Callable[[Mapping[str, Any], str], None] | None = None,
+        check_all: Callable[[Mapping[str, Any], str, Any], None] | None = None,
         **exceptions: "Exceptional | Shape[Any, Any]",
     ) -> None:
         self._value_type, self._message_type = value_type, message_type
@@ -161,7 +165,7 @@ class Shape(Generic[V, M]):
                 found += error.violations
         if self._check_all is not None:
             try:
-                self._check_all(values, path)
+                self._check_all(values, path, context)
             except errors.InvalidRequestError as error:
                 found += error.violations
         if found:
@@ -208,6 +212,8 @@ class Shape(Generic[V, M]):
     def _takes(self) -> Mapping[str, _Take]:
         takes: dict[str, _Take] = {}
         for field, hint, how in self._fields:
+            if how is UNSENT:
+                continue
             default = _default_of(field)
             if isinstance(how, OneOf):
                 takes[field.name] = _take_one_of(how, default)
@@ -225,7 +231,7 @@ class Shape(Generic[V, M]):
 
 
 UNSENT = Field(write=lambda _message, _value, _context: None)
-"""A field of the value that the message does not have."""
+"""A field of the value that the message does not have: its default is read."""
 
 
 def flat(shape: Shape[Any, Any]) -> Field:
@@ -247,9 +253,13 @@ def between(low: Any, high: Any) -> Check:  # noqa: ANN401  # whatever can be co
 
     def check(value: Any, field: str) -> None:  # noqa: ANN401
         if not low <= value <= high:
-            wire.refuse(field, f"must be {low} to {high}, got {value}")
+            wire.refuse(field, f"must be {_shown(low)} to {_shown(high)}, got {_shown(value)}")
 
     return check
+
+
+def _shown(value: object) -> str:
+    return wire.duration_text(value) if isinstance(value, dt.timedelta) else str(value)
 
 
 def enum_numbers(members: type[enum.Enum], proto: Any) -> dict[Any, int]:  # noqa: ANN401  # a descriptor
@@ -381,30 +391,38 @@ def _take_one_of(how: OneOf, default: Any) -> _Take:  # noqa: ANN401
 
 
 def _taker(proto: Any, hint: Any, how: Field, default: Any) -> _Take:  # noqa: ANN401
-    name, check, nested = proto.name, how.check, proto.message_type
+    name, check, convert = proto.name, how.check, _reader(proto, _required(hint), how)
     admits_none = type(None) in _members(hint)
-    if nested is not None and nested.GetOptions().map_entry:
-        convert = _map_reader(proto, _required(hint), how)
-    elif proto.is_repeated:
-        convert = _list_reader(proto, _required(hint), how)
-    else:
-        convert = _converter(proto, _required(hint), how)
     if proto.has_presence:
         is_absent: Callable[[Any], bool] = lambda message: not message.HasField(name)  # noqa: E731
     else:
         is_absent = lambda message: not getattr(message, name)  # noqa: E731
-    has_default = default is not None or admits_none
+    has_default = how.given or default is not None or admits_none
 
     def take(message: Any, path: str, context: Any) -> Any:  # noqa: ANN401
         if has_default and is_absent(message):
+            if how.given:
+                wire.refuse(f"{path}{name}", "must be given")
             value = default
         else:
             value = convert(getattr(message, name), f"{path}{name}", context)
+            if how.zero_is_default and not value:
+                value = default
         if check is not None and value is not None:
             check(value, f"{path}{name}")
         return value
 
     return take
+
+
+def _reader(proto: Any, hint: Any, how: Field) -> _Take:  # noqa: ANN401
+    """Return what reads a field that is there, of any kind."""
+    nested = proto.message_type
+    if nested is not None and nested.GetOptions().map_entry:
+        return _map_reader(proto, hint, how)
+    if proto.is_repeated:
+        return _list_reader(proto, hint, how)
+    return _converter(proto, hint, how)
 
 
 def _converter(proto: Any, hint: Any, how: Field) -> _Take:  # noqa: ANN401
@@ -455,6 +473,23 @@ def _map_reader(proto: Any, hint: Any, how: Field) -> _Take:  # noqa: ANN401
     return lambda values, path, context: read_each(sorted(values.items()), convert, path, context)
 
 
+def any_of(members: type[enum.Enum], name: str) -> Field:
+    """Return the members that a list of numbers admits, each once; one that is 0 admits all."""
+
+    def read(message: Any, path: str, _context: object) -> tuple[Any, ...]:  # noqa: ANN401
+        proto = message.DESCRIPTOR.fields_by_name[name].enum_type
+        numbers = getattr(message, name)
+        found = read_each(
+            ((place, it) for place, it in enumerate(numbers) if it),
+            _enum_reader(proto, members),
+            f"{path}{name}",
+            None,
+        )
+        return () if 0 in numbers else tuple(dict.fromkeys(found.values()))
+
+    return Field(read=read)
+
+
 def read_each(
     items: Iterable[tuple[Any, Any]], convert: _Take, path: str, context: object
 ) -> dict[Any, Any]:
@@ -469,9 +504,3 @@ def read_each(
     if found:
         raise errors.InvalidRequestError(*found[:VIOLATIONS_MAX])
     return values
-
-
-def duration_of_zero_or_more(value: dt.timedelta, field: str) -> None:
-    """Check that a duration is not negative."""
-    if value < dt.timedelta(0):
-        wire.refuse(field, f"{value.total_seconds()} s is below 0")

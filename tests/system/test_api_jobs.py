@@ -88,7 +88,7 @@ async def test_a_graph_may_be_larger_than_a_payload(api: Engine) -> None:
         ([{"name": "a"}, {"name": "b", "predecessors": ["z"]}],
          "nodes[1].predecessors[0]", "'z' is not a node of the job"),
         ([{"name": "a"}, {"name": "a"}], "nodes[1].name", "'a' is the name of nodes[0] too"),
-        ([], "nodes", "0 are not 1 .. 10000"),
+        ([], "nodes", "must have 1 to 10000 items, got 0"),
         ([{"name": "a"}, {"name": "b", "namespace": "absent"}],
          "nodes[1].namespace", "NAMESPACE_NOT_FOUND: namespace 'absent' does not exist"),
         ([{"name": "a", "target": "a:1"}, {"name": "b", "target": "a:2"}],
@@ -96,7 +96,7 @@ async def test_a_graph_may_be_larger_than_a_payload(api: Engine) -> None:
         ([{"name": "a", "args": b"x" * (PAYLOAD_MAX + 1)}],
          "nodes[0].args", "2097153 bytes are more than 2097152"),
         ([{"name": f"n{i}", "args": b"x" * PAYLOAD_MAX} for i in range(16)],
-         "nodes", "33554"),
+         "nodes", "must be at most 33554432 bytes, got 33554"),
     ],
     ids=["cycle", "unknown", "doubled", "none", "namespace", "target", "args", "all of it"],
 )  # fmt: skip

@@ -33,9 +33,9 @@ async def test_all_violations_are_told_before_anything_is_written(api: Engine) -
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert violations_of(error) == {
-        "process_id": "is empty",
-        "args": f"{PAYLOAD_MAX + 1} bytes are more than {PAYLOAD_MAX}",
-        "idempotency_key": "has the control character U+0000",
+        "process_id": "must not be empty",
+        "args": f"must be at most {PAYLOAD_MAX} bytes, got {PAYLOAD_MAX + 1}",
+        "idempotency_key": "must not contain the control character U+0000",
     }
     assert api.intake.requests == []
 

@@ -44,7 +44,7 @@ class TestOverTheWire:
         error = await failure(api.replica_service.SetLogLevel(pb.SetLogLevelRequest()))
 
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert violations_of(error) == {"level": "0 is not a log level"}
+        assert violations_of(error) == {"level": "unknown log level 0"}
         assert api.log_levels.asked == []
 
     async def test_a_replica_that_drains_can_still_be_asked(self, api: Engine) -> None:

@@ -238,7 +238,7 @@ async def test_all_that_is_wrong_with_a_schedule_is_told(timetable: Timetable) -
         "spec.cron.time_zone": (
             "'Mars' is not a time zone of the IANA database, as Europe/Berlin is"
         ),
-        "spec.jitter": "-1.0 s is below 0",
+        "spec.jitter": "must be 0 s to 86400 s, got -1 s",
     }
 
 

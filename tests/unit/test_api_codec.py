@@ -7,7 +7,7 @@ import pytest
 from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
 
 from progressor import errors
-from progressor.api.calls import page_tokens, validation
+from progressor.api.calls import page_tokens
 from progressor.api.processes import codec, put_codec
 from progressor.domain.processes.admission import Import, Request
 from progressor.domain.processes.event import Direction, HistoryRange
@@ -16,6 +16,7 @@ from progressor.domain.processes.task import TaskType
 from progressor.domain.views.wait import GatesFull, TimerNotDue
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2
+from progressor.wire import shapes
 
 LIMIT = 1000
 ADMITTED = [
@@ -134,7 +135,9 @@ def test_an_empty_process_id_is_named() -> None:
 
 def test_args_are_bounded_by_the_namespace_and_told_with_size_and_limit() -> None:
     assert decode_call(args=b"x" * LIMIT).args == b"x" * LIMIT
-    with pytest.raises(errors.InvalidRequestError, match="args: 1001 bytes are more than 1000"):
+    with pytest.raises(
+        errors.InvalidRequestError, match="args: must be at most 1000 bytes, got 1001"
+    ):
         decode_call(args=b"x" * (LIMIT + 1))
 
 
@@ -246,17 +249,17 @@ def test_a_page_size_out_of_bounds_is_named(size: int) -> None:
         "a",
         "é",
         "x" * 2000,
-        page_tokens.token_of_namespace("orders"),
+        page_tokens.NAMESPACES.write("orders"),
         "dC0x",  # t-1
         "dDk5OTk5OTk5OTk5OTk5OTk5OTk5",  # t99999999999999999999
-        page_tokens._encode("p", "1/"),
-        page_tokens._encode("p", "1/a"),
-        page_tokens._encode("p", "1/a/"),
-        page_tokens._encode("p", "/a/1"),
-        page_tokens._encode("p", "9999999999999999999/a/1"),
-        page_tokens._encode("p", "1/a/\0"),
-        page_tokens._encode("p", "1/A/1"),
-        page_tokens._encode("p", "1/another/1"),
+        page_tokens.encode("p", "1/"),
+        page_tokens.encode("p", "1/a"),
+        page_tokens.encode("p", "1/a/"),
+        page_tokens.encode("p", "/a/1"),
+        page_tokens.encode("p", "9999999999999999999/a/1"),
+        page_tokens.encode("p", "1/a/\0"),
+        page_tokens.encode("p", "1/A/1"),
+        page_tokens.encode("p", "1/another/1"),
     ],
 )
 def test_a_garbled_page_token_is_named(token: str) -> None:
@@ -268,7 +271,7 @@ def test_a_garbled_page_token_is_named(token: str) -> None:
 
 
 def test_a_list_of_all_namespaces_goes_on_in_any_of_them() -> None:
-    token = page_tokens._encode("p", "1/another/1")
+    token = page_tokens.encode("p", "1/another/1")
 
     query = codec.list_from_wire(pb.ListRequest(page_token=token))
 
@@ -408,4 +411,4 @@ def test_a_put_that_does_not_fit_is_named(fields: dict[str, object], path: str) 
 def test_violations_are_bounded() -> None:
     history = [types_pb2.NewEvent(payload=b"x" * 1001)] * 500
 
-    assert len(fields_of(lambda: decode_put(history=history))) == validation.VIOLATIONS_MAX
+    assert len(fields_of(lambda: decode_put(history=history))) == shapes.VIOLATIONS_MAX

@@ -6,7 +6,6 @@ import pytest
 
 from progressor import errors
 from progressor.api.calls import page_tokens
-from progressor.api.calls.validation import Violations
 from progressor.api.replicas import codec as replica_codec
 from progressor.domain.views.replica import ReplicaState
 from progressor.sdk.values.replicas import LogLevel, Replica, replica_from_wire
@@ -103,8 +102,8 @@ def test_a_page_leads_to_the_next() -> None:
         ("page_size", pb.ListReplicasRequest(page_size=-1)),
         ("page_size", pb.ListReplicasRequest(page_size=1001)),
         ("page_token", pb.ListReplicasRequest(page_token="?")),
-        ("page_token", pb.ListReplicasRequest(page_token=page_tokens.token_of_task(7))),
-        ("page_token", pb.ListReplicasRequest(page_token=page_tokens.token_of_replica(2**63))),
+        ("page_token", pb.ListReplicasRequest(page_token=page_tokens.TASKS.write(7))),
+        ("page_token", pb.ListReplicasRequest(page_token=page_tokens.REPLICAS.write(2**63))),
     ],
 )
 def test_a_listing_that_cannot_be_is_refused_by_its_field(
@@ -117,11 +116,8 @@ def test_a_listing_that_cannot_be_is_refused_by_its_field(
 
 
 def test_a_token_of_a_replica_is_none_of_a_task() -> None:
-    violations = Violations()
-
-    page_tokens.task_of_token(page_tokens.token_of_replica(7), violations)
-
-    assert violations
+    with pytest.raises(errors.InvalidRequestError, match="page_token"):
+        page_tokens.TASKS.read(page_tokens.REPLICAS.write(7))
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -10,7 +10,6 @@ from google.protobuf import duration_pb2, timestamp_pb2
 
 from progressor import errors
 from progressor.api.calls import page_tokens
-from progressor.api.calls.validation import Violations
 from progressor.api.schedules import codec as schedule_codec
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.job import NodeSpec
@@ -191,9 +190,7 @@ def test_a_list_leaves_the_nodes_of_jobs_out() -> None:
     page = schedule_codec.page_to_wire((a_schedule(TARGETS[-1]),) * 2, page_size=1)
 
     assert [len(each.spec.job.nodes) for each in page.schedules] == [0]
-    violations = Violations()
-    assert page_tokens.schedule_of_token(page.next_page_token, violations) == "nightly"
-    assert not violations
+    assert page_tokens.SCHEDULES.read(page.next_page_token) == "nightly"
 
 
 def test_a_schedule_goes_out_with_what_is_next_and_its_counts() -> None:
@@ -251,8 +248,8 @@ def test_a_firing_that_started_nothing_says_nothing_of_it() -> None:
 @pytest.mark.parametrize(
     ("fields", "violations"),
     [
-        ({"cron": None}, ["spec.times: is neither cron nor interval"]),
-        ({"start": None}, ["spec.target: is none of start, call, notify and job"]),
+        ({"cron": None}, ["spec.times: must be cron or interval"]),
+        ({"start": None}, ["spec.target: must be start, call, notify or job"]),
         (
             {"cron": pb.CronTimes(expression="* 25 * * *", time_zone="Mars")},
             [
@@ -262,7 +259,7 @@ def test_a_firing_that_started_nothing_says_nothing_of_it() -> None:
         ),
         (
             {"cron": pb.CronTimes(expression="*" * 257)},
-            ["spec.cron.expression: is longer than 256 bytes"],
+            ["spec.cron.expression: must be at most 256 bytes, got 257"],
         ),
         (
             {"cron": None, "interval": pb.IntervalTimes()},
@@ -270,45 +267,45 @@ def test_a_firing_that_started_nothing_says_nothing_of_it() -> None:
         ),
         (
             {"cron": None, "interval": pb.IntervalTimes(every=seconds(0.5))},
-            ["spec.interval.every: 0:00:00.500000 is not in 0:00:01 .. 3660 days, 0:00:00"],
+            ["spec.interval.every: must be 1 s to 3660 days, got 0.5 s"],
         ),
         (
             {"cron": None, "interval": pb.IntervalTimes(every=seconds(-1))},
-            ["spec.interval.every: -1.0 s is below 0"],
+            ["spec.interval.every: must be 1 s to 3660 days, got -1 s"],
         ),
-        ({"jitter": seconds(-1)}, ["spec.jitter: -1.0 s is below 0"]),
+        ({"jitter": seconds(-1)}, ["spec.jitter: must be 0 s to 86400 s, got -1 s"]),
         (
             {"jitter": seconds(86401)},
-            ["spec.jitter: 1 day, 0:00:01 is not in"],
+            ["spec.jitter: must be 0 s to 86400 s, got 86401 s"],
         ),
         (
             {"catch_up_window": seconds(0)},
-            ["spec.catch_up_window: 0:00:00 is not in 0:00:01 .. 366 days, 0:00:00"],
+            ["spec.catch_up_window: must be 1 s to 366 days, got 0 s"],
         ),
         (
             {"start_at": timestamp(NOON), "end_at": timestamp(NOON - dt.timedelta(1))},
-            ["spec.end_at: is before start_at"],
+            ["spec.end_at: must not be before start_at"],
         ),
         (
             {"start_at": timestamp(dt.datetime(2300, 1, 1, tzinfo=dt.UTC))},
-            ["spec.start_at: 2300-01-01T00:00:00+00:00 is not in 1970 .. 2200"],
+            ["spec.start_at: must be from 1970 to 2200, got 2300-01-01T00:00:00+00:00"],
         ),
-        ({"overlap_policy": 9}, ["spec.overlap_policy: 9 is not an overlap policy"]),
+        ({"overlap_policy": 9}, ["spec.overlap_policy: unknown overlap policy 9"]),
         (
             {"start": pb.ScheduledStart(process_id_template="always")},
-            ["spec.start.process_id_template: has no {instant}"],
+            ["spec.start.process_id_template: must contain {instant}"],
         ),
         (
             {"start": pb.ScheduledStart(process_id_template="{instant}" + "x" * 250)},
-            ["spec.start.process_id_template: 277 bytes are more than 256"],
+            ["spec.start.process_id_template: must be at most 256 bytes, got 277"],
         ),
         (
             {"start": pb.ScheduledStart(args=b"x" * 101)},
-            ["spec.start.args: 101 bytes are more than 100"],
+            ["spec.start.args: must be at most 100 bytes, got 101"],
         ),
         (
             {"start": pb.ScheduledStart(constraints=types.Constraints(run_at=timestamp(NOON)))},
-            ["spec.start.constraints.run_at: is not for schedules, which have their own instants"],
+            ["spec.start.constraints.run_at: must not be set: a schedule has instants of its own"],
         ),
         (
             {"start": pb.ScheduledStart(history_range=types.HistoryRange(after=1))},
@@ -316,17 +313,20 @@ def test_a_firing_that_started_nothing_says_nothing_of_it() -> None:
         ),
         (
             {"start": pb.ScheduledStart(history_range=types.HistoryRange(limit=-1))},
-            ["spec.start.history_range.limit: -1 is not in 0 .. 100000"],
+            ["spec.start.history_range.limit: must be 0 to 100000, got -1"],
         ),
-        ({"start": None, "call": pb.ScheduledCall()}, ["spec.call.process_id: is empty"]),
+        ({"start": None, "call": pb.ScheduledCall()}, ["spec.call.process_id: must not be empty"]),
         (
             {"start": None, "notify": pb.ScheduledNotify(process_id="a\n")},
-            ["spec.notify.process_id: has the control character U+000A"],
+            ["spec.notify.process_id: must not contain the control character U+000A"],
         ),
-        ({"start": None, "job": pb.ScheduledJob()}, ["spec.job.nodes: 0 are not 1 .. 10000"]),
+        (
+            {"start": None, "job": pb.ScheduledJob()},
+            ["spec.job.nodes: must have 1 to 10000 items, got 0"],
+        ),
         (
             {"start": None, "job": pb.ScheduledJob(nodes=[NodeMessage(name="a", process_id="p")])},
-            ["spec.job.nodes[0].process_id: each firing needs followers of its own"],
+            ["spec.job.nodes[0].process_id: must not be set: each run needs followers of its own"],
         ),
         (
             {
@@ -360,12 +360,12 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     )
 
     assert said_of(lambda: read(message)) == [
-        "namespace: 'Clocks' is not 1 to 64 of [a-z0-9._-]",
-        "schedule_id: 129 bytes are more than 128",
-        "spec.times: is neither cron nor interval",
-        "spec.jitter: -1.0 s is below 0",
-        "spec.target: is none of start, call, notify and job",
-        "note: 1025 bytes are more than 1024",
+        "namespace: must be 1 to 64 characters of [a-z0-9._-], got 'Clocks'",
+        "schedule_id: must be at most 128 bytes, got 129",
+        "spec.times: must be cron or interval",
+        "spec.jitter: must be 0 s to 86400 s, got -1 s",
+        "spec.target: must be start, call, notify or job",
+        "note: must be at most 1024 bytes, got 1025",
     ]
 
 
@@ -378,7 +378,7 @@ def test_an_update_expects_a_revision() -> None:
     assert (update.key, update.expected_revision) == (KEY, 4)
     message.expected_revision = -1
     assert said_of(lambda: schedule_codec.update_from_wire(message, payload_bytes_max=1)) == [
-        "expected_revision: -1 is below 0"
+        "expected_revision: must not be negative, got -1"
     ]
 
 
@@ -390,20 +390,20 @@ def test_a_reading_has_bounds_and_defaults() -> None:
     )
     message.next_count, message.last_count = 0, 101
     assert said_of(lambda: schedule_codec.get_from_wire(message)) == [
-        "last_count: 101 is not in 0 .. 100"
+        "last_count: must be 0 to 100, got 101"
     ]
 
 
 def test_a_listing_goes_on_behind_a_token() -> None:
-    token = page_tokens.token_of_schedule("nightly")
+    token = page_tokens.SCHEDULES.write("nightly")
     message = pb.ListSchedulesRequest(namespace="clocks", page_token=token)
 
     assert schedule_codec.list_from_wire(message) == schedule_codec.Listing(
         namespace="clocks", after="nightly", limit=100
     )
-    message.page_token = page_tokens.token_of_gate("g")
+    message.page_token = page_tokens.GATES.write("g")
     assert said_of(lambda: schedule_codec.list_from_wire(message)) == [
-        "page_token: is not a token of this list"
+        "page_token: must be a page token that this list returned"
     ]
 
 
@@ -475,7 +475,7 @@ def test_a_backfill_is_of_the_past() -> None:
         ),
         (
             {"overlap_policy": pb.OVERLAP_POLICY_CANCEL_PREVIOUS},
-            ["overlap_policy: cancels what the backfill itself has started"],
+            ["overlap_policy: must not be CANCEL_PREVIOUS, which would cancel its own runs"],
         ),
     ],
 )

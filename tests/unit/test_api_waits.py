@@ -14,7 +14,13 @@ from progressor.domain.gates.gate import GateHolder
 from progressor.domain.processes.process import Process, ProcessStatus
 from progressor.domain.processes.task import TaskError, TaskStatus, TaskType
 from progressor.domain.views import why
-from progressor.domain.views.process import HistoryPage, Listed, ProcessPage, ProcessView
+from progressor.domain.views.process import (
+    HistoryPage,
+    Listed,
+    ProcessPage,
+    ProcessView,
+    place_of,
+)
 from progressor.domain.views.wait import (
     BehindTask,
     BehindVersion,
@@ -258,7 +264,7 @@ def test_a_list_goes_on_behind_the_last_process_that_was_looked_at() -> None:
 
     response = answers.list_to_wire(a_page(next_before=last))
 
-    assert response.next_page_token == page_tokens.token_of_process(last)
+    assert response.next_page_token == page_tokens.PROCESSES.write(place_of(last))
     assert not answers.list_to_wire(a_page()).next_page_token
 
 
@@ -269,7 +275,7 @@ def test_a_list_that_is_too_large_goes_on_behind_the_last_one_told() -> None:
     response = answers.list_to_wire(a_page(*listed, next_before=make_process()))
 
     assert len(response.processes) == 1
-    assert response.next_page_token == page_tokens.token_of_process(large)
+    assert response.next_page_token == page_tokens.PROCESSES.write(place_of(large))
 
 
 def a_page(*listed: Listed, next_before: Process | None = None) -> ProcessPage:

@@ -38,14 +38,14 @@ def test_everything_wrong_with_a_policy_is_told_at_once() -> None:
     with pytest.raises(errors.InvalidRequestError) as caught:
         retry_policy_from_wire(message, "p")
     assert [(it.field, it.description) for it in caught.value.violations] == [
-        ("p.coefficient", "0.5 is not 1 or more"),
-        ("p.jitter", "2.0 is not in 0 .. 1"),
-        ("p.attempts_max", "-1 is not in 1 .. 1000000"),
-        ("p.initial_interval", "365 days, 0:00:01 is more than 365 days, 0:00:00"),
-        ("p.interval_max", "nanos -1 do not fit 1 s"),
-        ("p.elapsed_max", "-1.0 s is below 0"),
-        ("p.non_retryable_reasons[1]", "257 bytes are more than 256"),
-        ("p.non_retryable_reasons[2]", "has a NUL character"),
+        ("p.initial_interval", "must be 0 s to 365 days, got 31536001 s"),
+        ("p.coefficient", "must be at least 1, got 0.5"),
+        ("p.interval_max", "nanos must be less than 1 s, with the sign of 1 s, got -1"),
+        ("p.jitter", "must be 0 to 1, got 2.0"),
+        ("p.attempts_max", "must be 1 to 1000000, got -1"),
+        ("p.elapsed_max", "must not be negative, got -1 s"),
+        ("p.non_retryable_reasons[1]", "must be at most 256 bytes, got 257"),
+        ("p.non_retryable_reasons[2]", "must not contain a NUL character"),
     ]
 
 

@@ -107,52 +107,52 @@ def test_a_job_has_a_deadline_or_a_timeout_or_neither(
 
 
 REFUSED: Mapping[str, tuple[Callable[[], nodes_pb2.StartNodes], str]] = {
-    "no node": (nodes_pb2.StartNodes, "start_nodes.nodes: 0 are not 1 .. 10000"),
+    "no node": (nodes_pb2.StartNodes, "start_nodes.nodes: must have 1 to 10000 items, got 0"),
     "too many": (
         lambda: nodes_pb2.StartNodes(
             nodes=[nodes_pb2.NodeSpec(name="a")] * (NODES_PER_STEP_MAX + 1)
         ),
-        "start_nodes.nodes: 10001 are not 1 .. 10000",
+        "start_nodes.nodes: must have 1 to 10000 items, got 10001",
     ),
     "large args": (
         lambda: node(args=b"x" * (PAYLOAD_BYTES_MAX + 1)),
-        "start_nodes.nodes[1].args: 101 bytes are more than 100",
+        "start_nodes.nodes[1].args: must be at most 100 bytes, got 101",
     ),
     "a namespace": (
         lambda: node(namespace="Stock"),
-        "start_nodes.nodes[1].namespace: is not 1 to 64 of [a-z0-9._-]",
+        "start_nodes.nodes[1].namespace: must be 1 to 64 characters of [a-z0-9._-], got 'Stock'",
     ),
     "a constraint": (
         lambda: node(constraints=types_pb2.Constraints(priority=6)),
-        "start_nodes.nodes[1].constraints.priority: 6 is not in 0 .. 5",
+        "start_nodes.nodes[1].constraints.priority: must be 0 to 5, got 6",
     ),
     "a retry policy": (
         lambda: node(retry_policy=namespace_service_pb2.RetryPolicy(coefficient=0.5)),
-        "start_nodes.nodes[1].retry_policy.coefficient: 0.5 is not 1 or more",
+        "start_nodes.nodes[1].retry_policy.coefficient: must be at least 1, got 0.5",
     ),
     "a zombie policy": (
         lambda: node(zombie_policy=9),
-        "start_nodes.nodes[1].zombie_policy: 9 is not a policy",
+        "start_nodes.nodes[1].zombie_policy: unknown zombie policy 9",
     ),
     "a long target": (
         lambda: node(target="x" * 513),
-        "start_nodes.nodes[1].target: is not a target of any namespace",
+        "start_nodes.nodes[1].target: must be at most 512 bytes without NUL characters",
     ),
     "a target with NUL": (
         lambda: node(target="\0"),
-        "start_nodes.nodes[1].target: is not a target of any namespace",
+        "start_nodes.nodes[1].target: must be at most 512 bytes without NUL characters",
     ),
     "no timeout": (
         lambda: due(timeout=duration_pb2.Duration()),
-        "start_nodes.timeout: 0:00:00 is not more than 0 and up to 365000 days",
+        "start_nodes.timeout: must be greater than 0 and at most 365000 days, got 0 s",
     ),
     "a long timeout": (
         lambda: due(timeout=duration_pb2.Duration(seconds=40_000_000_000)),
-        "start_nodes.timeout: 462962",
+        "start_nodes.timeout: must be greater than 0 and at most 365000 days, got 40000000000 s",
     ),
     "no deadline": (
         lambda: due(deadline=timestamp_pb2.Timestamp(nanos=-1)),
-        "start_nodes.deadline: nanos -1",
+        "start_nodes.deadline: nanos must be 0 to 999999999, got -1",
     ),
 }
 
@@ -174,7 +174,9 @@ def test_a_graph_has_so_many_bytes_together() -> None:
     answer = decode(nodes_pb2.StartNodes(nodes=[large] * 2), payload_bytes_max=GRAPH_BYTES_MAX)
 
     assert isinstance(answer, Failed)
-    assert answer.message == f"start_nodes: {GRAPH_BYTES_MAX + 26} bytes are more than 33554432"
+    assert answer.message == (
+        f"start_nodes: must be at most 33554432 bytes, got {GRAPH_BYTES_MAX + 26}"
+    )
 
 
 def test_a_leader_hears_how_each_node_has_ended() -> None:

@@ -5,183 +5,156 @@ another.
 """
 
 import base64
-import binascii
+import dataclasses
 import datetime as dt
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
-from progressor.api.calls.validation import Violations, check_id, check_namespace_name
-from progressor.domain.jobs.job import Job
-from progressor.domain.processes.process import Process
-from progressor.domain.views.process import Place, place_of
-from progressor.wire.fields import ID_BYTES_MAX
+from progressor import errors
+from progressor.api.calls.validation import check_id, check_namespace_name
+from progressor.domain.views.process import Place
+from progressor.wire.fields import ID_BYTES_MAX, refuse
+from progressor.wire.shapes import Field
+
+Key = TypeVar("Key")
+Item = TypeVar("Item")
 
 _FIELD = "page_token"
 _TOKEN_CHARACTERS_MAX = 2 * ID_BYTES_MAX
-_TASK, _PROCESS, _NAMESPACE, _REPLICA, _GATE, _JOB = "t", "p", "n", "r", "g", "j"
-_SCHEDULE = "s"
 _ID_MAX = 2**63 - 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
-_GARBLED = "is not a token of this list"
 
 
-def token_of_task(task_id: int) -> str:
-    """Return the token of the page behind a task."""
-    return _encode(_TASK, str(task_id))
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PageTokens(Generic[Key]):
+    """The tokens of one list.
 
-
-def task_of_token(token: str, violations: Violations) -> int:
-    """Return the task that a page begins behind; 0 for the first page."""
-    return _id_of(_TASK, token, violations)
-
-
-def token_of_process(process: Process) -> str:
-    """Return the token of the page behind a process."""
-    created_at, namespace, process_id = place_of(process)
-    return _encode(_PROCESS, f"{_microseconds(created_at)}/{namespace}/{process_id}")
-
-
-def process_of_token(token: str, violations: Violations, *, namespace: str) -> Place | None:
-    """Return the place of the last process seen; None for the first page.
-
-    Args:
-        token: From the page before.
-        violations: Takes what is wrong with it.
-        namespace: Whose list it is; "": the list of all of them.
+    Attributes:
+        letter: The first of each of its tokens.
+        first: What the first page, which has no token, begins behind.
+        text_of: Returns a key as text.
+        key_of: Returns the key in a text, or raises one of `_GARBLED`.
     """
-    if not token:
-        return None
-    time, _, rest = (_decode(_PROCESS, token) or "").partition("/")
-    created_at, (name, slash, process_id) = _instant(time), rest.partition("/")
-    inner = Violations()
-    check_namespace_name(name, _FIELD, inner)
-    check_id(process_id, _FIELD, inner)
-    if not slash or created_at is None or inner or namespace not in {"", name}:
-        violations.add(_FIELD, _GARBLED)
-        return None
-    return created_at, name, process_id
+
+    letter: str
+    first: Key
+    text_of: Callable[[Key], str]
+    key_of: Callable[[str], Key]
+
+    def write(self, key: Key) -> str:
+        """Return the token of the page behind an item."""
+        return encode(self.letter, self.text_of(key))
+
+    def read(self, token: str, field: str = _FIELD) -> Key:
+        """Return what a page begins behind.
+
+        Raises:
+            InvalidRequestError: The token is not of this list.
+        """
+        if not token:
+            return self.first
+        try:
+            return self.key_of(_decode(self.letter, token))
+        except _GARBLED:
+            refuse(field, "must be a page token that this list returned")
+
+    @property
+    def field(self) -> Field:
+        """The field of a request that has such a token."""
+        return Field(read=lambda message, path, _: self.read(message.page_token, path + _FIELD))
+
+    def page(
+        self, items: Sequence[Item], page_size: int, key: Callable[[Item], Key]
+    ) -> tuple[Sequence[Item], str]:
+        """Return at most `page_size` items and the token of the next page, "" for the last.
+
+        Args:
+            items: One more than `page_size` says that there is a next page.
+            page_size: From 1.
+            key: Returns that of an item.
+        """
+        page = items[:page_size]
+        return page, self.write(key(page[-1])) if len(items) > page_size else ""
 
 
-def token_of_job(job: Job) -> str:
-    """Return the token of the page behind a job."""
-    return _encode(_JOB, f"{_microseconds(job.created_at)}/{job.key.process_id}")
+_GARBLED = (errors.InvalidRequestError, ValueError, OverflowError)
 
 
-def job_of_token(token: str, violations: Violations) -> tuple[dt.datetime, str] | None:
-    """Return when the last job seen was created, and its id; None for the first page."""
-    if not token:
-        return None
-    time, slash, process_id = (_decode(_JOB, token) or "").partition("/")
-    created_at = _instant(time)
-    inner = Violations()
-    check_id(process_id, _FIELD, inner)
-    if not slash or created_at is None or inner:
-        violations.add(_FIELD, _GARBLED)
-        return None
-    return created_at, process_id
+def _id_of(text: str) -> int:
+    value = _number_of(text)
+    if value > _ID_MAX:
+        raise ValueError
+    return value
 
 
-def token_of_namespace(name: str) -> str:
-    """Return the token of the page behind a namespace."""
-    return _encode(_NAMESPACE, name)
+def _name_of(text: str) -> str:
+    check_namespace_name(text, _FIELD)
+    return text
 
 
-def namespace_of_token(token: str, violations: Violations) -> str:
-    """Return the name that a page begins behind; empty for the first page."""
-    if not token:
-        return ""
-    name = _decode(_NAMESPACE, token)
-    inner = Violations()
-    check_namespace_name(name or "", _FIELD, inner)
-    if name is None or inner:
-        violations.add(_FIELD, _GARBLED)
-        return ""
-    return name
+def _key_of(text: str) -> str:
+    check_id(text, _FIELD)
+    return text
 
 
-def token_of_replica(replica_id: int) -> str:
-    """Return the token of the page behind a replica."""
-    return _encode(_REPLICA, str(replica_id))
+def _place_text(place: Place) -> str:
+    created_at, namespace, process_id = place
+    return f"{_microseconds(created_at)}/{namespace}/{process_id}"
 
 
-def replica_of_token(token: str, violations: Violations) -> int:
-    """Return the replica that a page begins behind; 0 for the first page."""
-    return _id_of(_REPLICA, token, violations)
+def _place_of(text: str) -> Place:
+    time, namespace, process_id = text.split("/", 2)
+    return _instant_of(time), _name_of(namespace), _key_of(process_id)
 
 
-def token_of_gate(gate: str) -> str:
-    """Return the token of the page behind a gate."""
-    return _encode(_GATE, gate)
+def _job_text(job: tuple[dt.datetime, str]) -> str:
+    return f"{_microseconds(job[0])}/{job[1]}"
 
 
-def gate_of_token(token: str, violations: Violations) -> str:
-    """Return the gate that a page begins behind; empty for the first page."""
-    if not token:
-        return ""
-    gate = _decode(_GATE, token)
-    inner = Violations()
-    check_id(gate or "", _FIELD, inner)
-    if gate is None or inner:
-        violations.add(_FIELD, _GARBLED)
-        return ""
-    return gate
+def _job_of(text: str) -> tuple[dt.datetime, str]:
+    time, job_id = text.split("/", 1)
+    return _instant_of(time), _key_of(job_id)
 
 
-def token_of_schedule(schedule_id: str) -> str:
-    """Return the token of the page behind a schedule."""
-    return _encode(_SCHEDULE, schedule_id)
+TASKS = PageTokens(letter="t", first=0, text_of=str, key_of=_id_of)
+REPLICAS = PageTokens(letter="r", first=0, text_of=str, key_of=_id_of)
+NAMESPACES = PageTokens(letter="n", first="", text_of=str, key_of=_name_of)
+GATES = PageTokens(letter="g", first="", text_of=str, key_of=_key_of)
+SCHEDULES = PageTokens(letter="s", first="", text_of=str, key_of=_key_of)
+PROCESSES: PageTokens[Any] = PageTokens(
+    letter="p", first=None, text_of=_place_text, key_of=_place_of
+)
+JOBS: PageTokens[Any] = PageTokens(letter="j", first=None, text_of=_job_text, key_of=_job_of)
 
 
-def schedule_of_token(token: str, violations: Violations) -> str:
-    """Return the schedule that a page begins behind; empty for the first page."""
-    if not token:
-        return ""
-    schedule_id = _decode(_SCHEDULE, token)
-    inner = Violations()
-    check_id(schedule_id or "", _FIELD, inner)
-    if schedule_id is None or inner:
-        violations.add(_FIELD, _GARBLED)
-        return ""
-    return schedule_id
+def encode(letter: str, text: str) -> str:
+    """Return a token."""
+    return base64.urlsafe_b64encode(f"{letter}{text}".encode()).decode().rstrip("=")
+
+
+def _decode(letter: str, token: str) -> str:
+    if len(token) > _TOKEN_CHARACTERS_MAX or not token.isascii():
+        raise ValueError
+    padded = token + "=" * (-len(token) % 4)
+    # Both errors that this may raise are ValueErrors: binascii's own, and that of UTF-8.
+    text = base64.b64decode(padded, altchars=b"-_", validate=True).decode()
+    if not text.startswith(letter):
+        raise ValueError
+    return text[1:]
+
+
+def _number_of(text: str) -> int:
+    # 20 digits hold any of ours; int() refuses, or takes its time for, thousands of them.
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):  # noqa: PLR2004 - as above
+        raise ValueError
+    return int(text)
 
 
 def _microseconds(instant: dt.datetime) -> int:
     return (instant - _EPOCH) // _MICROSECOND
 
 
-def _id_of(kind: str, token: str, violations: Violations) -> int:
-    if not token:
-        return 0
-    text = _decode(kind, token)
-    if text is None or not _is_number(text) or int(text) > _ID_MAX:
-        violations.add(_FIELD, _GARBLED)
-        return 0
-    return int(text)
-
-
-def _encode(kind: str, text: str) -> str:
-    return base64.urlsafe_b64encode(f"{kind}{text}".encode()).decode().rstrip("=")
-
-
-def _decode(kind: str, token: str) -> str | None:
-    if len(token) > _TOKEN_CHARACTERS_MAX or not token.isascii():
-        return None
-    padded = token + "=" * (-len(token) % 4)
-    try:
-        text = base64.b64decode(padded, altchars=b"-_", validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        return None
-    return text[1:] if text.startswith(kind) else None
-
-
-def _is_number(text: str) -> bool:
-    # 20 digits hold any of ours; int() refuses, or takes its time for, thousands of them.
-    return text.isascii() and text.isdecimal() and len(text) < 20  # noqa: PLR2004 - as above
-
-
-def _instant(text: str) -> dt.datetime | None:
-    if not _is_number(text.removeprefix("-")):
-        return None
-    try:
-        return _EPOCH + int(text) * _MICROSECOND
-    except OverflowError:
-        return None
+def _instant_of(text: str) -> dt.datetime:
+    sign = -1 if text.startswith("-") else 1
+    return _EPOCH + sign * _number_of(text.removeprefix("-")) * _MICROSECOND

@@ -1,21 +1,18 @@
 """The checks that requests share, and the collector that reports all violations at once."""
 
-import datetime as dt
 from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar
-
-from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
+from typing import Any, ParamSpec, TypeVar
 
 from progressor import errors
 from progressor.domain.processes.namespace import is_namespace_name
-from progressor.domain.processes.process import ProcessKey, ProcessStatus, process_key
+from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.wire import fields as wire
+from progressor.wire.shapes import VIOLATIONS_MAX, Check, Field, refuse_all
 
 CALLER_CONTEXT_PAIRS_MAX = 64
 CALLER_CONTEXT_BYTES_MAX = 8 * 1024
 PAGE_SIZE_MAX = 1000
 PAGE_SIZE_DEFAULT = 100
-VIOLATIONS_MAX = 100
 
 _SHOWN_MAX = 64
 
@@ -59,109 +56,93 @@ class Violations:
             raise errors.InvalidRequestError(*self._found)
 
 
-def check_namespace_name(name: str, field: str, violations: Violations) -> None:
-    """Note a name that no namespace could have."""
+def check_namespace_name(name: str, field: str) -> None:
+    """Refuse a name that no namespace could have."""
     if not is_namespace_name(name):
-        violations.add(field, f"{shown(name)} is not 1 to 64 of [a-z0-9._-]")
+        wire.refuse(field, f"must be 1 to 64 characters of [a-z0-9._-], got {shown(name)}")
 
 
-def check_id(value: str, field: str, violations: Violations) -> None:
-    """Note an id that is not 1 .. 256 bytes without control characters."""
-    if value.isascii() and value.isprintable() and 0 < len(value) <= wire.ID_BYTES_MAX:
-        return
-    for fault in wire.id_faults(value):
-        violations.add(field, fault)
+def check_id(value: str, field: str) -> None:
+    """Refuse an id that is not 1 .. 256 bytes without control characters."""
+    if not _is_plain(value):
+        refuse_all(field, wire.id_faults(value))
 
 
-def key_from_wire(namespace: str, process_id: str, violations: Violations) -> ProcessKey:
-    """Return the key of a process; worth nothing once there are violations."""
-    check_namespace_name(namespace, "namespace", violations)
-    check_id(process_id, "process_id", violations)
-    return process_key(namespace, process_id)
+def _is_plain(value: str) -> bool:
+    """Return whether a quick look is enough to see that this is an id."""
+    return value.isascii() and value.isprintable() and 0 < len(value) <= wire.ID_BYTES_MAX
 
 
-def idempotency_key_from_wire(value: str, violations: Violations) -> str | None:
-    """Return an idempotency key, None for an empty one."""
-    if not value:
-        return None
-    check_id(value, "idempotency_key", violations)
-    return value
+def read_key(id_field: str = "process_id") -> Callable[[Any, str, Any], ProcessKey]:
+    """Return what reads the key of a process, whose id is in the field of that name."""
+
+    def read(message: Any, path: str, _context: object) -> ProcessKey:  # noqa: ANN401  # of many
+        namespace, process_id = message.namespace, getattr(message, id_field)
+        if is_namespace_name(namespace) and _is_plain(process_id):
+            return process_key(namespace, process_id)
+        violations = Violations()
+        violations.attempt(check_namespace_name, namespace, f"{path}namespace")
+        violations.attempt(check_id, process_id, f"{path}{id_field}")
+        violations.raise_any()
+        return process_key(namespace, process_id)
+
+    return read
 
 
-def check_payload(payload: bytes, field: str, bytes_max: int, violations: Violations) -> None:
-    """Note a payload that is larger than its namespace allows."""
-    if len(payload) > bytes_max:
-        violations.add(field, f"{len(payload)} bytes are more than {bytes_max}")
+def read_payload(name: str) -> Field:
+    """Return a field of bytes, of which there may be as many as the context says."""
+
+    def read(message: Any, path: str, bytes_max: int) -> bytes:  # noqa: ANN401  # of many
+        payload: bytes = getattr(message, name)
+        wire.check_payload(payload, f"{path}{name}", bytes_max)
+        return payload
+
+    return Field(read=read)
 
 
-def check_text(text: str, field: str, bytes_max: int, violations: Violations) -> None:
-    """Note a text that PostgreSQL cannot keep, or that is too long."""
-    if "\0" in text:
-        violations.add(field, "has a NUL character")
-    check_payload(text.encode(), field, bytes_max, violations)
+def text_of(bytes_max: int) -> Check:
+    """Refuse a text that PostgreSQL cannot store, or that is too long."""
+
+    def check(text: str, field: str) -> None:
+        size = len(text.encode())
+        faults = [wire.NUL] if "\0" in text else []
+        if size > bytes_max:
+            faults.append(wire.too_large(size, bytes_max))
+        refuse_all(field, faults)
+
+    return check
 
 
-def check_range(value: int, field: str, value_max: int, violations: Violations) -> None:
-    """Note a number outside 1 .. `value_max`."""
-    if not 1 <= value <= value_max:
-        violations.add(field, f"{value} is not in 1 .. {value_max}")
+def at_least_0(value: int, field: str) -> None:
+    """Refuse a negative number."""
+    if value < 0:
+        wire.refuse(field, f"must not be negative, got {value}")
 
 
-def caller_context_from_wire(pairs: Mapping[str, str], violations: Violations) -> dict[str, str]:
-    """Return the caller's pairs, checked against what is stored with each task."""
+def check_caller_context(pairs: Mapping[str, str], field: str) -> None:
+    """Refuse more pairs than are stored with a task."""
+    violations = Violations()
     if len(pairs) > CALLER_CONTEXT_PAIRS_MAX:
-        violations.add(
-            "caller_context", f"{len(pairs)} pairs are more than {CALLER_CONTEXT_PAIRS_MAX}"
-        )
+        violations.add(field, wire.too_many(len(pairs), CALLER_CONTEXT_PAIRS_MAX))
     size = 0
     for name, value in pairs.items():
         size += len(name.encode()) + len(value.encode())
         if "\0" in name or "\0" in value:
-            violations.add(f"caller_context[{shown(name)}]", "has a NUL character")
+            violations.add(f"{field}[{shown(name)}]", wire.NUL)
     if size > CALLER_CONTEXT_BYTES_MAX:
-        violations.add("caller_context", f"{size} bytes are more than {CALLER_CONTEXT_BYTES_MAX}")
-    return dict(pairs)
+        violations.add(field, wire.too_large(size, CALLER_CONTEXT_BYTES_MAX))
+    violations.raise_any()
 
 
-def metadata_from_wire(
-    struct: struct_pb2.Struct, field: str, violations: Violations
-) -> dict[str, object] | None:
-    """Return a JSON object."""
-    return violations.attempt(wire.struct_to_mapping, struct, field)
-
-
-def instant_from_wire(
-    timestamp: timestamp_pb2.Timestamp, field: str, violations: Violations
-) -> dt.datetime | None:
-    """Return an instant."""
-    return violations.attempt(wire.timestamp_to_datetime, timestamp, field)
-
-
-def duration_from_wire(
-    duration: duration_pb2.Duration, field: str, violations: Violations
-) -> dt.timedelta | None:
-    """Return a duration of 0 or more."""
-    value = violations.attempt(wire.duration_to_timedelta, duration, field)
-    if value is not None and value < dt.timedelta(0):
-        violations.add(field, f"{value.total_seconds()} s is below 0")
-    return value
-
-
-def process_status_from_wire(
-    number: int, field: str, violations: Violations
-) -> ProcessStatus | None:
-    """Return a status; None for none given."""
-    status = wire.PROCESS_STATUS_FROM_WIRE.get(number)
-    if status is None and number:
-        violations.add(field, f"{number} is not a status")
-    return status
-
-
-def page_size_from_wire(value: int, violations: Violations) -> int:
-    """Return the items of a page, 1 .. 1,000; 0 asks for the default."""
+def _page_size(message: Any, path: str, _context: object) -> int:  # noqa: ANN401  # of many
+    value = message.page_size
     if not 0 <= value <= PAGE_SIZE_MAX:
-        violations.add("page_size", f"{value} is not in 0 .. {PAGE_SIZE_MAX}")
-    return value or PAGE_SIZE_DEFAULT
+        wire.refuse(f"{path}page_size", f"must be 0 to {PAGE_SIZE_MAX}, got {value}")
+    return int(value) or PAGE_SIZE_DEFAULT
+
+
+PAGE_SIZE = Field(read=_page_size)
+"""The items of a page, 1 .. 1,000; 0 asks for the default."""
 
 
 def shown(value: str) -> str:

@@ -7,23 +7,20 @@ stored.
 
 import dataclasses
 from collections.abc import Iterable
-from functools import reduce
 
 from progressor.api.calls import page_tokens
 from progressor.api.calls.validation import (
+    PAGE_SIZE,
     Violations,
+    at_least_0,
     check_namespace_name,
-    page_size_from_wire,
     shown,
 )
-from progressor.api.namespaces.fields import DECODERS, Change
+from progressor.api.namespaces.fields import CHANGEABLE, NAMESPACE, Change, change_of
 from progressor.domain.processes.namespace import HistoryMode, Namespace
 from progressor.v1 import namespace_service_pb2
-from progressor.wire.shapes import UNSENT, Shape
+from progressor.wire.shapes import Shape
 
-_NAMESPACE = Shape(
-    Namespace, namespace_service_pb2.Namespace, history_mode=UNSENT, history_last=UNSENT
-)
 _SET_BY_THE_ENGINE = frozenset({"created_at", "updated_at", "revision"})
 
 
@@ -48,8 +45,8 @@ def create_from_wire(message: namespace_service_pb2.CreateNamespaceRequest) -> N
     """Return the namespace to create, with defaults for what was left out."""
     violations = Violations()
     name = message.namespace.name
-    check_namespace_name(name, "namespace.name", violations)
-    change = _change_of(message.namespace, DECODERS, violations)
+    violations.attempt(check_namespace_name, name, "namespace.name")
+    change = change_of(message.namespace, CHANGEABLE, violations)
     violations.raise_any()
     return change(Namespace(name=name, processor_targets=()))
 
@@ -58,15 +55,14 @@ def update_from_wire(message: namespace_service_pb2.UpdateNamespaceRequest) -> U
     """Return the changes that the mask names, or without a mask those of the fields given."""
     violations = Violations()
     name = message.namespace.name
-    check_namespace_name(name, "namespace.name", violations)
-    if message.expected_revision < 0:
-        violations.add("expected_revision", f"{message.expected_revision} is below 0")
+    violations.attempt(check_namespace_name, name, "namespace.name")
+    violations.attempt(at_least_0, message.expected_revision, "expected_revision")
     paths = list(message.update_mask.paths)
     if paths:
         _check_mask(paths, violations)
     else:
         paths = [field.name for field, _ in message.namespace.ListFields()]
-    change = _change_of(message.namespace, paths, violations)
+    change = change_of(message.namespace, paths, violations)
     violations.raise_any()
     return Update(name=name, change=change, expected_revision=message.expected_revision)
 
@@ -76,24 +72,21 @@ def name_from_wire(
     | namespace_service_pb2.DeleteNamespaceRequest,
 ) -> str:
     """Return the name that a Get or Delete is about."""
-    violations = Violations()
-    check_namespace_name(message.name, "name", violations)
-    violations.raise_any()
+    check_namespace_name(message.name, "name")
     return message.name
 
 
-def list_from_wire(message: namespace_service_pb2.ListNamespacesRequest) -> Listing:
-    """Return a ListNamespaces."""
-    violations = Violations()
-    limit = page_size_from_wire(message.page_size, violations)
-    after = page_tokens.namespace_of_token(message.page_token, violations)
-    violations.raise_any()
-    return Listing(after=after, limit=limit)
+list_from_wire = Shape(
+    Listing,
+    namespace_service_pb2.ListNamespacesRequest,
+    after=page_tokens.NAMESPACES.field,
+    limit=PAGE_SIZE,
+).read
 
 
 def namespace_to_wire(namespace: Namespace) -> namespace_service_pb2.Namespace:
     """Return a namespace as a message, every default written out."""
-    message = _NAMESPACE.message(namespace)
+    message = NAMESPACE.message(namespace)
     message.history.CopyFrom(_history_to_wire(namespace))
     return message
 
@@ -102,11 +95,9 @@ def page_to_wire(
     namespaces: tuple[Namespace, ...], *, page_size: int
 ) -> namespace_service_pb2.ListNamespacesResponse:
     """Return a page of at most `page_size`; one more says that there is a next."""
-    page = namespaces[:page_size]
-    has_next = len(namespaces) > page_size
+    page, token = page_tokens.NAMESPACES.page(namespaces, page_size, lambda it: it.name)
     return namespace_service_pb2.ListNamespacesResponse(
-        namespaces=map(namespace_to_wire, page),
-        next_page_token=page_tokens.token_of_namespace(page[-1].name) if has_next else "",
+        namespaces=map(namespace_to_wire, page), next_page_token=token
     )
 
 
@@ -114,21 +105,9 @@ def _check_mask(paths: Iterable[str], violations: Violations) -> None:
     for index, path in enumerate(paths):
         field = f"update_mask.paths[{index}]"
         if path in _SET_BY_THE_ENGINE:
-            violations.add(field, f"{path} is set by the engine")
-        elif path not in DECODERS and path != "name":
-            violations.add(field, f"{shown(path)} is not a field of Namespace")
-
-
-def _change_of(
-    message: namespace_service_pb2.Namespace, paths: Iterable[str], violations: Violations
-) -> Change:
-    # The changes are computed now, so that errors are reported before anything is read.
-    changes = [
-        change
-        for path in dict.fromkeys(paths)
-        if path in DECODERS and (change := DECODERS[path](message, violations)) is not None
-    ]
-    return lambda current: reduce(lambda namespace, change: change(namespace), changes, current)
+            violations.add(field, f"must not name {path}, which the engine sets")
+        elif path not in CHANGEABLE and path != "name":
+            violations.add(field, f"unknown field {shown(path)} of Namespace")
 
 
 def _history_to_wire(namespace: Namespace) -> namespace_service_pb2.HistoryPolicy:

@@ -15,6 +15,7 @@ from progressor.domain.views.process import (
     ProcessView,
     TaskTrace,
     Timer,
+    place_of,
 )
 from progressor.domain.views.wait import Wait
 from progressor.v1 import process_service_pb2, types_pb2
@@ -126,7 +127,7 @@ def trace_to_wire(
         room -= message.ByteSize()
         if count == page_size or (count and room < 0):
             del response.tasks[-1]
-            response.next_page_token = page_tokens.token_of_task(traces[count - 1].task_id)
+            response.next_page_token = page_tokens.TASKS.write(traces[count - 1].task_id)
             break
     return response
 
@@ -149,7 +150,7 @@ def list_to_wire(page: ProcessPage) -> process_service_pb2.ListResponse:
             next_before = page.listed[count - 1].process
             break
     if next_before is not None:
-        response.next_page_token = page_tokens.token_of_process(next_before)
+        response.next_page_token = page_tokens.PROCESSES.write(place_of(next_before))
     return response
 
 

@@ -6,21 +6,17 @@ costs no more than the look that finds it absent.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from progressor.api.calls import page_tokens
 from progressor.api.calls.validation import (
+    PAGE_SIZE,
     Violations,
-    caller_context_from_wire,
+    check_caller_context,
     check_id,
     check_namespace_name,
-    check_payload,
-    idempotency_key_from_wire,
-    instant_from_wire,
-    key_from_wire,
-    metadata_from_wire,
-    page_size_from_wire,
-    process_status_from_wire,
+    read_key,
 )
 from progressor.api.processes.wait_codec import CAUSE_FROM_WIRE
 from progressor.domain.processes.admission import Request
@@ -29,8 +25,9 @@ from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
 from progressor.domain.views.process import ProcessQuery
 from progressor.domain.views.wait import Cause
-from progressor.v1 import process_service_pb2, types_pb2
+from progressor.v1 import process_service_pb2
 from progressor.wire import fields as wire
+from progressor.wire.shapes import Field, Shape, any_of, read_each
 
 TASK_ID_MIN = 1
 
@@ -78,14 +75,18 @@ def request_from_wire(
 ) -> Request:
     """Return a Start, Call, Notify or Repair as the request for a task of `task_type`."""
     violations = Violations()
-    key = key_from_wire(message.namespace, message.process_id, violations)
-    check_payload(message.args, "args", payload_bytes_max, violations)
-    pairs = message.caller_context
-    caller_context = caller_context_from_wire(pairs, violations) if pairs else {}
-    idempotency_key = idempotency_key_from_wire(message.idempotency_key, violations)
+    key = violations.attempt(_KEY, message, "", None)
+    if len(message.args) > payload_bytes_max:
+        violations.add("args", wire.too_large(len(message.args), payload_bytes_max))
+    if message.caller_context:
+        violations.attempt(check_caller_context, message.caller_context, "caller_context")
+    if message.idempotency_key:
+        violations.attempt(check_id, message.idempotency_key, "idempotency_key")
     history_range, metadata, constraints = None, None, None
     if message.HasField("history_range"):
-        history_range = _history_range_of(message.history_range, violations)
+        history_range = violations.attempt(
+            wire.history_range_from_wire, message.history_range, "history_range"
+        )
     if not isinstance(message, process_service_pb2.RepairRequest) and message.HasField(
         "constraints"
     ):
@@ -93,16 +94,17 @@ def request_from_wire(
             wire.constraints_from_wire, message.constraints, "constraints"
         )
     if isinstance(message, process_service_pb2.StartRequest) and message.HasField("metadata"):
-        metadata = metadata_from_wire(message.metadata, "metadata", violations)
+        metadata = violations.attempt(wire.struct_to_mapping, message.metadata, "metadata")
     violations.raise_any()
+    assert key is not None, "a key that cannot be read is a violation"
     is_accept_only = isinstance(message, process_service_pb2.NotifyRequest) or message.accept_only
     return Request(
         key=key,
         task_type=task_type,
         args=message.args,
-        caller_context=caller_context,
+        caller_context=dict(message.caller_context),
         trace_context=trace_context,
-        idempotency_key=idempotency_key,
+        idempotency_key=message.idempotency_key or None,
         history_range=history_range,
         metadata=metadata,
         waits=not is_accept_only,
@@ -112,113 +114,100 @@ def request_from_wire(
 
 def key_of_request(message: Keyed) -> ProcessKey:
     """Return the process that a SimpleRepair or a Remove is about."""
-    violations = Violations()
-    key = key_from_wire(message.namespace, message.process_id, violations)
-    violations.raise_any()
-    return key
-
-
-def get_from_wire(message: process_service_pb2.GetRequest) -> Reading:
-    """Return a Get; without a range, of the whole history."""
-    violations = Violations()
-    key = key_from_wire(message.namespace, message.process_id, violations)
-    history_range: HistoryRange | None = WHOLE_HISTORY
-    if message.HasField("history_range"):
-        history_range = _history_range_of(message.history_range, violations)
-    violations.raise_any()
-    return Reading(
-        key=key,
-        history_range=history_range or WHOLE_HISTORY,
-        await_init=message.await_init,
-    )
-
-
-def trace_from_wire(message: process_service_pb2.TraceRequest) -> Tracing:
-    """Return a Trace."""
-    violations = Violations()
-    key = key_from_wire(message.namespace, message.process_id, violations)
-    limit = page_size_from_wire(message.page_size, violations)
-    after = page_tokens.task_of_token(message.page_token, violations)
-    violations.raise_any()
-    return Tracing(key=key, after=after, limit=limit)
-
-
-def list_from_wire(message: process_service_pb2.ListRequest) -> ProcessQuery:
-    """Return a List; without a namespace it is of all."""
-    violations = Violations()
-    if message.namespace:
-        check_namespace_name(message.namespace, "namespace", violations)
-    statuses = _statuses_of(message.statuses, violations)
-    created_from, created_to, metadata = None, None, None
-    if message.HasField("created_from"):
-        created_from = instant_from_wire(message.created_from, "created_from", violations)
-    if message.HasField("created_to"):
-        created_to = instant_from_wire(message.created_to, "created_to", violations)
-    if message.HasField("metadata"):
-        metadata = metadata_from_wire(message.metadata, "metadata", violations)
-    if created_from is not None and created_to is not None and created_from > created_to:
-        violations.add("created_to", "is before created_from")
-    causes = _causes_of(message.causes, violations)
-    page_size = page_size_from_wire(message.page_size, violations)
-    before = page_tokens.process_of_token(
-        message.page_token, violations, namespace=message.namespace
-    )
-    violations.raise_any()
-    return ProcessQuery(
-        namespace=message.namespace,
-        statuses=statuses,
-        created_from=created_from,
-        created_to=created_to,
-        metadata=metadata,
-        page_size=page_size,
-        before=before,
-        causes=causes,
-    )
+    return _KEY(message, "", None)
 
 
 def task_from_wire(
     message: process_service_pb2.AwaitTaskRequest | process_service_pb2.CancelRequest,
 ) -> NamedTask:
     """Return the task that an AwaitTask or a Cancel is about."""
-    violations = Violations()
-    key = key_from_wire(message.namespace, message.process_id, violations)
-    task: int | str = message.idempotency_key
+    return _NAMED_TASK.read(message)
+
+
+def _task_of(
+    message: process_service_pb2.AwaitTaskRequest | process_service_pb2.CancelRequest,
+    path: str,
+    _context: object,
+) -> int | str:
     match message.WhichOneof("task"):
         case "task_id":
-            task = message.task_id
-            if task < TASK_ID_MIN:
-                violations.add("task_id", f"{task} is below {TASK_ID_MIN}")
+            if message.task_id < TASK_ID_MIN:
+                wire.refuse(
+                    f"{path}task_id", f"must be at least {TASK_ID_MIN}, got {message.task_id}"
+                )
         case "idempotency_key":
-            check_id(message.idempotency_key, "idempotency_key", violations)
+            check_id(message.idempotency_key, f"{path}idempotency_key")
         case _:
-            violations.add("task", "is neither a task_id nor an idempotency_key")
-    violations.raise_any()
-    return NamedTask(key=key, task=task)
+            wire.refuse(f"{path}task", "must be a task_id or an idempotency_key")
+    return message.idempotency_key or message.task_id
 
 
 def _history_range_of(
-    message: types_pb2.HistoryRange, violations: Violations
-) -> HistoryRange | None:
-    return violations.attempt(wire.history_range_from_wire, message, "history_range")
+    message: process_service_pb2.GetRequest, path: str, _context: object
+) -> HistoryRange:
+    if not message.HasField("history_range"):
+        return WHOLE_HISTORY
+    return wire.history_range_from_wire(message.history_range, f"{path}history_range")
 
 
-def _statuses_of(numbers: Iterable[int], violations: Violations) -> tuple[ProcessStatus, ...]:
-    statuses: dict[ProcessStatus, None] = {}
-    takes_any = False
-    for index, number in enumerate(numbers):
-        status = process_status_from_wire(number, f"statuses[{index}]", violations)
-        takes_any = takes_any or number == types_pb2.PROCESS_STATUS_UNSPECIFIED
-        if status is not None:
-            statuses[status] = None
-    return () if takes_any else tuple(statuses)
+def _causes_of(
+    message: process_service_pb2.ListRequest, path: str, _context: object
+) -> tuple[type[Cause], ...]:
+    causes = read_each(enumerate(message.causes), _cause_of, f"{path}causes", None)
+    return tuple(dict.fromkeys(causes.values()))
 
 
-def _causes_of(numbers: Iterable[int], violations: Violations) -> tuple[type[Cause], ...]:
-    causes: dict[type[Cause], None] = {}
-    for index, number in enumerate(numbers):
-        cause = CAUSE_FROM_WIRE.get(number)
-        if cause is None:
-            violations.add(f"causes[{index}]", f"{number} is not a cause of waiting")
-        else:
-            causes[cause] = None
-    return tuple(causes)
+def _cause_of(number: int, field: str, _context: object) -> type[Cause]:
+    cause = CAUSE_FROM_WIRE.get(number)
+    if cause is None:
+        wire.refuse(field, f"unknown wait cause {number}")
+    return cause
+
+
+def _check_listing(query: Mapping[str, Any], path: str, _context: object) -> None:
+    violations = Violations()
+    created_from, created_to = query.get("created_from"), query.get("created_to")
+    if created_from is not None and created_to is not None and created_from > created_to:
+        violations.add(f"{path}created_to", "must not be before created_from")
+    before = query.get("before")
+    if before is not None and query.get("namespace") not in {"", before[1]}:
+        violations.add(f"{path}page_token", "must be a page token that this list returned")
+    violations.raise_any()
+
+
+_KEY = read_key()
+_NAMED_TASK: Shape[
+    NamedTask, process_service_pb2.AwaitTaskRequest | process_service_pb2.CancelRequest
+] = Shape(
+    NamedTask,
+    process_service_pb2.AwaitTaskRequest,
+    key=Field(read=_KEY),
+    task=Field(read=_task_of),
+)
+_READING = Shape(
+    Reading,
+    process_service_pb2.GetRequest,
+    key=Field(read=_KEY),
+    history_range=Field(read=_history_range_of),
+)
+_TRACING = Shape(
+    Tracing,
+    process_service_pb2.TraceRequest,
+    key=Field(read=_KEY),
+    after=page_tokens.TASKS.field,
+    limit=PAGE_SIZE,
+)
+_LISTING = Shape(
+    ProcessQuery,
+    process_service_pb2.ListRequest,
+    _check_listing,
+    namespace=lambda name, field: check_namespace_name(name, field) if name else None,
+    statuses=any_of(ProcessStatus, "statuses"),
+    page_size=PAGE_SIZE,
+    before=page_tokens.PROCESSES.field,
+    causes=Field(read=_causes_of),
+)
+
+get_from_wire = _READING.read
+trace_from_wire = _TRACING.read
+list_from_wire = _LISTING.read

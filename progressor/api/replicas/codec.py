@@ -5,11 +5,12 @@ import datetime as dt
 from collections.abc import Mapping
 
 from progressor.api.calls import page_tokens
-from progressor.api.calls.validation import Violations, duration_from_wire, page_size_from_wire
+from progressor.api.calls.validation import PAGE_SIZE
 from progressor.domain.views.replica import ReplicaState, ReplicaView
 from progressor.telemetry.logs.level import Level
 from progressor.v1 import replica_service_pb2
-from progressor.wire.shapes import Field, Shape
+from progressor.wire.fields import refuse
+from progressor.wire.shapes import Field, Shape, between
 
 STATE_TO_WIRE: Mapping[ReplicaState, replica_service_pb2.ReplicaState.ValueType] = {
     ReplicaState.SERVING: replica_service_pb2.REPLICA_STATE_SERVING,
@@ -38,13 +39,13 @@ class Listing:
     limit: int
 
 
-def list_from_wire(message: replica_service_pb2.ListReplicasRequest) -> Listing:
-    """Return a ListReplicas."""
-    violations = Violations()
-    limit = page_size_from_wire(message.page_size, violations)
-    after = page_tokens.replica_of_token(message.page_token, violations)
-    violations.raise_any()
-    return Listing(after=after, limit=limit)
+_LISTING = Shape(
+    Listing,
+    replica_service_pb2.ListReplicasRequest,
+    after=page_tokens.REPLICAS.field,
+    limit=PAGE_SIZE,
+)
+list_from_wire = _LISTING.read
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,20 +56,20 @@ class LogChange:
     lasting: dt.timedelta
 
 
-def log_change_from_wire(message: replica_service_pb2.SetLogLevelRequest) -> LogChange:
-    """Return a SetLogLevel."""
-    violations = Violations()
+def _level_of(message: replica_service_pb2.SetLogLevelRequest, path: str, _: object) -> Level:
     level = _LEVEL_FROM_WIRE.get(message.level)
     if level is None:
-        violations.add("level", f"{message.level} is not a log level")
-    lasting = duration_from_wire(message.lasting, "lasting", violations)
-    if lasting is not None and lasting > LOG_CHANGE_MAX:
-        description = f"{lasting.total_seconds():.0f} s are more than {LOG_CHANGE_MAX.days} days"
-        violations.add("lasting", description)
-    violations.raise_any()
-    assert level is not None, "a level that is not a violation"
-    assert lasting is not None, "a duration that is not a violation"
-    return LogChange(level=level, lasting=lasting)
+        refuse(f"{path}level", f"unknown log level {message.level}")
+    return level
+
+
+_LOG_CHANGE = Shape(
+    LogChange,
+    replica_service_pb2.SetLogLevelRequest,
+    level=Field(read=_level_of),
+    lasting=between(dt.timedelta(0), LOG_CHANGE_MAX),
+)
+log_change_from_wire = _LOG_CHANGE.read
 
 
 def log_level_to_wire(level: Level) -> replica_service_pb2.LogLevel.ValueType:
@@ -80,9 +81,7 @@ def page_to_wire(
     replicas: tuple[ReplicaView, ...], *, page_size: int
 ) -> replica_service_pb2.ListReplicasResponse:
     """Return a page of at most `page_size`; one more says that there is a next."""
-    page = replicas[:page_size]
-    has_next = len(replicas) > page_size
+    page, token = page_tokens.REPLICAS.page(replicas, page_size, lambda it: it.replica_id)
     return replica_service_pb2.ListReplicasResponse(
-        replicas=map(replica_to_wire, page),
-        next_page_token=page_tokens.token_of_replica(page[-1].replica_id) if has_next else "",
+        replicas=map(replica_to_wire, page), next_page_token=token
     )

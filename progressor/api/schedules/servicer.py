@@ -10,7 +10,7 @@ from progressor.api.calls.deadlines import seconds_left
 from progressor.api.calls.interceptors import Method
 from progressor.api.calls.ports import CallContext, Launches, Namespaces, Schedules
 from progressor.api.calls.trace_context import trace_context_of
-from progressor.api.calls.validation import Violations, check_namespace_name
+from progressor.api.calls.validation import check_namespace_name
 from progressor.api.schedules import codec as schedule_codec
 from progressor.clock import Clock
 from progressor.domain.jobs.graph import GraphError, check_places
@@ -206,9 +206,7 @@ class ScheduleServicer:
         return await asyncio.get_running_loop().run_in_executor(self._calendars, work)
 
     async def _namespace_of(self, name: str) -> Namespace:
-        violations = Violations()
-        check_namespace_name(name, "namespace", violations)
-        violations.raise_any()
+        check_namespace_name(name, "namespace")
         return await self._namespaces.lookup(name)
 
     async def _check_places(self, key: ScheduleKey, spec: ScheduleSpec) -> None:
