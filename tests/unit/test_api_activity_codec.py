@@ -8,9 +8,6 @@ from progressor.domain.views.activity import QUEUES_MAX, Activity
 from progressor.domain.views.replica import CREWS_MAX, Crew, Tally
 from progressor.sdk.values.activity import Activity as SdkActivity
 from progressor.sdk.values.activity import (
-    NamespaceActivity,
-    NamespaceQueue,
-    ReplicaActivity,
     StepTally,
     activity_from_wire,
 )
@@ -26,93 +23,6 @@ def told(activity: Activity) -> SdkActivity:
     """Return what comes to the SDK."""
     message = activity_to_wire(activity)
     return activity_from_wire(type(message).FromString(message.SerializeToString()))
-
-
-def test_everything_of_replicas_comes_to_the_sdk_as_it_is() -> None:
-    tally = Tally(
-        settled_count=2**40, attempt_count=9, failed_count=4, processor_time=seconds(1.25)
-    )
-    crew = Crew(busy_count=3, size=10, unreachable_for=seconds(2.5), tally=tally)
-    replica = make_replica_facts(
-        7, heartbeat_at=START - seconds(1.5), crews={"orders": crew}, step_count=3, caller_count=2
-    )
-
-    assert told(
-        make_activity(replica, age=seconds(0.25), left_out_count=6, exact_below=7)
-    ) == SdkActivity(
-        read_at=START,
-        replicas=(
-            ReplicaActivity(
-                replica_id=7,
-                name="host-7",
-                version="1.2.3",
-                state=ReplicaState.SERVING,
-                heartbeat_at=START - seconds(1.5),
-                heartbeat_age=seconds(1.5),
-                step_count=3,
-                caller_count=2,
-                namespaces=(
-                    NamespaceActivity(
-                        namespace="orders",
-                        busy_count=3,
-                        worker_count=10,
-                        unreachable_for=seconds(2.5),
-                        tally=StepTally(
-                            settled_count=2**40,
-                            attempt_count=9,
-                            failed_count=4,
-                            processor_time=seconds(1.25),
-                        ),
-                    ),
-                ),
-                is_partial=False,
-            ),
-        ),
-        queues=(),
-        queues_age=seconds(0.25),
-        uncounted_namespace_count=6,
-        exact_below=7,
-    )
-
-
-def test_everything_of_queues_comes_to_the_sdk_as_it_is() -> None:
-    queue = make_queue(
-        due=5, due_seconds=1.5, timers=4, retries=3, retry_seconds=0.5, behind=2, behind_seconds=9,
-        run_at=10, order=11, order_seconds=1.25, gate=12, gate_seconds=2.25, available=13,
-        available_seconds=3.25, held=14, full_gates=15,
-        jobs=16, waiting_nodes=17, ready_nodes=18, running_nodes=19, failed_nodes=20, schedules=21,
-        paused_schedules=22, late_schedules=23,
-    )  # fmt: skip
-
-    assert told(make_activity(queues=(queue,))).queues == (
-        NamespaceQueue(
-            namespace="orders",
-            due_count=5,
-            due_age=seconds(1.5),
-            timer_count=4,
-            retry_count=3,
-            retry_age=seconds(0.5),
-            behind_count=2,
-            behind_age=seconds(9),
-            run_at_count=10,
-            order_count=11,
-            order_age=seconds(1.25),
-            gate_count=12,
-            gate_age=seconds(2.25),
-            available_count=13,
-            available_age=seconds(3.25),
-            held_count=14,
-            full_gate_count=15,
-            job_count=16,
-            waiting_node_count=17,
-            ready_node_count=18,
-            running_node_count=19,
-            failed_node_count=20,
-            schedule_count=21,
-            paused_schedule_count=22,
-            late_schedule_count=23,
-        ),
-    )
 
 
 def test_what_a_release_before_does_not_tell_is_left_out_and_what_is_zero_is_told() -> None:

@@ -1,19 +1,17 @@
 """Requests of ProcessService: what is wrong is named by its field, all of it at once."""
 
-import datetime as dt
 from collections.abc import Callable
 
 import pytest
-from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
+from google.protobuf import struct_pb2, timestamp_pb2
 
 from progressor import errors
 from progressor.api.calls import page_tokens
 from progressor.api.processes import codec, put_codec
 from progressor.domain.processes.admission import Import, Request
-from progressor.domain.processes.event import Direction, HistoryRange
-from progressor.domain.processes.process import ProcessStatus, process_key
+from progressor.domain.processes.event import HistoryRange
+from progressor.domain.processes.process import process_key
 from progressor.domain.processes.task import TaskType
-from progressor.domain.views.wait import GatesFull, TimerNotDue
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2
 from progressor.wire import shapes
@@ -45,57 +43,12 @@ def decode_put(**fields: object) -> Import:
     return put_codec.put_from_wire(message, {}, payload_bytes_max=LIMIT)
 
 
-@pytest.mark.parametrize(("kind", "task_type"), ADMITTED)
-def test_a_full_request_arrives_whole(kind: type[pb.CallRequest], task_type: TaskType) -> None:
-    message = kind(
-        namespace="orders",
-        process_id="Заказ 1",
-        args=b"args",
-        caller_context={"user": "u1"},
-        idempotency_key="k",
-        history_range=types_pb2.HistoryRange(after=3, limit=0, direction=2),  # type: ignore[arg-type]
-    )
-    request = codec.request_from_wire(
-        message, task_type, {"traceparent": "t"}, payload_bytes_max=LIMIT
-    )
-
-    assert request == Request(
-        key=process_key("orders", "Заказ 1"),
-        task_type=task_type,
-        args=b"args",
-        caller_context={"user": "u1"},
-        trace_context={"traceparent": "t"},
-        idempotency_key="k",
-        history_range=HistoryRange(after=3, limit=0, direction=Direction.BACKWARD),
-        waits=task_type is not TaskType.NOTIFY,
-    )
-
-
 @pytest.mark.parametrize("kind", [pb.StartRequest, pb.CallRequest, pb.RepairRequest])
 def test_accept_only_waits_for_nothing(kind: type[pb.CallRequest]) -> None:
     message = kind(namespace="orders", process_id="1", accept_only=True)
     request = codec.request_from_wire(message, TaskType.CALL, {}, payload_bytes_max=LIMIT)
 
     assert not request.waits
-
-
-def test_what_is_absent_stays_absent() -> None:
-    request = decode_call()
-
-    assert request.idempotency_key is None
-    assert request.history_range is None
-    assert request.metadata is None
-    assert request.caller_context == {}
-    assert request.args == b""
-
-
-def test_start_carries_metadata() -> None:
-    metadata = struct_pb2.Struct()
-    metadata.update({"vip": True, "count": 2})
-    message = pb.StartRequest(namespace="orders", process_id="1", metadata=metadata)
-    request = codec.request_from_wire(message, TaskType.INIT, {}, payload_bytes_max=LIMIT)
-
-    assert request.metadata == {"vip": True, "count": 2}
 
 
 def test_metadata_that_json_cannot_hold_is_named() -> None:
@@ -280,29 +233,6 @@ def test_a_list_of_all_namespaces_goes_on_in_any_of_them() -> None:
     assert query.before[1:] == ("another", "1")
 
 
-def test_a_list_carries_its_filters() -> None:
-    metadata = struct_pb2.Struct()
-    metadata.update({"vip": True})
-    query = codec.list_from_wire(
-        pb.ListRequest(
-            namespace="orders",
-            statuses=[3, 3, 4],  # type: ignore[list-item]
-            causes=[11, 2, 11],  # type: ignore[list-item]
-            created_from=timestamp_pb2.Timestamp(seconds=1),
-            created_to=timestamp_pb2.Timestamp(seconds=2),
-            metadata=metadata,
-        )
-    )
-
-    assert query.statuses == (ProcessStatus.ERROR, ProcessStatus.FINISHED)
-    assert query.causes == (GatesFull, TimerNotDue)
-    assert query.created_from == dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
-    assert query.created_to == dt.datetime(1970, 1, 1, 0, 0, 2, tzinfo=dt.UTC)
-    assert query.metadata == {"vip": True}
-    assert query.page_size == 100
-    assert query.before is None
-
-
 def test_a_list_of_any_status_has_no_filter() -> None:
     message = pb.ListRequest(namespace="orders", statuses=[3, 0])  # type: ignore[list-item]
 
@@ -345,34 +275,6 @@ def test_a_list_that_ends_before_it_begins_is_named() -> None:
     )
 
     assert fields_of(lambda: codec.list_from_wire(message)) == ["created_to"]
-
-
-def test_a_running_process_is_put_with_history_and_timer() -> None:
-    imported = decode_put(
-        previous_status=1,
-        aux_state=b"state",
-        created_at=timestamp_pb2.Timestamp(seconds=5),
-        history=[types_pb2.NewEvent(payload=b"1"), types_pb2.NewEvent(payload=b"2")],
-        timer=types_pb2.SetTimer(after=duration_pb2.Duration(seconds=9), args=b"t"),
-        idempotency_key="k",
-    )
-
-    assert imported.status is ProcessStatus.RUNNING
-    assert imported.previous_status is ProcessStatus.INIT
-    assert [event.payload for event in imported.history] == [b"1", b"2"]
-    assert imported.timer is not None
-    assert imported.timer.after == dt.timedelta(seconds=9)
-    assert imported.detail is None
-    assert imported.result is None
-    assert imported.status_changed_at is None
-
-
-def test_a_broken_and_a_finished_process_keep_what_is_theirs() -> None:
-    broken = decode_put(status=3, detail="why", corrupted_by_type=5)
-    finished = decode_put(status=4, result=b"done")
-
-    assert (broken.detail, broken.corrupted_by_type) == ("why", TaskType.TIMEOUT)
-    assert finished.result == b"done"
 
 
 @pytest.mark.parametrize("status", [0, 1, 9])

@@ -11,7 +11,6 @@ from progressor.domain.gates.constraint import (
     CAPACITY_MAX,
     GATES_MAX,
     Constraints,
-    GateHold,
     Order,
     Version,
 )
@@ -41,37 +40,6 @@ def decoded(message: types.Constraints) -> Constraints:
 
 def wrong(**fields: Any) -> list[str]:
     return fields_of(lambda: decoded(types.Constraints(**fields)))
-
-
-@pytest.mark.parametrize(("kind", "task_type"), KINDS)
-def test_a_request_carries_its_constraints(kind: Any, task_type: TaskType) -> None:
-    constraints = types.Constraints(
-        order=types.Order(key="db-1", version="1.10"),
-        gates=uses(("db-1", 1), ("rollout", None)),
-        priority=1,
-        hold=types.GATE_HOLD_PROCESS,
-    )
-    constraints.run_at.FromDatetime(NOON)
-    message = kind(namespace="orders", process_id="1", constraints=constraints)
-
-    request = codec.request_from_wire(message, task_type, {}, payload_bytes_max=LIMIT)
-
-    assert request.constraints == Constraints(
-        run_at=NOON,
-        order=Order("db-1", Version((1, 10))),
-        gates={"db-1": 1, "rollout": None},
-        priority=1,
-        hold=GateHold.PROCESS,
-    )
-
-
-@pytest.mark.parametrize(("kind", "task_type"), [*KINDS, (pb.RepairRequest, TaskType.REPAIR)])
-def test_a_request_without_them_has_none(kind: Any, task_type: TaskType) -> None:
-    message = kind(namespace="orders", process_id="1")
-
-    request = codec.request_from_wire(message, task_type, {}, payload_bytes_max=LIMIT)
-
-    assert request.constraints is None
 
 
 def test_what_is_not_said_takes_the_defaults() -> None:
@@ -175,14 +143,6 @@ def test_a_key_that_is_no_id_is_named(key: str) -> None:
 
 def test_a_repair_has_no_place_for_constraints() -> None:
     assert "constraints" not in pb.RepairRequest.DESCRIPTOR.fields_by_name
-
-
-def test_a_timer_carries_constraints() -> None:
-    message = types.SetTimer(constraints=types.Constraints(gates=uses(("g", 1)), priority=2))
-
-    timer = wire.set_timer_from_wire(message, "set_timer", LIMIT)
-
-    assert timer.constraints == Constraints(gates={"g": 1}, priority=2)
 
 
 def test_a_timer_has_an_instant_of_its_own() -> None:

@@ -7,10 +7,9 @@ import pytest
 
 from progressor.api.calls import page_tokens
 from progressor.api.gates import codec as gate_codec
-from progressor.domain.gates.constraint import CAPACITY_MAX, GateHold
-from progressor.domain.gates.gate import Gate, GateHolder, GateView, GateWaiter
+from progressor.domain.gates.constraint import CAPACITY_MAX
+from progressor.domain.gates.gate import Gate
 from progressor.v1 import gate_service_pb2 as pb
-from progressor.v1 import types_pb2 as types
 from tests.unit.test_api_codec import fields_of
 
 NOON = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
@@ -24,14 +23,6 @@ GATE = Gate(
     created_at=NOON,
     updated_at=NOON,
 )
-
-
-def test_a_setting_arrives_whole() -> None:
-    message = pb.SetGateRequest(namespace="orders", gate="db 1", capacity=0, expected_revision=3)
-
-    assert gate_codec.set_from_wire(message) == gate_codec.Setting(
-        namespace="orders", gate="db 1", capacity=0, expected_revision=3
-    )
 
 
 def test_everything_wrong_with_a_setting_is_told_at_once() -> None:
@@ -50,16 +41,6 @@ def test_a_capacity_out_of_range_is_named(capacity: int) -> None:
     message = pb.SetGateRequest(namespace="orders", gate="g", capacity=capacity)
 
     assert fields_of(lambda: gate_codec.set_from_wire(message)) == ["capacity"]
-
-
-@pytest.mark.parametrize("kind", [pb.GetGateRequest, pb.DeleteGateRequest])
-def test_a_gate_is_named_by_namespace_and_key(
-    kind: type[pb.GetGateRequest] | type[pb.DeleteGateRequest],
-) -> None:
-    key = gate_codec.key_of_request(kind(namespace="orders", gate="é"))
-
-    assert (key.namespace, key.gate) == ("orders", "é")
-    assert fields_of(lambda: gate_codec.key_of_request(kind())) == ["namespace", "gate"]
 
 
 def test_a_page_ends_in_the_token_of_the_next() -> None:
@@ -88,39 +69,3 @@ def test_what_is_no_token_of_gates_is_refused(token: str) -> None:
     message = pb.ListGatesRequest(namespace="orders", page_token=token, page_size=1001)
 
     assert fields_of(lambda: gate_codec.list_from_wire(message)) == ["page_token", "page_size"]
-
-
-def test_a_view_goes_out_whole() -> None:
-    view = GateView(
-        gate=GATE,
-        holders=(
-            GateHolder(
-                process_id="p",
-                task_id=1,
-                held_at=NOON,
-                hold=GateHold.PROCESS,
-                is_reserved=True,
-            ),
-        ),
-        line=(
-            GateWaiter(
-                process_id="q",
-                task_id=2,
-                priority=1,
-                since=NOON,
-                gates=("db-1", "db-2"),
-                is_aged=True,
-            ),
-        ),
-    )
-
-    message = gate_codec.view_to_wire(view)
-
-    assert (message.gate.capacity, message.gate.held, message.gate.waiting_count) == (2, 3, 7)
-    assert (message.gate.revision, message.gate.updated_at.nanos) == (4, 123_456_000)
-    [holder], [waiter] = message.holders, message.line
-    assert (holder.process_id, holder.task_id, holder.reserved) == ("p", 1, True)
-    assert (holder.hold, holder.held_at.nanos) == (types.GATE_HOLD_PROCESS, 123_456_000)
-    assert (waiter.process_id, waiter.task_id, waiter.priority) == ("q", 2, 1)
-    assert (list(waiter.gates), waiter.aged) == (["db-1", "db-2"], True)
-    assert waiter.since.nanos == 123_456_000

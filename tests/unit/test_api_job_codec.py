@@ -17,14 +17,11 @@ from progressor.api.jobs.servicer import (
 )
 from progressor.api.processes.answers import PAGE_BYTES_MAX
 from progressor.clock import SystemClock
-from progressor.domain.gates.constraint import Constraints, Order, Version
-from progressor.domain.jobs.job import JobState, NodeCounts, NodeSpec, StartNodes
+from progressor.domain.jobs.job import JobState
 from progressor.domain.jobs.view import JobFilter, JobPage
-from progressor.domain.processes.process import Leadership, process_key
-from progressor.domain.processes.task import NodeState
+from progressor.domain.processes.process import process_key
 from progressor.v1 import job_service_pb2 as pb
-from progressor.v1 import nodes_pb2, types_pb2
-from tests.support.builders import make_error
+from progressor.v1 import nodes_pb2
 from tests.support.memory_api import MemoryIntake, MemoryNamespaces
 from tests.support.memory_jobs import MemoryJobs, make_job, make_node
 from tests.unit.test_api_calls import Context
@@ -66,16 +63,6 @@ def test_everything_wrong_with_a_submission_is_told_at_once() -> None:
         "caller_context['a']",
         "metadata.a",
     ]
-
-
-def test_a_submission_arrives_whole() -> None:
-    assert submit(timeout=duration_pb2.Duration(seconds=1)) == job_codec.Submission(
-        key=KEY,
-        action=StartNodes(nodes=(NodeSpec(name="a"),), timeout=dt.timedelta(seconds=1)),
-        idempotency_key=None,
-        caller_context={},
-        metadata=None,
-    )
 
 
 def test_a_deadline_that_has_passed_is_refused_but_to_a_repetition() -> None:
@@ -158,94 +145,6 @@ def test_a_token_of_jobs_is_refused_by_the_list_of_processes() -> None:
     token = page_tokens.JOBS.write((NOON, "a"))
 
     assert fields_of(lambda: page_tokens.PROCESSES.read(token)) == ["page_token"]
-
-
-def test_a_job_is_told_with_all_there_is_of_it() -> None:
-    job = make_job(
-        state=JobState.FAILED,
-        detail="why",
-        led_by=Leadership.PROCESSOR,
-        counts=NodeCounts(waiting=1, ready=2, running=3, done=4, failed=5, skipped=6, cancelled=7),
-        created_at=NOON,
-        updated_at=NOON,
-        ended_at=NOON,
-        deadline_at=NOON,
-        schedule_id="nightly",
-        revision=9,
-        retry_count=8,
-    )
-    at = timestamp_pb2.Timestamp()
-    at.FromDatetime(NOON)
-
-    assert job_codec.job_to_wire(job) == pb.Job(
-        namespace="orders",
-        job_id="job",
-        state=pb.JOB_STATE_FAILED,
-        detail="why",
-        counts=pb.NodeCounts(
-            waiting=1, ready=2, running=3, done=4, failed=5, skipped=6, cancelled=7
-        ),
-        created_at=at,
-        updated_at=at,
-        ended_at=at,
-        deadline=at,
-        schedule_id="nightly",
-        revision=9,
-        retry_count=8,
-    )
-
-
-def test_a_node_is_told_with_all_there_is_of_it() -> None:
-    error = make_error()
-    node = make_node(
-        name="a",
-        state=NodeState.SKIPPED,
-        predecessors=("b", "c"),
-        skipped_because_of="b",
-        args=b"args",
-        result=b"result",
-        error=error,
-        target="a:1",
-        constraints=Constraints(
-            run_at=NOON, order=Order("key", Version.parse("1.2")), gates={"g": 2}
-        ),
-        created_at=NOON,
-        ready_at=NOON,
-        started_at=NOON,
-        ended_at=NOON,
-        attempt=2,
-        revision=3,
-    )
-    at = timestamp_pb2.Timestamp()
-    at.FromDatetime(NOON)
-
-    (told,) = job_codec.get_to_wire(JobPage(job=make_job(), nodes=(node,))).nodes
-
-    assert told == pb.Node(
-        name="a",
-        state=nodes_pb2.NODE_STATE_SKIPPED,
-        namespace="orders",
-        process_id="job/a",
-        predecessors=["b", "c"],
-        skipped_because_of="b",
-        args=b"args",
-        result=b"result",
-        error=types_pb2.TaskError(code=error.code, reason=error.reason, message=error.message),
-        target="a:1",
-        constraints=types_pb2.Constraints(
-            run_at=at,
-            order=types_pb2.Order(key="key", version="1.2"),
-            gates=[types_pb2.GateUse(gate="g", capacity=2)],
-            priority=3,
-            hold=types_pb2.GATE_HOLD_TASK,
-        ),
-        created_at=at,
-        ready_at=at,
-        started_at=at,
-        ended_at=at,
-        attempt=2,
-        revision=3,
-    )
 
 
 def test_payloads_that_are_left_out_are_told_of() -> None:

@@ -8,41 +8,11 @@ from progressor import errors
 from progressor.api.calls import page_tokens
 from progressor.api.replicas import codec as replica_codec
 from progressor.domain.views.replica import ReplicaState
-from progressor.sdk.values.replicas import LogLevel, Replica, replica_from_wire
+from progressor.sdk.values.replicas import LogLevel, replica_from_wire
 from progressor.sdk.values.replicas import ReplicaState as SdkState
 from progressor.telemetry.logs.level import LEVELS, Level
 from progressor.v1 import replica_service_pb2 as pb
 from tests.support.builders import make_replica_view, seconds
-from tests.support.clock import START
-
-
-def test_a_replica_comes_to_the_sdk_as_it_is() -> None:
-    view = make_replica_view(
-        replica_id=2**40,
-        heartbeat_age=seconds(1.5),
-        clock_offset=seconds(-3600.25),
-        draining=True,
-        step_count=3,
-        caller_count=0,
-        lease_count=4,
-    )
-
-    assert replica_from_wire(replica_codec.replica_to_wire(view)) == Replica(
-        replica_id=2**40,
-        name="host-1",
-        version="1.2.3",
-        state=SdkState.DRAINING,
-        functions="progressor_1",
-        started_at=START,
-        heartbeat_at=START,
-        heartbeat_age=seconds(1.5),
-        lease_timeout=seconds(5),
-        draining=True,
-        step_count=3,
-        caller_count=0,
-        clock_offset=seconds(-3600.25),
-        lease_count=4,
-    )
 
 
 def test_what_is_not_known_is_left_out() -> None:
@@ -71,12 +41,6 @@ def test_every_state_has_its_number_in_all_three_places(state: ReplicaState) -> 
     assert view.state is state
     assert pb.ReplicaState.Name(message.state) == f"REPLICA_STATE_{state.name}"
     assert SdkState.from_number(message.state).value == state.value
-
-
-def test_the_states_of_the_sdk_are_those_of_the_wire() -> None:
-    assert {f"REPLICA_STATE_{it.name}": it.number for it in SdkState} == dict(
-        pb.ReplicaState.items()
-    )
 
 
 def test_a_listing_asks_for_a_hundred_from_the_first_on_unless_told_otherwise() -> None:

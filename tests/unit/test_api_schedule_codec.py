@@ -16,15 +16,12 @@ from progressor.domain.jobs.job import NodeSpec
 from progressor.domain.processes.event import Direction, HistoryRange
 from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.processes.process import JobOptions
-from progressor.domain.processes.task import TaskError, TaskType
+from progressor.domain.processes.task import TaskType
 from progressor.domain.schedules.schedule import (
     CATCH_UP_DEFAULT,
     EPOCH,
     CallTarget,
     CronTimes,
-    Firing,
-    FiringCause,
-    FiringState,
     IntervalTimes,
     JobTarget,
     OverlapPolicy,
@@ -193,58 +190,6 @@ def test_a_list_leaves_the_nodes_of_jobs_out() -> None:
     assert page_tokens.SCHEDULES.read(page.next_page_token) == "nightly"
 
 
-def test_a_schedule_goes_out_with_what_is_next_and_its_counts() -> None:
-    message = schedule_codec.schedule_to_wire(a_schedule())
-
-    assert (message.namespace, message.schedule_id, message.revision) == ("clocks", "nightly", 3)
-    assert (message.note, message.paused) == ("by hand", False)
-    assert message.next_instant == timestamp(NOON)
-    assert message.next_at == timestamp(NOON + dt.timedelta(seconds=1))
-    counts = (
-        message.started_count, message.skipped_count, message.missed_count, message.refused_count
-    )  # fmt: skip
-    assert counts == (1, 2, 3, 4)
-    assert not schedule_codec.schedule_to_wire(a_schedule(upcoming=None)).HasField("next_at")
-
-
-@pytest.mark.parametrize("state", FiringState)
-@pytest.mark.parametrize("cause", FiringCause)
-def test_a_firing_goes_out_whole(state: FiringState, cause: FiringCause) -> None:
-    firing = Firing(
-        instant=NOON,
-        cause=cause,
-        state=state,
-        due_at=NOON,
-        fired_at=NOON,
-        started_at=NOON,
-        ended_at=NOON,
-        process_id="p",
-        task_id=7,
-        error=TaskError(code=9, reason="PROCESS_FINISHED", message=""),
-        missed_count=3,
-        missed_until=NOON,
-    )
-
-    message = schedule_codec.firing_to_wire(firing)
-
-    assert pb.FiringState.Name(message.state) == f"FIRING_STATE_{state.name}"
-    assert pb.FiringCause.Name(message.cause) == f"FIRING_CAUSE_{cause.name}"
-    assert message.started_at == message.ended_at == message.missed_until == timestamp(NOON)
-    assert (message.process_id, message.task_id, message.missed_count) == ("p", 7, 3)
-    assert message.error.reason == "PROCESS_FINISHED"
-
-
-def test_a_firing_that_started_nothing_says_nothing_of_it() -> None:
-    firing = Firing(
-        instant=NOON, cause=FiringCause.TIME, state=FiringState.SKIPPED, due_at=NOON, fired_at=NOON
-    )
-
-    message = schedule_codec.firing_to_wire(firing)
-
-    told = {field.name for field, _ in message.ListFields()}
-    assert told == {"instant", "cause", "state", "due_at", "fired_at"}
-
-
 @pytest.mark.parametrize(
     ("fields", "violations"),
     [
@@ -407,43 +352,6 @@ def test_a_listing_goes_on_behind_a_token() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        pb.PauseScheduleRequest(namespace="clocks", schedule_id="nightly", note="why"),
-        pb.ResumeScheduleRequest(namespace="clocks", schedule_id="nightly", note="why"),
-    ],
-)
-def test_a_change_arrives_whole(
-    message: pb.PauseScheduleRequest | pb.ResumeScheduleRequest,
-) -> None:
-    assert schedule_codec.change_from_wire(message) == schedule_codec.Change(
-        key=KEY, note="why", expected_revision=0
-    )
-
-
-def test_a_deletion_has_no_note() -> None:
-    message = pb.DeleteScheduleRequest(
-        namespace="clocks", schedule_id="nightly", expected_revision=2
-    )
-
-    assert schedule_codec.change_from_wire(message) == schedule_codec.Change(
-        key=KEY, note="", expected_revision=2
-    )
-
-
-def test_a_trigger_may_have_a_policy_and_a_key() -> None:
-    message = pb.TriggerScheduleRequest(namespace="clocks", schedule_id="nightly")
-    assert schedule_codec.trigger_from_wire(message) == schedule_codec.Triggering(
-        key=KEY, policy=None, idempotency_key=None
-    )
-
-    message.overlap_policy, message.idempotency_key = pb.OVERLAP_POLICY_ALLOW, "once"
-    assert schedule_codec.trigger_from_wire(message) == schedule_codec.Triggering(
-        key=KEY, policy=OverlapPolicy.ALLOW, idempotency_key="once"
-    )
-
-
 def backfill(**fields: Any) -> pb.BackfillScheduleRequest:
     chosen: dict[str, Any] = {
         "namespace": "clocks",
@@ -453,13 +361,6 @@ def backfill(**fields: Any) -> pb.BackfillScheduleRequest:
         **fields,
     }
     return pb.BackfillScheduleRequest(**chosen)
-
-
-def test_a_backfill_is_of_the_past() -> None:
-    found = schedule_codec.backfill_from_wire(backfill(), now=NOON)
-
-    assert (found.since, found.until) == (NOON - dt.timedelta(days=1), NOON)
-    assert found.policy is OverlapPolicy.ALLOW
 
 
 @pytest.mark.parametrize(
@@ -485,18 +386,6 @@ def test_what_is_wrong_with_a_backfill_is_named(
     message = backfill(**fields)
 
     assert said_of(lambda: schedule_codec.backfill_from_wire(message, now=NOON)) == violations
-
-
-def test_what_comes_and_what_was_go_out_together() -> None:
-    firing = Firing(
-        instant=NOON, cause=FiringCause.TIME, state=FiringState.DONE, due_at=NOON, fired_at=NOON
-    )
-    later = Upcoming(NOON, NOON + dt.timedelta(seconds=2))
-
-    view = schedule_codec.view_to_wire(a_schedule(), [later], (firing,))
-
-    assert [each.due_at for each in view.next_firings] == [timestamp(later.due_at)]
-    assert [each.state for each in view.last_firings] == [pb.FIRING_STATE_DONE]
 
 
 def test_a_schedule_as_it_stands_can_be_changed_and_sent_back() -> None:

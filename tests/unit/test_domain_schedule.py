@@ -8,23 +8,18 @@ from typing import Any
 
 import pytest
 
-from progressor.domain.jobs.job import NodeSpec
 from progressor.domain.processes.process import process_key
-from progressor.domain.processes.task import TaskType
 from progressor.domain.schedules.cron import CronClock, CronError
 from progressor.domain.schedules.schedule import (
     EPOCH,
     MISSED_PER_PASS_MAX,
     Calendar,
-    CallTarget,
     CronTimes,
     Decision,
     FiringCause,
     IntervalTimes,
-    JobTarget,
     Missed,
     OverlapPolicy,
-    StartTarget,
     Timing,
     Upcoming,
     decide,
@@ -32,7 +27,6 @@ from progressor.domain.schedules.schedule import (
     instant_text,
     schedule_key,
     target_id,
-    target_key,
 )
 
 KEY = schedule_key("clocks", "nightly")
@@ -259,16 +253,6 @@ def test_ids_and_keys_are_made_of_schedule_and_instant() -> None:
         "a{instant}/2026-01-01T12:00:00Z"
     )
     assert target_id("{instant}-{other}", "a", NOON) == "2026-01-01T12:00:00Z-{other}"
-
-
-def test_what_is_started_has_an_id_for_each_firing_and_what_is_called_its_own() -> None:
-    nodes = (NodeSpec(name="a"),)
-    made = process_key("clocks", "nightly/2026-01-01T12:00:00Z")
-
-    assert target_key(KEY, StartTarget(), NOON) == made
-    assert target_key(KEY, JobTarget(nodes=nodes), NOON) == made
-    call = CallTarget(task_type=TaskType.CALL, process_id="order-1")
-    assert target_key(KEY, call, NOON) == process_key("clocks", "order-1")
 
 
 def test_times_are_the_same_whatever_is_done_at_them() -> None:

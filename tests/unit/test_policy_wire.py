@@ -4,12 +4,10 @@ import pytest
 from google.protobuf import duration_pb2
 
 from progressor import errors
-from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
+from progressor.domain.processes.policy import RetryPolicy
 from progressor.v1 import namespace_service_pb2 as pb
 from progressor.wire.policies import (
     REASON_BYTES_MAX,
-    ZOMBIE_POLICY_FROM_WIRE,
-    ZOMBIE_POLICY_TO_WIRE,
     retry_policy_from_wire,
 )
 
@@ -47,11 +45,3 @@ def test_everything_wrong_with_a_policy_is_told_at_once() -> None:
         ("p.non_retryable_reasons[1]", "must be at most 256 bytes, got 257"),
         ("p.non_retryable_reasons[2]", "must not contain a NUL character"),
     ]
-
-
-def test_both_policies_for_zombies_are_on_the_wire() -> None:
-    assert set(ZOMBIE_POLICY_TO_WIRE) == set(ZombiePolicy)
-    assert ZOMBIE_POLICY_FROM_WIRE == {
-        pb.ZOMBIE_POLICY_RETRY: ZombiePolicy.RETRY,
-        pb.ZOMBIE_POLICY_FAIL: ZombiePolicy.FAIL,
-    }

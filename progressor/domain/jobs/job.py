@@ -47,9 +47,6 @@ class JobState(enum.StrEnum):
     CANCELLED = "cancelled"
 
 
-ENDED_STATES = frozenset({NodeState.DONE, NodeState.FAILED, NodeState.SKIPPED, NodeState.CANCELLED})
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
     """A node to be added.

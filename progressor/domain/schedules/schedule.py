@@ -31,7 +31,7 @@ from collections.abc import Iterator, Mapping
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.job import NodeSpec
 from progressor.domain.processes.event import HistoryRange
-from progressor.domain.processes.process import ProcessKey, process_key
+from progressor.domain.processes.process import process_key
 from progressor.domain.processes.task import TaskError, TaskType
 from progressor.domain.schedules.cron import CronClock
 
@@ -398,15 +398,6 @@ def instant_text(instant: dt.datetime) -> str:
 def firing_key(schedule_id: str, instant: dt.datetime) -> str:
     """Return the idempotency key of a firing, at most 170 bytes."""
     return f"schedule/{schedule_id}/{instant_text(instant)}"
-
-
-def target_key(key: ScheduleKey, target: Target, instant: dt.datetime) -> ProcessKey:
-    """Return the process that a firing starts or calls."""
-    match target:
-        case CallTarget():
-            return process_key(key.namespace, target.process_id)
-        case StartTarget() | JobTarget():
-            return process_key(key.namespace, target_id(target.template, key.schedule_id, instant))
 
 
 def _later(instant: dt.datetime, by: dt.timedelta) -> dt.datetime:
