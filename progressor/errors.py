@@ -405,17 +405,17 @@ class ReplicaStoppedError(RequestError):
 
     def __init__(self, retry_after: dt.timedelta) -> None:
         self.retry_after = retry_after
-        super().__init__("this replica stopped before the answer; an accepted task goes on")
+        super().__init__("this replica stopped before it could reply; an accepted task continues")
 
 
 class DeadlineExceededError(RequestError):
-    """The caller's deadline passed; the task, where it has an id, goes on."""
+    """The caller's deadline passed; the task, where it has an id, continues."""
 
     reason = "DEADLINE_EXCEEDED"
 
     def __init__(self, task_id: int | None) -> None:
         self.task_id = task_id
-        tail = "no task is known" if task_id is None else f"task {task_id} goes on"
+        tail = "no task is known" if task_id is None else f"task {task_id} continues"
         super().__init__(f"the deadline passed; {tail}")
 
 
@@ -479,9 +479,9 @@ class StorageOverloadedError(StorageUnavailableError):
 
 
 class StorageRefusedError(StorageError):
-    """PostgreSQL took offence at a value: a bug of ours, isolated to one item of a batch.
+    """PostgreSQL rejected a value: a bug of ours, isolated to one item of a batch.
 
-    ``doubtful``: it may have been the moment and no value, so that it is worth another try.
+    ``doubtful``: the cause may have been temporary, so another attempt is worthwhile.
     """
 
     reason = "INTERNAL"

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar, cast
 
 from progressor.domain.processes.admission import Admission, Import, Request, Verdict
-from progressor.domain.processes.answer import Answer, Receipt
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import ProcessStatus
+from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.processes.task import RunningTask
 from progressor.runtime.core.due_queue import Agenda
 from progressor.runtime.core.effects import Aftermath
@@ -82,7 +82,7 @@ class Bench:
 
     async def ask(
         self, request: Request | None = None, *, timeout: float | None = None
-    ) -> "asyncio.Future[Answer]":
+    ) -> "asyncio.Future[Reply]":
         """Return the answer to come, once the request has been submitted."""
         return await begun(self.intake.ask(request or make_request(), timeout=timeout))
 

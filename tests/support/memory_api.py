@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from progressor import errors
 from progressor.domain.gates.gate import Gate, GateView
 from progressor.domain.processes.admission import Import, Request
-from progressor.domain.processes.answer import Answer, Receipt
 from progressor.domain.processes.event import Event, HistoryRange
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus, process_key
+from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.processes.task import TaskStatus, TaskType
 from progressor.domain.views.activity import Activity
 from progressor.domain.views.process import (
@@ -48,11 +48,11 @@ class MemoryIntake:
         self.release = asyncio.Event()
         self.raises: Exception | None = None
 
-    async def ask(self, request: Request, *, timeout: float | None) -> Answer:
+    async def ask(self, request: Request, *, timeout: float | None) -> Reply:
         """Answer with the args."""
         self.requests.append(request)
         await self._wait(request.args, timeout)
-        return Answer(task_id=1, task_type=request.task_type, response=request.args)
+        return Reply(task_id=1, task_type=request.task_type, response=request.args)
 
     async def accept(self, request: Request) -> Receipt:
         """Accept as task 2."""
@@ -66,11 +66,11 @@ class MemoryIntake:
         task: int | str,
         *,
         timeout: float | None,
-    ) -> Answer:
+    ) -> Reply:
         """Answer with the name of the task."""
         self.requests.append(key)
         await self._wait(b"", timeout)
-        return Answer(task_id=3, task_type=TaskType.CALL, response=str(task).encode())
+        return Reply(task_id=3, task_type=TaskType.CALL, response=str(task).encode())
 
     async def simple_repair(self, key: ProcessKey) -> int | None:
         """Run timer 4 again, unless the process is called plain."""

@@ -2,7 +2,7 @@
 
 import datetime as dt
 
-from progressor.api.processes.answers import PAGE_BYTES_MAX
+from progressor.api.processes.responses import PAGE_BYTES_MAX
 from progressor.api.replicas.activity_codec import CREWS_TOLD_MAX, NAME_LENGTH_MAX, activity_to_wire
 from progressor.domain.views.activity import QUEUES_MAX, Activity
 from progressor.domain.views.replica import CREWS_MAX, Crew, Tally

@@ -15,7 +15,7 @@ from progressor.api.jobs.servicer import (
     WATCHERS_MAX,
     JobServicer,
 )
-from progressor.api.processes.answers import PAGE_BYTES_MAX
+from progressor.api.processes.responses import PAGE_BYTES_MAX
 from progressor.clock import SystemClock
 from progressor.domain.jobs.job import JobState
 from progressor.domain.jobs.view import JobFilter, JobPage

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from progressor.api.calls import page_tokens
-from progressor.api.processes import answers
+from progressor.api.processes import responses
 from progressor.api.processes.wait_codec import fill_wait
 from progressor.domain.gates.constraint import Constraints, GateHold, Order, Version
 from progressor.domain.gates.gate import GateHolder
@@ -198,7 +198,7 @@ def test_get_tells_what_no_task_does() -> None:
     process = make_process(status=ProcessStatus.FINISHED)
     view = ProcessView(process=process, timer=None, waits=())
 
-    response = answers.get_to_wire(view, HistoryPage(events=(), next_after=None))
+    response = responses.get_to_wire(view, HistoryPage(events=(), next_after=None))
 
     assert response.explanation == why.explain_process(process, ())
 
@@ -224,10 +224,10 @@ def test_a_get_of_many_waits_is_cut_to_what_a_client_can_receive() -> None:
     waits = (a_wait(GatesFull(gates=(gate,) * 8)),) * 100
     view = ProcessView(process=make_process(), timer=None, waits=waits)
 
-    response = answers.get_to_wire(view, HistoryPage(events=(), next_after=None))
+    response = responses.get_to_wire(view, HistoryPage(events=(), next_after=None))
 
     assert 1 < len(response.waits) < 100
-    assert response.ByteSize() < answers.WAITS_BYTES_MAX + 10_000
+    assert response.ByteSize() < responses.WAITS_BYTES_MAX + 10_000
 
 
 @pytest.mark.parametrize("constraints", [None, Constraints(), EVERYTHING])
@@ -239,7 +239,7 @@ def test_a_trace_has_the_constraints_as_they_were_asked_for(
         trace(7), constraints=constraints, spent=None if constraints is None else spent
     )
 
-    [task] = answers.trace_to_wire([traced], page_size=1).tasks
+    [task] = responses.trace_to_wire([traced], page_size=1).tasks
 
     assert task.HasField("constraints") == task.HasField("spent") == (constraints is not None)
     if constraints is not None:
@@ -251,8 +251,8 @@ def test_list_tells_what_the_first_task_of_a_process_waits_for() -> None:
     wait = a_wait(TimerNotDue(until=LATER))
     waiting, idle = make_process(), make_process()
 
-    page = answers.list_to_wire(a_page(Listed(process=waiting, first_wait=wait)))
-    without = answers.list_to_wire(a_page(Listed(process=idle, first_wait=None)))
+    page = responses.list_to_wire(a_page(Listed(process=waiting, first_wait=wait)))
+    without = responses.list_to_wire(a_page(Listed(process=idle, first_wait=None)))
 
     assert page.processes[0].first_wait.cause == types_pb2.WAIT_CAUSE_TIMER
     assert page.processes[0].first_wait.explanation == why.explain(wait)
@@ -262,17 +262,17 @@ def test_list_tells_what_the_first_task_of_a_process_waits_for() -> None:
 def test_a_list_goes_on_behind_the_last_process_that_was_looked_at() -> None:
     last = make_process()
 
-    response = answers.list_to_wire(a_page(next_before=last))
+    response = responses.list_to_wire(a_page(next_before=last))
 
     assert response.next_page_token == page_tokens.PROCESSES.write(place_of(last))
-    assert not answers.list_to_wire(a_page()).next_page_token
+    assert not responses.list_to_wire(a_page()).next_page_token
 
 
 def test_a_list_that_is_too_large_goes_on_behind_the_last_one_told() -> None:
-    large = make_process(detail="x" * (answers.PAGE_BYTES_MAX // 2), status=ProcessStatus.ERROR)
+    large = make_process(detail="x" * (responses.PAGE_BYTES_MAX // 2), status=ProcessStatus.ERROR)
     listed = [Listed(process=large, first_wait=None)] * 3
 
-    response = answers.list_to_wire(a_page(*listed, next_before=make_process()))
+    response = responses.list_to_wire(a_page(*listed, next_before=make_process()))
 
     assert len(response.processes) == 1
     assert response.next_page_token == page_tokens.PROCESSES.write(place_of(large))

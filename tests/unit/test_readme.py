@@ -24,7 +24,7 @@ from bench.catalogue import QUESTIONS
 from progressor import errors, sdk
 from progressor.api.calls import status, validation
 from progressor.api.namespaces import fields as namespace_fields
-from progressor.api.processes import answers
+from progressor.api.processes import responses
 from progressor.cli.main import main
 from progressor.cli.output.exit_codes import EPILOGUE, ExitCode
 from progressor.domain.jobs import graph, job
@@ -218,8 +218,8 @@ def test_every_reason_has_the_code_and_the_class_of_the_code() -> None:
         ("100,000 events; 48 MiB", wire.HISTORY_LIMIT_MAX, 100_000),
         ("100,000 events; 48 MiB", step.HISTORY_BYTES_MAX, 48 * 1024**2),
         ("1,000 items, or 3 MiB", validation.PAGE_SIZE_MAX, 1000),
-        ("1,000 items, or 3 MiB", answers.PAGE_BYTES_MAX, 3 * 1024**2),
-        ("the first 100;", answers.WAITS_MAX, 100),
+        ("1,000 items, or 3 MiB", responses.PAGE_BYTES_MAX, 3 * 1024**2),
+        ("the first 100;", responses.WAITS_MAX, 100),
         ("1 ms to 1 day", wire.STEP_TIMEOUT_MIN, dt.timedelta(milliseconds=1)),
         ("1 ms to 1 day", wire.STEP_TIMEOUT_MAX, dt.timedelta(days=1)),
         ("of a namespace | 32 |", namespace_fields.TARGETS_MAX, 32),

@@ -4,7 +4,7 @@ import pytest
 
 from progressor import errors
 from progressor.domain.processes.admission import Admission, Verdict
-from progressor.domain.processes.answer import Answer
+from progressor.domain.processes.reply import Reply
 from progressor.domain.processes.task import TaskType
 from tests.support.builders import (
     make_error,
@@ -30,7 +30,7 @@ async def test_a_request_that_runs_at_once_is_carried_and_answered() -> None:
         await settled()
         bench.replies.deliver(make_result())
 
-        assert await answer == Answer(task_id=7, task_type=TaskType.CALL, response=b"done")
+        assert await answer == Reply(task_id=7, task_type=TaskType.CALL, response=b"done")
 
     assert bench.carried == [7]
 

@@ -6,7 +6,7 @@ import pytest
 
 from progressor import errors
 from progressor.domain.processes.admission import Admission, Verdict
-from progressor.domain.processes.answer import Receipt
+from progressor.domain.processes.reply import Receipt
 from progressor.domain.processes.task import TaskResult, TaskStatus
 from progressor.storage.processes.processes import CancelledByRequest, Put, SimpleRepair
 from tests.support.builders import (

@@ -8,10 +8,10 @@ from progressor.domain.gates.gate import Gate, GateView
 from progressor.domain.jobs.job import Job, Node
 from progressor.domain.jobs.view import JobFilter, JobPage
 from progressor.domain.processes.admission import Import, Request
-from progressor.domain.processes.answer import Answer, Receipt
 from progressor.domain.processes.event import HistoryRange
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import ProcessKey
+from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.schedules.schedule import (
     Firing,
     OverlapPolicy,
@@ -45,7 +45,7 @@ class Intake(Protocol):
         request: Request,
         *,
         timeout: float | None,
-    ) -> Answer:
+    ) -> Reply:
         """Return the answer; `timeout` in seconds, after which the task goes on without us."""
 
     async def accept(self, request: Request) -> Receipt:
@@ -57,7 +57,7 @@ class Intake(Protocol):
         task: int | str,
         *,
         timeout: float | None,
-    ) -> Answer:
+    ) -> Reply:
         """Return the answer of a task known by its id or its idempotency key."""
 
     async def simple_repair(self, key: ProcessKey) -> int | None:

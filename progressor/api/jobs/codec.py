@@ -14,7 +14,7 @@ from progressor.api.calls.validation import (
     read_key,
     text_of,
 )
-from progressor.api.processes.answers import PAGE_BYTES_MAX
+from progressor.api.processes.responses import PAGE_BYTES_MAX
 from progressor.domain.jobs.graph import (
     GRAPH_BYTES_MAX,
     GraphError,

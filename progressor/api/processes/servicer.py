@@ -10,7 +10,7 @@ from progressor.api.calls.interceptors import Method
 from progressor.api.calls.ports import CallContext, Intake, Namespaces, Processes
 from progressor.api.calls.trace_context import trace_context_of
 from progressor.api.calls.turns import Turns
-from progressor.api.processes import answers, codec, put_codec
+from progressor.api.processes import codec, put_codec, responses
 from progressor.domain.processes.admission import Import, Request
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, is_namespace_name
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
@@ -142,7 +142,7 @@ class ProcessServicer:
         after = reading.history_range.after
         if after > view.process.last_event_id:
             raise errors.EventNotFoundError(reading.key.process_id, after)
-        return answers.get_to_wire(view, page, without_state=message.without_state)
+        return responses.get_to_wire(view, page, without_state=message.without_state)
 
     async def put(self, message: messages.PutRequest, context: CallContext) -> messages.PutResponse:
         """Import a process."""
@@ -193,8 +193,8 @@ class ProcessServicer:
             traces = await self._processes.trace(
                 tracing.key, after=tracing.after, limit=tracing.limit + 1
             )
-            turn.weigh(sum(map(answers.size_of_trace, traces)))
-        return answers.trace_to_wire(traces, page_size=tracing.limit)
+            turn.weigh(sum(map(responses.size_of_trace, traces)))
+        return responses.trace_to_wire(traces, page_size=tracing.limit)
 
     async def list(
         self, message: messages.ListRequest, context: CallContext
@@ -204,7 +204,7 @@ class ProcessServicer:
         query = codec.list_from_wire(message)
         if query.namespace:
             await self._namespaces.lookup(query.namespace)
-        return answers.list_to_wire(await self._processes.page(query))
+        return responses.list_to_wire(await self._processes.page(query))
 
     async def await_task(
         self, message: messages.AwaitTaskRequest, context: CallContext
@@ -260,9 +260,9 @@ class ProcessServicer:
     ) -> tuple[ProcessView, HistoryPage]:
         async with self._turns.of(context) as turn:
             view, page = await self._processes.read(
-                reading.key, reading.history_range, bytes_max=answers.PAGE_BYTES_MAX
+                reading.key, reading.history_range, bytes_max=responses.PAGE_BYTES_MAX
             )
-            turn.weigh(answers.size_of_get(view, page))
+            turn.weigh(responses.size_of_get(view, page))
             return view, page
 
 

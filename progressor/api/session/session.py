@@ -43,7 +43,7 @@ _ITEM_BYTES = 32  # What an item takes besides its payload, at most.
 _NANOS = 1e-9
 
 # The call, the field of its answer, and what is in it; None says that we are draining.
-Answer: TypeAlias = "tuple[Call, str, bytes] | None"
+Reply: TypeAlias = "tuple[Call, str, bytes] | None"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, Call] = {}
         self._group: asyncio.TaskGroup = asyncio.TaskGroup()
-        self._outbox: Outbox[Answer] = Outbox(size=_size)
+        self._outbox: Outbox[Reply] = Outbox(size=_size)
         self._written = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
         self._fault: errors.RequestError | None = None
@@ -235,7 +235,7 @@ class Session:
     def _begin(self, raw: frames_pb2.RawCall, now: float) -> None:
         call_id, field = raw.call_id, raw.WhichOneof("request")
         if field is None:
-            self._refuse(raw, _invalid("request", "is none of those that a session can carry"))
+            self._refuse(raw, _invalid("request", "must be a request that a session can carry"))
             return
         kind = self._kinds[field]
         try:
@@ -306,7 +306,7 @@ class Session:
             "answers are waiting for it"
         )
 
-    def _note_taken(self, item: Answer) -> None:
+    def _note_taken(self, item: Reply) -> None:
         if item is not None:
             call, _, data = item
             self.unsent_bytes -= len(data)
@@ -324,7 +324,7 @@ class Session:
             # One that has not begun yet will not even end.
             call.forget()
 
-    async def _write(self, items: Sequence[Answer]) -> None:
+    async def _write(self, items: Sequence[Reply]) -> None:
         frame = frames_pb2.CallAnswersFrame()
         for item in items:
             if item is None:
@@ -356,5 +356,5 @@ def _invalid(field: str, description: str) -> errors.InvalidRequestError:
     return errors.InvalidRequestError(errors.FieldViolation(field, description))
 
 
-def _size(item: Answer) -> int:
+def _size(item: Reply) -> int:
     return _ITEM_BYTES if item is None else _ITEM_BYTES + len(item[2])

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import assert_never
 
-from progressor.domain.processes import answer
+from progressor.domain.processes import reply
 from progressor.domain.processes.intent import Complete
 from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry, Settlement
 from progressor.domain.processes.task import BROKEN_BY, TaskError, TaskResult, TaskStatus, TaskType
@@ -90,17 +90,17 @@ def _cancellation(entry: Entry) -> TaskError | None:
         case Break(error):
             return TaskError(
                 code=_FAILED_PRECONDITION,
-                reason=answer.PROCESS_FAILED,
+                reason=reply.PROCESS_FAILED,
                 message=error.message,
                 metadata={
                     BROKEN_BY: str(entry.task_id),
-                    answer.FAILURE_CODE: str(error.code),
-                    answer.FAILURE_REASON: error.reason,
+                    reply.FAILURE_CODE: str(error.code),
+                    reply.FAILURE_REASON: error.reason,
                 },
             )
         case Finish(intent):
             completes = isinstance(intent.action, Complete)
-            reason = answer.PROCESS_FINISHED if completes else answer.PROCESS_IS_RUNNING
+            reason = reply.PROCESS_FINISHED if completes else reply.PROCESS_IS_RUNNING
             return TaskError(code=_FAILED_PRECONDITION, reason=reason, message="")
         case Fail() | Retry() | Remove():
             return None

@@ -5,7 +5,7 @@ Who hears of one here tends it at once; the scan finds those whose replica died 
 
 import asyncio
 
-from progressor.domain.processes import answer
+from progressor.domain.processes import reply
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TaskError
 from progressor.runtime.core.due_queue import Agenda
@@ -19,7 +19,7 @@ SIZE_MAX = 10_000
 
 _FAILED_PRECONDITION = 9
 _STOPPED = TaskError(
-    code=_FAILED_PRECONDITION, reason=answer.PROCESS_FAILED, message="its job has ended"
+    code=_FAILED_PRECONDITION, reason=reply.PROCESS_FAILED, message="its job has ended"
 )
 
 

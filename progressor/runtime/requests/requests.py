@@ -15,9 +15,9 @@ from typing import Protocol, assert_never
 from progressor import errors
 from progressor.clock import Clock, SystemClock
 from progressor.domain.processes.admission import Admission, Import, Request, Verdict
-from progressor.domain.processes.answer import PROCESS_FAILED, Answer, Receipt, response_of
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import Process, ProcessKey
+from progressor.domain.processes.reply import PROCESS_FAILED, Receipt, Reply, response_of
 from progressor.domain.processes.task import TaskError, TaskResult, TaskType
 from progressor.runtime.core.due_queue import Agenda
 from progressor.runtime.core.effects import Aftermath
@@ -107,7 +107,7 @@ class Intake:
         request: Request,
         *,
         timeout: float | None,
-    ) -> Answer:
+    ) -> Reply:
         """Admit a request and return its answer.
 
         If the caller is cancelled, the task goes on.
@@ -148,7 +148,7 @@ class Intake:
         task: int | str,
         *,
         timeout: float | None,
-    ) -> Answer:
+    ) -> Reply:
         """Return the answer of a task known by its id or idempotency key; raises as `ask` does."""
         loop = asyncio.get_running_loop()
         begun_at = loop.time()
@@ -346,8 +346,8 @@ def _is_duplicate(ticket: _Ticket) -> bool:
     return ticket.admitted.done() and ticket.admitted.result().verdict is Verdict.DUPLICATE
 
 
-def _answer(key: ProcessKey, result: TaskResult, *, deduplicated: bool) -> Answer:
-    return Answer(
+def _answer(key: ProcessKey, result: TaskResult, *, deduplicated: bool) -> Reply:
+    return Reply(
         task_id=result.task_id,
         task_type=result.task_type,
         response=response_of(key, result),

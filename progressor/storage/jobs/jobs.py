@@ -16,7 +16,7 @@ from progressor import errors, job_errors
 from progressor.clock import Clock
 from progressor.domain.jobs.job import Job, JobState, Node
 from progressor.domain.jobs.view import JobFilter, JobPage
-from progressor.domain.processes import answer
+from progressor.domain.processes import reply
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import NodeOutcome, TaskError
 from progressor.storage.postgres import arrays, statements
@@ -269,7 +269,7 @@ class Jobs:
             raise job_errors.JobNotFoundError(key.namespace, key.process_id)
         if verdict == "job_ended":
             raise job_errors.JobEndedError(key.namespace, key.process_id)
-        error = TaskError(code=_FAILED_PRECONDITION, reason=answer.PROCESS_FINISHED, message="")
+        error = TaskError(code=_FAILED_PRECONDITION, reason=reply.PROCESS_FINISHED, message="")
         for _, *halted in told:
             self._heard(halted, error)
         self._on_untended(key)
@@ -321,7 +321,7 @@ class Jobs:
             raise job_errors.JobNotFailedError(key.namespace, key.process_id)
         if verdict == "again":
             raise errors.StorageLockedError("the job keeps moving")
-        error = TaskError(code=_FAILED_PRECONDITION, reason=answer.PROCESS_FAILED, message=_RETRIED)
+        error = TaskError(code=_FAILED_PRECONDITION, reason=reply.PROCESS_FAILED, message=_RETRIED)
         leading = []
         for _, _, *halted, told, tasks in found:
             self._heard((*halted, tasks, told), error)
@@ -435,7 +435,7 @@ class Jobs:
             self._on_untended(ProcessKey(*halted[:3]))
             return
         error = TaskError(
-            code=_FAILED_PRECONDITION, reason=answer.PROCESS_FAILED, message="its job has ended"
+            code=_FAILED_PRECONDITION, reason=reply.PROCESS_FAILED, message="its job has ended"
         )
         self._heard(halted, error)
 

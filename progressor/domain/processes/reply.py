@@ -1,4 +1,4 @@
-"""Answers: how the end of a task is told to the caller who waits for it."""
+"""Replies: what a caller who waits for a task gets when the task has ended."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from progressor.domain.processes.task import BROKEN_BY, TaskError, TaskResult, T
 
 FAILURE_CODE = "failure_code"
 FAILURE_REASON = "failure_reason"
-"""In the metadata of what is cancelled since its process broke, beside `BROKEN_BY`."""
+"""In the metadata of a task cancelled because its process broke, beside `BROKEN_BY`."""
 
 PROCESS_FAILED = errors.ProcessFailedError.reason
 PROCESS_FINISHED = errors.ProcessFinishedError.reason
@@ -19,7 +19,7 @@ _LED_BY_ENGINE = (job_errors.LedByEngineError.reason, job_errors.LED_BY_ENGINE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Reply:
     """The processor's response to a request; ``deduplicated``: an earlier equal request did it."""
 
     task_id: int
@@ -30,7 +30,7 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """A request that is durable: its task goes on whatever becomes of the caller."""
+    """A durable request: its task runs whether or not the caller stays."""
 
     task_id: int
     deduplicated: bool = False

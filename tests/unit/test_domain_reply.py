@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from progressor import errors
-from progressor.domain.processes import answer
-from progressor.domain.processes.answer import response_of
+from progressor.domain.processes import reply
+from progressor.domain.processes.reply import response_of
 from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
 from tests.support.builders import make_error, make_key, make_result
 
@@ -53,7 +53,7 @@ def test_a_reject_is_told_in_the_processors_words() -> None:
 def test_a_task_cancelled_because_the_process_broke_names_what_broke_it() -> None:
     error = cancelled_with(
         errors.ProcessFailedError,
-        reason=answer.PROCESS_FAILED,
+        reason=reply.PROCESS_FAILED,
         metadata={"broken_by": "5", "failure_code": "13", "failure_reason": "NO_STOCK"},
     )
 
@@ -62,7 +62,7 @@ def test_a_task_cancelled_because_the_process_broke_names_what_broke_it() -> Non
 
 
 def test_a_task_cancelled_by_a_failure_of_unknown_origin_names_none() -> None:
-    error = cancelled_with(errors.ProcessFailedError, reason=answer.PROCESS_FAILED)
+    error = cancelled_with(errors.ProcessFailedError, reason=reply.PROCESS_FAILED)
 
     assert (error.own, error.task_id) == (False, 7)
     assert (error.broken_by, error.failure_code, error.failure_reason) == (None, None, None)
@@ -71,8 +71,8 @@ def test_a_task_cancelled_by_a_failure_of_unknown_origin_names_none() -> None:
 @pytest.mark.parametrize(
     ("reason", "error_class"),
     [
-        (answer.PROCESS_FINISHED, errors.ProcessFinishedError),
-        (answer.PROCESS_IS_RUNNING, errors.ProcessIsRunningError),
+        (reply.PROCESS_FINISHED, errors.ProcessFinishedError),
+        (reply.PROCESS_IS_RUNNING, errors.ProcessIsRunningError),
         ("SOMETHING_ELSE", errors.TaskCancelledError),
     ],
 )

@@ -1,4 +1,4 @@
-"""Answers of ProcessService, from domain to protobuf; pages cut to what a client can receive."""
+"""Responses of ProcessService, from domain to protobuf; pages cut to what a client can receive."""
 
 from collections.abc import Sequence
 
