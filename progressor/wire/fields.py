@@ -52,7 +52,7 @@ STEP_TIMEOUT_MIN = dt.timedelta(milliseconds=1)
 STEP_TIMEOUT_MAX = dt.timedelta(days=1)
 
 TIMER_AFTER_MAX = dt.timedelta(days=365_000)
-"""How far ahead a timer may be set by a duration: the instant must be one that Python can tell."""
+"""How far ahead a timer may be set by a duration: Python must be able to represent the instant."""
 
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _FIELD_LENGTH_MAX = 256
@@ -65,7 +65,7 @@ _SECONDS_MAX = int((dt.datetime(9999, 12, 31, tzinfo=dt.UTC) - _EPOCH).total_sec
 # Durations as google.protobuf.Duration bounds them: about 10,000 years, either way.
 _DURATION_SECONDS_MAX = 315_576_000_000
 _NANOS = 1_000_000_000
-# Above it a double no longer tells neighbouring whole numbers apart.
+# Above it a double cannot represent every whole number.
 _EXACT_INTEGER_MAX = 2.0**53
 
 PROCESS_STATUS_TO_WIRE: Mapping[ProcessStatus, types_pb2.ProcessStatus.ValueType] = {
@@ -453,7 +453,7 @@ def set_timer_from_wire(
 
     Raises:
         InvalidRequestError: An instant or duration out of range, too large args, a bad range of
-            history, a step timeout outside 1 ms .. 1 day, or constraints that are none of a timer.
+            history, a step timeout outside 1 ms .. 1 day, or constraints that a timer cannot have.
     """
     check_payload(message.args, f"{field}.args", payload_bytes_max)
     at, after = None, None

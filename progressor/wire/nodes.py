@@ -1,7 +1,7 @@
 """Nodes of jobs on the wire, for both codecs: as `wire` does it, and above it.
 
-What is told of a graph as a whole (names, edges, cycles) is checked by `domain.graph`; here each
-node is checked by itself.
+A graph as a whole (names, edges, cycles) is checked by `domain.jobs.graph`; here each node is
+checked by itself.
 """
 
 import datetime as dt
@@ -102,7 +102,7 @@ def node_spec_from_wire(
     """Return a node, without a look at the other ones.
 
     Raises:
-        InvalidRequestError: A namespace that is none, too large args, a constraint or a policy that
+        InvalidRequestError: An invalid namespace, too large args, a constraint or a policy that
             is refused, or a target that is too long.
     """
     args = message.args

@@ -168,7 +168,7 @@ def test_a_job_is_told_whole(job: Job, nodes: list[Node]) -> None:
 
 @given(JOBS, st.lists(NODES, max_size=5))
 def test_changes_lose_no_node(job: Job, nodes: list[Node]) -> None:
-    told = list(job_codec.changes_to_wire(job, nodes, told=0))
+    told = list(job_codec.changes_to_wire(job, nodes, sent_revision=0))
 
     assert [it.name for message in told for it in message.nodes] == [it.name for it in nodes]
     assert told[-1].job == job_codec.job_to_wire(job)

@@ -94,7 +94,7 @@ async def test_a_graph_may_be_larger_than_a_payload(api: Engine) -> None:
         ([{"name": "a", "target": "a:1"}, {"name": "b", "target": "a:2"}],
          "nodes[1].target", "'a:2' is not a processor target of namespace 'orders'"),
         ([{"name": "a", "args": b"x" * (PAYLOAD_MAX + 1)}],
-         "nodes[0].args", "2097153 bytes are more than 2097152"),
+         "nodes[0].args", "must be at most 2097152 bytes, got 2097153"),
         ([{"name": f"n{i}", "args": b"x" * PAYLOAD_MAX} for i in range(16)],
          "nodes", "must be at most 33554432 bytes, got 33554"),
     ],

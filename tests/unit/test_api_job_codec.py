@@ -156,7 +156,7 @@ def test_payloads_that_are_left_out_are_told_of() -> None:
 def test_changes_come_in_messages_that_any_client_can_read_and_go_on_from() -> None:
     nodes = [make_node(i, target="x" * 1024**2) for i in range(7)]
 
-    told = list(job_codec.changes_to_wire(make_job(revision=9), nodes, told=4))
+    told = list(job_codec.changes_to_wire(make_job(revision=9), nodes, sent_revision=4))
 
     assert [[node.name for node in it.nodes] for it in told] == [
         ["n0", "n1"],
@@ -170,7 +170,7 @@ def test_changes_come_in_messages_that_any_client_can_read_and_go_on_from() -> N
 
 
 def test_a_job_without_changes_is_a_message_all_the_same() -> None:
-    (told,) = job_codec.changes_to_wire(make_job(), [], told=0)
+    (told,) = job_codec.changes_to_wire(make_job(), [], sent_revision=0)
 
     assert told == pb.WatchJobResponse(job=job_codec.job_to_wire(make_job()))
 

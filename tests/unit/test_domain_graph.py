@@ -110,7 +110,7 @@ def test_later_nodes_go_on_where_the_job_is_and_may_wait_for_what_it_has() -> No
 
 
 def test_no_nodes_are_no_graph() -> None:
-    assert refusal() == ("nodes", "are none")
+    assert refusal() == ("nodes", "must not be empty")
 
 
 def test_a_step_and_a_job_have_so_many_nodes() -> None:
@@ -118,11 +118,11 @@ def test_a_step_and_a_job_have_so_many_nodes() -> None:
     known = {f"k{i}": i + 1 for i in range(NODES_MAX - NODES_PER_STEP_MAX)}
 
     assert len(plan(*most, known=known).nodes) == NODES_PER_STEP_MAX
-    assert refusal(*most, node("x")) == ("nodes", "10001 are more than 10000")
+    assert refusal(*most, node("x")) == ("nodes", "must have at most 10000 items, got 10001")
     known["last"] = len(known) + 1
     assert refusal(*most, known=known) == (
         "nodes",
-        "10000 and the job's 40001 are more than 50000",
+        "a job must have at most 50000 nodes, got 10000 besides the 40001 that it has",
     )
 
 
@@ -134,18 +134,18 @@ def test_a_step_has_so_many_edges() -> None:
     assert len(plan(*nodes, *dense).nodes) == len(nodes) + len(dense)
     assert refusal(*nodes, *dense, node("x", "n0")) == (
         "nodes",
-        "200001 predecessors are more than 200000",
+        "must have at most 200000 predecessors, got 200001",
     )
 
 
 @pytest.mark.parametrize(
     ("name", "description"),
     [
-        ("", "is empty"),
-        ("a\n", "has a control character"),
-        ("a\x85", "has a control character"),
-        ("x" * 129, "129 bytes are more than 128"),
-        ("é" * 65, "130 bytes are more than 128"),
+        ("", "must not be empty"),
+        ("a\n", "must not contain control characters"),
+        ("a\x85", "must not contain control characters"),
+        ("x" * 129, "must be at most 128 bytes, got 129"),
+        ("é" * 65, "must be at most 128 bytes, got 130"),
     ],
 )
 def test_what_is_no_name_is_refused(name: str, description: str) -> None:
@@ -168,8 +168,8 @@ def test_a_name_is_given_once() -> None:
     [
         ([node("a"), node("b", process_id="job-1/a")], 1, "'job-1/a' is the process of nodes[0]"),
         ([node("a", process_id="job-1")], 0, "'job-1' is the leader itself"),
-        ([node("a", process_id="x" * 257)], 0, "257 bytes are more than 256"),
-        ([node("a", process_id="x\0")], 0, "has a control character"),
+        ([node("a", process_id="x" * 257)], 0, "must be at most 256 bytes, got 257"),
+        ([node("a", process_id="x\0")], 0, "must not contain control characters"),
     ],
 )
 def test_a_follower_that_cannot_be_is_refused(
@@ -196,7 +196,7 @@ def test_an_unknown_or_doubled_predecessor_is_named_by_its_place() -> None:
     )
     assert refusal(node("a"), node("b", "a", "a")) == (
         "nodes[1].predecessors[1]",
-        "'a' is named twice",
+        "'a' is listed twice",
     )
     field, description = refusal(node("b", "z" * 1_000))
     assert (field, len(description)) == ("nodes[0].predecessors[0]", 156)

@@ -226,7 +226,7 @@ class Interceptor:
     def wrapped_stream(
         self, descriptor: MethodDescriptor, stream: Stream
     ) -> Callable[[object, Any], Awaitable[None]]:
-        """Return a stream as grpc.aio calls it; what it raises is told as of a method.
+        """Return a stream as grpc.aio calls it; its errors become statuses as those of a method do.
 
         It is not counted as in flight: that are the calls in it.
         """
@@ -329,7 +329,7 @@ class Interceptor:
         self._refuses_all = True
 
     async def work_done(self) -> None:
-        """Return when nothing but reads is in flight."""
+        """Return when only reads are in flight."""
         while not all(self._in_flight.values()):
             self._left.clear()
             await self._left.wait()
@@ -346,7 +346,7 @@ class Interceptor:
             self.cut_short(task, errors.ReplicaStoppedError(RETRY_AFTER))
 
     def cut_short(self, task: asyncio.Task[Any], error: errors.ProgressorError) -> None:
-        """End a call with `error` if it is in flight; the task that it waits for goes on."""
+        """End a call with `error` if it is in flight; the task that it waits for continues."""
         if task in self._in_flight and task not in self._cut_off:
             self._cut_off[task] = error
             task.cancel()

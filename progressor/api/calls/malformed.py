@@ -23,7 +23,7 @@ _FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Malformed:
-    """A request that could not be parsed, and the field at fault where that can be told."""
+    """A request that could not be parsed, and the field at fault where that is known."""
 
     violation: errors.FieldViolation
 

@@ -37,7 +37,7 @@ class Intake(Protocol):
 
     All raise `errors.RequestError` and `errors.StorageUnavailableError`. Cancelling a caller never
     cancels a task. A timeout is an argument here, since what it ends in is an answer of its own:
-    DeadlineExceededError with the task that goes on.
+    DeadlineExceededError with the task that continues.
     """
 
     async def ask(
@@ -46,7 +46,7 @@ class Intake(Protocol):
         *,
         timeout: float | None,
     ) -> Reply:
-        """Return the answer; `timeout` in seconds, after which the task goes on without us."""
+        """Return the answer; `timeout` in seconds, after which the task continues without us."""
 
     async def accept(self, request: Request) -> Receipt:
         """Return once the task is durable."""
@@ -84,14 +84,14 @@ class Processes(Protocol):
         A first event that is larger comes alone; behind the last event there is nothing.
 
         Raises:
-            ProcessNotFoundError: There is none.
+            ProcessNotFoundError: The process does not exist.
         """
 
     async def trace(self, key: ProcessKey, *, after: int, limit: int) -> tuple[TaskTrace, ...]:
         """Return at most `limit` tasks with ids above `after`, in the order of their ids.
 
         Raises:
-            ProcessNotFoundError: There is none.
+            ProcessNotFoundError: The process does not exist.
         """
 
     async def page(self, query: ProcessQuery) -> ProcessPage:
@@ -105,7 +105,7 @@ class Namespaces(Protocol):
         """Return a namespace as this replica remembers it; costs nothing once known.
 
         Raises:
-            NamespaceNotFoundError: There is none.
+            NamespaceNotFoundError: The namespace does not exist.
         """
 
     async def create(self, namespace: Namespace) -> Namespace:
@@ -121,7 +121,7 @@ class Namespaces(Protocol):
         """Apply a pure `change` to what is stored, if at `expected_revision` (0: at any).
 
         Raises:
-            NamespaceNotFoundError: There is none.
+            NamespaceNotFoundError: The namespace does not exist.
             NamespaceChangedError: It is at another revision.
         """
 
@@ -129,7 +129,7 @@ class Namespaces(Protocol):
         """Return a namespace as it is stored.
 
         Raises:
-            NamespaceNotFoundError: There is none.
+            NamespaceNotFoundError: The namespace does not exist.
         """
 
     async def list(self, *, after: str, limit: int) -> tuple[Namespace, ...]:
@@ -139,7 +139,7 @@ class Namespaces(Protocol):
         """Delete a namespace without processes.
 
         Raises:
-            NamespaceNotFoundError: There is none.
+            NamespaceNotFoundError: The namespace does not exist.
             NamespaceNotEmptyError: It has processes.
         """
 
@@ -154,7 +154,7 @@ class Gates(Protocol):
         """Return a gate with who holds it and who waits for it.
 
         Raises:
-            GateNotFoundError: There is none.
+            GateNotFoundError: The gate does not exist.
         """
 
     async def set(
@@ -163,7 +163,7 @@ class Gates(Protocol):
         """Set the capacity of a gate, if at `expected_revision` (0: at any, or not there).
 
         Raises:
-            GateNotFoundError: There is none, and a revision was expected.
+            GateNotFoundError: The gate does not exist, and a revision was expected.
             GateChangedError: It is at another revision.
         """
 
@@ -171,7 +171,7 @@ class Gates(Protocol):
         """Delete a gate that has no holders and that no task names.
 
         Raises:
-            GateNotFoundError: There is none.
+            GateNotFoundError: The gate does not exist.
             GateInUseError: It is held, or named.
         """
 
@@ -220,7 +220,7 @@ class Roster(Protocol):
 
 
 class Activities(Protocol):
-    """Knows what goes on; raises `errors.StorageUnavailableError`."""
+    """Reads the activity of the replicas; raises `errors.StorageUnavailableError`."""
 
     async def read(self) -> Activity:
         """Return what the replicas do and what waits, as of a moment ago."""
@@ -256,7 +256,7 @@ class Schedules(Protocol):
         """Make a schedule.
 
         Raises:
-            NamespaceNotFoundError: There is none.
+            NamespaceNotFoundError: The namespace does not exist.
             ScheduleAlreadyExistsError: The id is taken.
         """
 
@@ -291,7 +291,7 @@ class Schedules(Protocol):
 
 
 class Launches(Protocol):
-    """Fires schedules, and tells what they have fired."""
+    """Starts the runs of schedules, and reads those of the past."""
 
     async def trigger(
         self,

@@ -1,4 +1,4 @@
-"""Errors as gRPC tells them: one table from class to code, and google.rpc details.
+"""Errors as gRPC statuses: one table from class to code, and google.rpc details.
 
 What a client gets of an internal error is a constant text and an id that is in the log; of
 unavailable storage a constant text, since what the driver said may name hosts and users.
@@ -59,7 +59,7 @@ CODES: Mapping[type[errors.ProgressorError], grpc.StatusCode] = MappingProxyType
         errors.TaskFailedError: grpc.StatusCode.FAILED_PRECONDITION,
         errors.ProcessRemovedError: grpc.StatusCode.ABORTED,
         errors.TaskCancelledError: grpc.StatusCode.ABORTED,
-        # Stands in where the processor's own code is none that gRPC knows.
+        # Replaces a code of the processor that gRPC does not know.
         errors.RejectedError: grpc.StatusCode.UNKNOWN,
         errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
         errors.ShuttingDownError: grpc.StatusCode.UNAVAILABLE,
@@ -153,7 +153,7 @@ def status_of(error: errors.ProgressorError, *, subject: Mapping[str, str]) -> R
 
     Args:
         error: Any for which `is_internal` is False.
-        subject: What the request was about, told where the error itself does not say.
+        subject: What the request was about, used where the error itself does not say.
     """
     if isinstance(error, errors.RejectedError):
         info = error_details_pb2.ErrorInfo(

@@ -35,7 +35,7 @@ class GateServicer:
         seconds_left(context)
         listing = gate_codec.list_from_wire(message)
         await self._namespaces.lookup(listing.namespace)
-        # One more than asked for tells whether there is a next page.
+        # One more than requested shows whether there is a next page.
         found = await self._gates.list(
             listing.namespace, after=listing.after, limit=listing.limit + 1
         )

@@ -80,7 +80,7 @@ class Submission:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """A ListJobs: at most `limit` behind the one that `after` tells, by creation and id."""
+    """A ListJobs: at most `limit` after the job `after`, by creation and id."""
 
     namespace: str
     wanted: JobFilter
@@ -263,16 +263,17 @@ def list_to_wire(jobs: tuple[Job, ...], *, page_size: int) -> job_service_pb2.Li
 
 
 def changes_to_wire(
-    job: Job, nodes: Sequence[Node], *, told: int
+    job: Job, nodes: Sequence[Node], *, sent_revision: int
 ) -> Iterator[job_service_pb2.WatchJobResponse]:
     """Yield the changes of a job in messages that a client can read, one at least.
 
-    All but the last tell the revision `told` instead of the job's: who goes on from it loses none.
+    All but the last carry `sent_revision` instead of the job's revision, so that a client that
+    resumes from it misses no node.
     """
     last = job_to_wire(job)
     partial = job_service_pb2.Job()
     partial.CopyFrom(last)
-    partial.revision = told
+    partial.revision = sent_revision
     response, room = job_service_pb2.WatchJobResponse(job=last), PAGE_BYTES_MAX
     for node in nodes:
         message = response.nodes.add()

@@ -96,7 +96,7 @@ class JobServicer:
         seconds_left(context)
         listing = job_codec.list_from_wire(message)
         await self._namespaces.lookup(listing.namespace)
-        # One more than asked for tells whether there is a next page.
+        # One more than requested shows whether there is a next page.
         found = await self._jobs.list(
             listing.namespace, listing.wanted, after=listing.after, limit=listing.limit + 1
         )
@@ -146,13 +146,13 @@ class JobServicer:
     async def _changes(
         self, watching: job_codec.Watching
     ) -> AsyncGenerator[messages.WatchJobResponse, None]:
-        told, seconds, is_first = watching.after_revision, WATCH_SECONDS_MIN, True
+        sent, seconds, is_first = watching.after_revision, WATCH_SECONDS_MIN, True
         while True:
-            job, nodes = await self._jobs.changes(watching.key, told)
-            if is_first or job.revision != told:
-                for response in job_codec.changes_to_wire(job, nodes, told=told):
+            job, nodes = await self._jobs.changes(watching.key, sent)
+            if is_first or job.revision != sent:
+                for response in job_codec.changes_to_wire(job, nodes, sent_revision=sent):
                     yield response
-                told, seconds, is_first = job.revision, WATCH_SECONDS_MIN, False
+                sent, seconds, is_first = job.revision, WATCH_SECONDS_MIN, False
             if _is_over(job):
                 return
             await self._pause(seconds)

@@ -68,7 +68,7 @@ class NamespaceServicer:
         """Return a page of namespaces."""
         seconds_left(context)
         listing = namespace_codec.list_from_wire(message)
-        # One more than asked for tells whether there is a next page.
+        # One more than requested shows whether there is a next page.
         found = await self._namespaces.list(after=listing.after, limit=listing.limit + 1)
         return namespace_codec.page_to_wire(found, page_size=listing.limit)
 

@@ -189,7 +189,7 @@ class ProcessServicer:
         tracing = codec.trace_from_wire(message)
         await self._namespaces.lookup(tracing.key.namespace)
         async with self._turns.of(context) as turn:
-            # One more than asked for tells whether there is a next page.
+            # One more than requested shows whether there is a next page.
             traces = await self._processes.trace(
                 tracing.key, after=tracing.after, limit=tracing.limit + 1
             )

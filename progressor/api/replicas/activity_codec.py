@@ -1,4 +1,4 @@
-"""What goes on, from domain to protobuf; cut to what one answer may hold."""
+"""Activity of the replicas, from domain to protobuf, cut to what one response may hold."""
 
 import datetime as dt
 import itertools
@@ -22,7 +22,7 @@ _NO_TIME = dt.timedelta()
 
 
 def activity_to_wire(activity: Activity) -> pb.GetActivityResponse:
-    """Return what goes on as a message."""
+    """Return the activity as a message."""
     facts, counts = activity.facts, activity.counts
     share = even_share([len(it.crews or ()) for it in facts.replicas.values()], CREWS_TOLD_MAX)
     replicas = sorted(facts.replicas.values(), key=lambda it: it.replica_id)

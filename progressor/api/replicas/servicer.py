@@ -1,4 +1,4 @@
-"""ReplicaService: who runs on this database, what goes on, how much this replica's log says."""
+"""ReplicaService: the replicas on this database, their activity, and this replica's log level."""
 
 from collections.abc import Mapping
 
@@ -35,7 +35,7 @@ class ReplicaServicer:
         """Return a page of replicas."""
         seconds_left(context)
         listing = replica_codec.list_from_wire(message)
-        # One more than asked for tells whether there is a next page.
+        # One more than requested shows whether there is a next page.
         found = await self._roster.list(after=listing.after, limit=listing.limit + 1)
         return replica_codec.page_to_wire(found, page_size=listing.limit)
 

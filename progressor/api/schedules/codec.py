@@ -35,7 +35,7 @@ from progressor.wire.shapes import UNSENT, Field, Shape, between, flat
 
 NEXT_DEFAULT, LAST_DEFAULT = 5, 10
 COUNT_MAX = 100
-"""Firings that one GetSchedule tells of each kind."""
+"""Runs of each kind that one GetSchedule returns at most."""
 
 _NEXT = Shape(Upcoming, messages.NextFiring)
 _SCHEDULE = Shape(

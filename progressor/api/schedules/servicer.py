@@ -118,7 +118,7 @@ class ScheduleServicer:
         seconds_left(context)
         listing = schedule_codec.list_from_wire(message)
         await self._namespaces.lookup(listing.namespace)
-        # One more than asked for tells whether there is a next page.
+        # One more than requested shows whether there is a next page.
         found = await self._schedules.list(
             listing.namespace, after=listing.after, limit=listing.limit + 1
         )

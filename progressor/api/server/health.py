@@ -1,4 +1,4 @@
-"""The health service: each watcher is told what has changed, however many others come and go.
+"""The health service: each watcher receives what has changed, however many others come and go.
 
 Not grpcio-health-checking's own: there, when one of two watchers of a service leaves, the other
 hears of nothing any more (1.81: it deletes the condition that all of them wait for), and one that
@@ -50,12 +50,12 @@ class Health(health_pb2_grpc.HealthServicer):
 
         A slow watcher gets only the latest state, not those in between.
         """
-        told: int | None = None
+        sent: int | None = None
         while True:
             changed, status = self._changed, self._status(request.service)
-            if status != told:
+            if status != sent:
                 await context.write(_Response(status=status))
-                told = status
+                sent = status
             await changed.wait()
 
     def _status(self, service: str) -> int:

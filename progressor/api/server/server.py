@@ -208,9 +208,9 @@ class ApiServer:
     async def drain(self, grace: dt.timedelta) -> None:
         """Turn new work away, wait up to `grace` for what is in flight, then stop.
 
-        Health goes to NOT_SERVING first, and sessions are told. Reads are served until the work is
-        done. Those still waiting after `grace` get REPLICA_STOPPED; what they asked for is durable,
-        or about to be, and goes on elsewhere.
+        Health goes to NOT_SERVING first, and sessions are notified. Reads are served until the work
+        is done. Those still waiting after `grace` get REPLICA_STOPPED; their requests are durable,
+        or about to be, and continues on another replica.
         Cancelled, it leaves the server listening and refusing work; drain again.
         """
         assert self._server is not None, "a server that has started"

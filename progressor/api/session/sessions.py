@@ -1,4 +1,4 @@
-"""All sessions of a replica: opened by clients, told of the drain, ended with it.
+"""All sessions of a replica: opened by clients, notified of the drain, ended with it.
 
 What holds: a session that was told ends by itself once its client has closed its side and all is
 answered; one whose client does not care is ended when the drain is over, with all answers sent.
@@ -74,7 +74,7 @@ class Sessions:
         """Serve one session to its end; if it is cancelled, its calls are.
 
         Raises:
-            InvalidRequestError: The client sent a frame that is none.
+            InvalidRequestError: The client sent an invalid frame.
             OverloadedError: SESSIONS_MAX others are open; or its answers are not taken.
             ShuttingDownError: It came too late.
         """

@@ -79,7 +79,7 @@ class Version:
         """Return the version that a text stands for.
 
         Raises:
-            ValueError: It is none; the message says what is wrong.
+            ValueError: It is not a version; the message says what is wrong.
         """
         if not _VERSION.fullmatch(text):
             message = f"{text!r} is not a version: dotted numbers, as 1.10.2"

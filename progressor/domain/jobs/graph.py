@@ -74,8 +74,8 @@ def plan_nodes(leader: ProcessKey, action: StartNodes, known: Mapping[str, int])
     has with their ordinals, 1 .. n, only to what is named.
 
     Raises:
-        GraphError: Too many nodes or edges; a name that is none, is there twice or is not there at
-            all; a process that is there twice, is the leader, or has too long an id; a cycle.
+        GraphError: Too many nodes or edges; a name that is invalid, given twice, or unknown;
+            a process that is given twice, is the leader, or has too long an id; a cycle.
     """
     specs = action.nodes
     _check_counts(specs, len(known))
@@ -136,20 +136,21 @@ def check_places(
             _refuse(f"nodes[{place}].target", description)
         size = len(spec.args)
         if size > namespace.payload_bytes_max:
-            description = f"{size} bytes are more than {namespace.payload_bytes_max}"
+            description = f"must be at most {namespace.payload_bytes_max} bytes, got {size}"
             _refuse(f"nodes[{place}].args", description)
 
 
 def _check_counts(specs: Sequence[NodeSpec], known_count: int) -> None:
     if not specs:
-        _refuse("nodes", "are none")
+        _refuse("nodes", "must not be empty")
     if len(specs) > NODES_PER_STEP_MAX:
-        _refuse("nodes", f"{len(specs)} are more than {NODES_PER_STEP_MAX}")
+        _refuse("nodes", f"must have at most {NODES_PER_STEP_MAX} items, got {len(specs)}")
     if known_count + len(specs) > NODES_MAX:
-        _refuse("nodes", f"{len(specs)} and the job's {known_count} are more than {NODES_MAX}")
+        got = f"got {len(specs)} besides the {known_count} that it has"
+        _refuse("nodes", f"a job must have at most {NODES_MAX} nodes, {got}")
     edge_count = sum(len(spec.predecessors) for spec in specs)
     if edge_count > EDGES_PER_STEP_MAX:
-        _refuse("nodes", f"{edge_count} predecessors are more than {EDGES_PER_STEP_MAX}")
+        _refuse("nodes", f"must have at most {EDGES_PER_STEP_MAX} predecessors, got {edge_count}")
 
 
 def _ordinals_of(specs: Sequence[NodeSpec], known: Mapping[str, int]) -> dict[str, int]:
@@ -192,7 +193,7 @@ def _predecessors_of(place: int, spec: NodeSpec, ordinals: Mapping[str, int]) ->
                 f"nodes[{place}].predecessors[{index}]", f"{_shown(name)} is not a node of the job"
             )
         if name in found:
-            _refuse(f"nodes[{place}].predecessors[{index}]", f"{name!r} is named twice")
+            _refuse(f"nodes[{place}].predecessors[{index}]", f"{name!r} is listed twice")
         found[name] = ordinal
     return tuple(found.values())
 
@@ -246,12 +247,12 @@ def _refuse_cycle(
 
 def _check_text(text: str, bytes_max: int, field: str) -> None:
     if not text:
-        _refuse(field, "is empty")
+        _refuse(field, "must not be empty")
     size = len(text.encode())
     if size > bytes_max:
-        _refuse(field, f"{size} bytes are more than {bytes_max}")
+        _refuse(field, f"must be at most {bytes_max} bytes, got {size}")
     if _CONTROL_CHARACTER.search(text):
-        _refuse(field, "has a control character")
+        _refuse(field, "must not contain control characters")
 
 
 def _shown(name: str) -> str:

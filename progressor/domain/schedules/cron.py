@@ -55,7 +55,7 @@ _SOME_DAY = dt.datetime(2000, 1, 1)  # noqa: DTZ001  times on the wall have no z
 
 
 class CronError(ValueError):
-    """An expression or a zone that is none; the message says what is wrong."""
+    """An invalid expression or time zone; the message says what is wrong."""
 
 
 def zone_of(name: str) -> zoneinfo.ZoneInfo:
@@ -80,7 +80,7 @@ class CronClock:
         """Read both.
 
         Raises:
-            CronError: One of them is none, or the expression never fires.
+            CronError: One of them is invalid, or the expression never fires.
         """
         text = expression.strip()
         self._zone = zone_of(time_zone)

@@ -280,7 +280,7 @@ class Calendar:
         """Read the times.
 
         Raises:
-            CronError: The expression or the zone is none.
+            CronError: The expression or the time zone is invalid.
         """
         self._key = key
         self._timing = timing

@@ -1,4 +1,4 @@
-"""Activity: what the replicas do and what waits, as one answer tells of both."""
+"""Activity: what the replicas do and what waits, as one response shows both."""
 
 import dataclasses
 import datetime as dt
@@ -14,7 +14,7 @@ QUEUES_MAX = 250
 class Queue:
     """What waits in a namespace.
 
-    ``due`` are those that nothing but a free worker is missing to; ``timers`` and ``retries`` wait
+    ``due`` are those that need only a free worker; ``timers`` and ``retries`` wait
     for their time, ``behind`` for another task of their process. With constraints, ``run_at`` are
     those that wait for their instant, ``order`` for a smaller version, ``gate`` for a place in
     their gates, and ``available`` have passed all of that: these are not among ``due``. Each has

@@ -68,7 +68,7 @@ class HistoryPage:
 class TaskTrace:
     """The life of one task, with the events that its step recorded (at most 1,000).
 
-    ``spent`` is told of a task with constraints that has ended: where its life went.
+    ``spent``: where the time of a task with constraints went, once it has ended.
     ``replica_id`` is the replica that had its latest lease; None: it never had one, or an earlier
     release carried it.
     """

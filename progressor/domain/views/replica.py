@@ -15,7 +15,7 @@ class ReplicaState(enum.StrEnum):
 
 
 CREWS_MAX = 200
-"""Namespaces of which a replica tells with its heartbeat."""
+"""Namespaces that a heartbeat describes at most."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ class Crew:
     """What a replica knows of one namespace: places taken, of how many, and of its processor.
 
     ``unreachable_for`` is how long the processor has not been reached; None: it was, or nobody
-    tried. ``tally`` is None where its release tells none. ``largest_step`` is there if it came near
-    what the processor takes.
+    tried. ``tally`` is None where its release does not report it. ``largest_step`` is
+    there if it came near what the processor takes.
     """
 
     busy_count: int
@@ -77,7 +77,7 @@ class Load:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFacts:
-    """A replica as its last heartbeat told of it. What is None its release does not tell.
+    """A replica as its last heartbeat described it. None: its release does not report it.
 
     A namespace that is not among the crews has no step in that replica, unless they are
     CREWS_MAX.
@@ -124,10 +124,10 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """A replica as its last heartbeat told of it; instants and the age by PostgreSQL's clock.
+    """A replica as its last heartbeat described it; instants and the age by PostgreSQL's clock.
 
     ``lease_timeout`` is the one by which its leases are judged. ``lease_count`` are the leases that
-    stand in its name now. What is None its release does not tell, and the ``clock_offset`` (by how
+    stand in its name now. None: its release does not report it, and the ``clock_offset`` (by how
     much its clock is ahead) is not told by a first heartbeat either.
     """
 

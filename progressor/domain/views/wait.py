@@ -21,7 +21,7 @@ class Lease:
 class OrderWait:
     """The task of a smaller version that another one waits for.
 
-    ``order`` is that of the one that waits. Of several the smallest is told, of these the oldest.
+    ``order`` is that of the one that waits. Of several it is the smallest, of these the oldest.
     """
 
     order: Order
@@ -63,7 +63,7 @@ class TimeSpent:
 class Gated:
     """What the promotion knows of a task with constraints, ``since`` when it is in this state.
 
-    ``order`` and ``gates`` are told whatever the state is, but for that of an available one.
+    ``order`` and ``gates`` are set in every state except AVAILABLE.
     ``behind_task_id`` is the older call of its process that stands in line for the same gates.
     """
 
@@ -77,7 +77,7 @@ class Gated:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class UnfinishedTask:
-    """A task that has not ended, as its rows tell.
+    """A task that has not ended, as its rows describe it.
 
     ``attempt_count`` are the attempts begun. ``due_at`` is None where another task is before it,
     or, of one that waits for its constraints, where these name no instant; ``lease`` where nobody
@@ -115,7 +115,7 @@ class UnfinishedTask:
 class Running:
     """It does not wait: a replica carries it.
 
-    ``silent_since`` is told where a heartbeat of that replica is missing. If no other follows, the
+    ``silent_since`` is set where a heartbeat of that replica is missing. If no other follows, the
     task is collected at ``collected_at``, at the latest.
     """
 
@@ -209,7 +209,7 @@ class NoFreeWorker:
     """It has been due ``since`` then, and no worker has taken it.
 
     So many workers of its namespace are busy, of all, in the replicas that serve, as their last
-    heartbeats told.
+    heartbeats reported.
     """
 
     since: dt.datetime

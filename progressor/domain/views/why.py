@@ -1,4 +1,4 @@
-"""Why: from what the tables and the replicas tell to causes, and from causes to sentences.
+"""Why: from the tables and the heartbeats to causes, and from causes to sentences.
 
 The causes are found from the facts by which the engine itself goes:
 
@@ -280,13 +280,13 @@ def _collected_at(lost_at: dt.datetime, facts: Facts) -> dt.datetime | None:
 
 def _unreachable_since(replicas: Sequence[ReplicaFacts], namespace: str) -> dt.datetime | None:
     """Return since when a processor has not been reached by the one that has tried for longest."""
-    told = [
+    since = [
         it.heartbeat_at - crew.unreachable_for
         for it in replicas
         if (crew := (it.crews or {}).get(namespace)) is not None
         and crew.unreachable_for is not None
     ]
-    return min(told, default=None)
+    return min(since, default=None)
 
 
 def _predicate(cause: Cause, wait: Wait) -> str:
@@ -391,13 +391,13 @@ def _of_worker(cause: NoFreeWorker | NoReplica) -> str:
 
 
 def _of_crowd(cause: NoFreeWorker) -> str:
-    told = f"{cause.busy_count} of {cause.worker_count} are busy"
+    counts = f"{cause.busy_count} of {cause.worker_count} are busy"
     if not cause.worker_count:
         state = ", and no worker has taken it yet"
     elif cause.busy_count < cause.worker_count:
-        state = f"; a worker is about to take it: {told}"
+        state = f"; a worker is about to take it: {counts}"
     else:
-        state = f", and no worker is free: {told}"
+        state = f", and no worker is free: {counts}"
     reach = _unreachable(cause.processor_unreachable_since)
     return f"has been due since {_at(cause.since)}{state}.{reach}"
 
