@@ -111,7 +111,35 @@ async def test_what_was_marked_during_a_claim_is_looked_for_again() -> None:
         bench.workers.mark_backlog("orders")
         await settled()
 
-    assert bench.claims.asked == ["claim_due overdue=0 wait=True"] * 2
+    assert bench.claims.asked.count("claim_due overdue=0 wait=True") == 2
+
+
+@in_virtual_time
+async def test_a_claim_that_another_replica_wins_does_not_end_the_backlog() -> None:
+    bench = Bench(ONE_PLACE)
+    bench.make_due(1)
+    bench.claims.misses = 2
+    bench.workers.reserve(ONE_PLACE)
+    bench.workers.mark_backlog("orders")
+    async with bench.running(bench.backlog.run):
+        bench.workers.give_back("orders")
+        await asyncio.sleep(1)
+
+        assert bench.carried == [1]
+
+
+@in_virtual_time
+async def test_tasks_that_stay_locked_are_left_to_the_scan() -> None:
+    bench = Bench(ONE_PLACE)
+    bench.make_due(1)
+    bench.claims.misses = 1_000_000
+    bench.workers.reserve(ONE_PLACE)
+    bench.workers.mark_backlog("orders")
+    async with bench.running(bench.backlog.run):
+        bench.workers.give_back("orders")
+        await asyncio.sleep(5)
+
+        assert not bench.workers.has_backlog("orders")
 
 
 @in_virtual_time

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import datetime as dt
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from progressor import errors
 from progressor.clock import Clock, SystemClock
@@ -15,12 +15,16 @@ from progressor.runtime.timers.places import Places
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres.backoff import Backoff, steady
 from progressor.storage.postgres.pools import Pool
-from progressor.storage.processes.claims import Claims
+from progressor.storage.processes.claims import Claims, Room
 from progressor.telemetry.metrics.registry import Metrics
 
 _log = logging.getLogger(__name__)
 _BACKOFF_SECONDS = 0.25
 _BACKOFF_SECONDS_MAX = 2.0
+_MISS_SECONDS = 0.005
+_MISSES_MAX = 8
+"""Claims in a row that may find nothing although something is due; the rest is the scan's."""
+
 _NOT_AT_ALL = dt.timedelta()
 
 
@@ -45,35 +49,56 @@ class Backlog:
         while True:
             await workers.room_made.wait()
             workers.room_made.clear()
+            misses = Backoff(first=_MISS_SECONDS, longest=_BACKOFF_SECONDS, jitter=self.jitter)
+            left = _MISSES_MAX
             while backlogs := workers.backlogs():
                 try:
-                    if not await self._claim(backlogs):
+                    rooms = await self._reserve(backlogs)
+                    if not rooms:
                         break
+                    found = await self._claim(rooms)
+                    left = _MISSES_MAX if found else left - 1
+                    empty = {room.namespace for room in rooms} - found
+                    if await self._clear(backlogs, empty, sure=left == 0) and not found:
+                        await asyncio.sleep(misses.pause())
                     backoff.reset()
                 except errors.StorageError as error:
                     _log.warning("backlog not claimed", extra={"why": str(error)})
                     await asyncio.sleep(backoff.pause())
 
-    async def _claim(self, backlogs: dict[str, int]) -> bool:
-        """Claim once for all namespaces; False if no place could be had."""
+    async def _reserve(self, backlogs: Mapping[str, int]) -> list[Room]:
+        """Reserve free places in the namespaces with a backlog."""
         namespaces: list[Namespace] = []
         for name, mark in backlogs.items():
             try:
                 namespaces.append(await self.namespaces.lookup(name))
             except errors.NamespaceNotFoundError:
                 self.places.workers.clear_backlog(name, mark)
-        rooms = self.places.rooms(namespaces, limit=self.batch_max)
-        if not rooms:
-            return False
+        return self.places.rooms(namespaces, limit=self.batch_max)
+
+    async def _claim(self, rooms: Sequence[Room]) -> set[str]:
+        """Claim once for all rooms; return the namespaces of what was claimed."""
         begun_at = self.clock.monotonic()
         with self.places.kept(rooms):
             claimed = await self.claims.claim_due(self.pool, rooms, overdue=_NOT_AT_ALL, wait=True)
-        found = {each.task.key.namespace for each in claimed}
-        for room in rooms:
-            # Whatever was marked after `backlogs` was read keeps the backlog open.
-            if room.namespace not in found:
-                self.places.workers.clear_backlog(room.namespace, backlogs[room.namespace])
         self.measures.claimed(claimed, self.clock.monotonic() - begun_at)
         self.places.fill(rooms, claimed)
         self.observers.tell("backlog_claimed", count=len(claimed))
-        return True
+        return {each.task.key.namespace for each in claimed}
+
+    async def _clear(self, backlogs: Mapping[str, int], empty: set[str], *, sure: bool) -> bool:
+        """Clear the backlogs in which nothing is due; return whether one stays.
+
+        A claim also comes back empty if another replica took what it had chosen, while other tasks
+        are due that only this replica knows of. If `sure`, the backlogs are cleared all the same:
+        their tasks are locked, and left to the scan.
+        """
+        if not empty:
+            return False
+        due: Collection[str] = ()
+        if not sure:
+            due = await self.claims.find_overdue(self.pool, sorted(empty), overdue=_NOT_AT_ALL)
+        for name in empty.difference(due):
+            # Whatever was marked after `backlogs` was read keeps the backlog open.
+            self.places.workers.clear_backlog(name, backlogs[name])
+        return bool(due)
