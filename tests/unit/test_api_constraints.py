@@ -145,6 +145,14 @@ def test_a_repair_has_no_place_for_constraints() -> None:
     assert "constraints" not in pb.RepairRequest.DESCRIPTOR.fields_by_name
 
 
+def test_a_timer_carries_constraints() -> None:
+    message = types.SetTimer(constraints=types.Constraints(gates=uses(("g", 1)), priority=2))
+
+    timer = wire.set_timer_from_wire(message, "set_timer", LIMIT)
+
+    assert timer.constraints == Constraints(gates={"g": 1}, priority=2)
+
+
 def test_a_timer_has_an_instant_of_its_own() -> None:
     message = types.SetTimer()
     message.constraints.run_at.FromDatetime(NOON)
