@@ -84,7 +84,7 @@ async def _scene(dsn: str) -> AsyncIterator[_Scene]:
             finished_process_retention=_RETENTION,
         )
         async with Client(engine.address, namespace=namespace.name) as client:
-            await client.create_namespace(namespace)
+            await client.namespaces.create(namespace)
         channel = await enter(grpc.aio.insecure_channel(engine.address))
         connection = await enter(await psycopg.AsyncConnection.connect(dsn, autocommit=True))
         lives = Lives(channel, namespace.name)

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
-import datetime as dt
 import random
 from collections.abc import Sequence
 from types import TracebackType
@@ -13,8 +11,6 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from progressor.sdk import BYTES, Client
-from progressor.sdk.sending.connection import Connection, Endpoint
-from progressor.sdk.sending.exchange import Exchange, Result
 
 ATTEMPT_SECONDS = 20.0
 """After which a caller asks again, under the same key: longer than any wait that is to be seen."""
@@ -29,14 +25,6 @@ _CHANNEL_OPTIONS = (
 )
 
 
-class _OneAttempt(Connection):
-    """A connection that repeats nothing: who asks decides where to ask again, and when."""
-
-    async def send(self, exchange: Exchange[Result]) -> Result:
-        """Send once."""
-        return await super().send(dataclasses.replace(exchange, repeatable=False))
-
-
 class Door:
     """The way to one replica: a session, for callers who repeat what fails themselves.
 
@@ -46,15 +34,9 @@ class Door:
     def __init__(self, address: str, namespace: str) -> None:
         """Connect to nothing yet."""
         self.is_open = True
-        self.client = Client(address, namespace=namespace, codec=BYTES, timeout=ATTEMPT_SECONDS)
-        self.client.connection = _OneAttempt(
-            Endpoint(
-                target=address,
-                timeout=dt.timedelta(seconds=ATTEMPT_SECONDS),
-                credentials=None,
-                jitter=random.random,
-                session=True,
-            )
+        # Who asks decides where to ask again, and when.
+        self.client = Client(
+            address, namespace=namespace, codec=BYTES, timeout=ATTEMPT_SECONDS, repeats=False
         )
         self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._shut = asyncio.Event()

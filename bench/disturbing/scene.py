@@ -147,7 +147,7 @@ async def open_scene(
             stack.push_async_callback(replica.stop)
             await replica.start()
         async with Client(replicas[0].address, namespace=config.name) as client:
-            await client.create_namespace(config)
+            await client.namespaces.create(config)
         doors = [Door(replica.address, config.name) for replica in replicas]
         for door in doors:
             await stack.enter_async_context(door)

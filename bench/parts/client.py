@@ -84,7 +84,7 @@ async def _create_namespace(order: dict[str, Any]) -> orders.Answer:
         worker_count_max=order["workers"],
     )
     async with Client(order["target"], namespace=config.name) as client:
-        created = await client.create_namespace(config)
+        created = await client.namespaces.create(config)
     return {"revision": created.revision}
 
 

@@ -76,7 +76,7 @@ async def _until_serving(address: str) -> None:
         Client(address, timeout=_READY_SECONDS, session=False) as client,
     ):
         # Reads are repeated until there is an engine that has reached PostgreSQL.
-        async for _ in client.list_namespaces():
+        async for _ in client.namespaces.list():
             return
 
 

@@ -80,7 +80,7 @@ class RolloutScenario:
 
     async def _submit(self) -> dict[str, Change]:
         """Ask for all changes, the newest versions first, and take one back."""
-        await self._client.set_gate(f"rollout/{self._rollout}", 0)
+        await self._client.gates.set(f"rollout/{self._rollout}", 0)
         self._begun_at = time.monotonic()
         left: dict[str, Change] = {}
         for name, versions in _CHANGES.items():
@@ -110,7 +110,7 @@ class RolloutScenario:
 
     async def _open(self) -> None:
         self._say(f"the rollout is open, for {AT_ONCE} at once")
-        await self._client.set_gate(f"rollout/{self._rollout}", AT_ONCE)
+        await self._client.gates.set(f"rollout/{self._rollout}", AT_ONCE)
 
     async def _watch(self, left: dict[str, Change]) -> None:
         """Tell each change's beginning and end, and what the others wait for then."""

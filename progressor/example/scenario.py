@@ -150,9 +150,9 @@ class Scenario:
 async def register(client: Client, config: NamespaceConfig) -> None:
     """Create the namespace of an example, or bring the one that is there up to date."""
     try:
-        await client.create_namespace(config)
+        await client.namespaces.create(config)
     except NamespaceAlreadyExistsError:
-        await client.update_namespace(config, fields=("processor_targets", "retry_policies"))
+        await client.namespaces.update(config, fields=("processor_targets", "retry_policies"))
 
 
 def _json(value: object) -> str:

@@ -80,8 +80,12 @@ from progressor.job_errors import (
     ScheduleNotFoundError,
 )
 from progressor.sdk.client.client import Client
-from progressor.sdk.client.job_client import Jobs, SyncJobs
-from progressor.sdk.client.schedule_client import Schedules, SyncSchedules
+from progressor.sdk.client.gates import Gates, SyncGates
+from progressor.sdk.client.jobs import Jobs, SyncJobs
+from progressor.sdk.client.namespaces import Namespaces, SyncNamespaces
+from progressor.sdk.client.processes import Processes, SyncProcesses
+from progressor.sdk.client.replicas import Replicas, SyncReplicas
+from progressor.sdk.client.schedules import Schedules, SyncSchedules
 from progressor.sdk.client.sync_client import SyncClient
 from progressor.sdk.codec.codecs import (
     BYTES,
@@ -207,6 +211,7 @@ __all__ = (
     "GateView",
     "GateWait",
     "GateWaiter",
+    "Gates",
     "Graph",
     "HistoryRange",
     "IdempotencyKeyReusedError",
@@ -236,6 +241,7 @@ __all__ = (
     "NamespaceNotEmptyError",
     "NamespaceNotFoundError",
     "NamespaceQueue",
+    "Namespaces",
     "NewEvent",
     "NewNode",
     "NewTimer",
@@ -259,6 +265,7 @@ __all__ = (
     "ProcessNotFoundError",
     "ProcessRemovedError",
     "ProcessStatus",
+    "Processes",
     "Processor",
     "ProgressorError",
     "Rates",
@@ -269,6 +276,7 @@ __all__ = (
     "ReplicaActivity",
     "ReplicaState",
     "ReplicaStoppedError",
+    "Replicas",
     "RequestError",
     "Retry",
     "RetryPolicy",
@@ -293,7 +301,11 @@ __all__ = (
     "StepTally",
     "StorageUnavailableError",
     "SyncClient",
+    "SyncGates",
     "SyncJobs",
+    "SyncNamespaces",
+    "SyncProcesses",
+    "SyncReplicas",
     "SyncSchedules",
     "TaskAnswer",
     "TaskCancelledError",

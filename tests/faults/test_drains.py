@@ -216,7 +216,7 @@ async def test_a_drain_does_not_wait_for_a_processor_that_is_gone(
         Client(leaving.address, namespace=namespace, codec=BYTES) as there,
         processor_process(address, mode, tmp_path) as processor,
     ):
-        await here.create_namespace(config)
+        await here.namespaces.create(config)
         for name in names:
             await here.start(name)
             await there.call(name, b"hang " + name.encode(), accept_only=True)

@@ -70,7 +70,7 @@ class TestAProcessorIsKilled:
         async with Client(
             survivor.address, namespace=namespace, codec=BYTES, timeout=PATIENCE_SECONDS
         ) as client:
-            await client.create_namespace(config)
+            await client.namespaces.create(config)
             async with processor_process(address, mode, tmp_path) as dying:
                 for number in range(10):
                     await client.start(f"p{number}")

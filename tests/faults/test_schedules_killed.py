@@ -127,7 +127,7 @@ async def _made(address: str, processor: ScriptedProcessor) -> dt.datetime:
     """Make the namespace and the schedule, and return its first instant."""
     async with Client(address, namespace="clocks") as client:
         targets = (processor.target,)
-        await client.create_namespace(NamespaceConfig(name="clocks", processor_targets=targets))
+        await client.namespaces.create(NamespaceConfig(name="clocks", processor_targets=targets))
     spec = messages.ScheduleSpec(
         cron=messages.CronTimes(expression="* * * * *"),
         overlap_policy=messages.OVERLAP_POLICY_ALLOW,

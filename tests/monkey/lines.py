@@ -120,7 +120,7 @@ class Line:
         """Set the capacity of a gate, which is not a request to a process."""
         word = "done"
         try:
-            await self.client.set_gate(gate, capacity, timeout=5.0)
+            await self.client.gates.set(gate, capacity, timeout=5.0)
         except errors.ProgressorError as error:
             word = error.reason
         self.notes.totals["set_gate", word] += 1

@@ -194,7 +194,7 @@ async def _begin(scene: Scene, ports: Sequence[int]) -> None:
         await relay.start(port)
     async with Client(scene.addresses[0], namespace=NAMESPACE) as client:
         for name in (NAMESPACE, jobs.NAMESPACE):
-            await client.create_namespace(
+            await client.namespaces.create(
                 NamespaceConfig(
                     name=name,
                     processor_targets=tuple(f"127.0.0.1:{port}" for port in ports[:2]),

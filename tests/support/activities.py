@@ -114,7 +114,7 @@ async def told(client: Client, satisfied: Callable[[Activity], bool]) -> Activit
     """
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
-            activity = await client.activity()
+            activity = await client.replicas.activity()
             if satisfied(activity):
                 return activity
             await asyncio.sleep(_PAUSE_SECONDS)

@@ -212,7 +212,7 @@ async def capacity(on: GateGround, make: Make) -> None:
     second = await on.in_line(gate)
 
     async def attempt() -> None:
-        await on.ground.client.set_gate(gate, 2, timeout=ATTEMPT_SECONDS)
+        await on.ground.client.gates.set(gate, 2, timeout=ATTEMPT_SECONDS)
 
     async with on.ground.under(make, '"set_gate"('):
         await insisted(attempt)

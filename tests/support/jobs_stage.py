@@ -170,8 +170,8 @@ class JobStage:
     async def target(self, target: str, *, patience: dt.timedelta) -> None:
         """Let the namespace have another processor, which has a node for it alone."""
         client = self.stage.client
-        config = await client.get_namespace(self.stage.namespace)
-        await client.update_namespace(
+        config = await client.namespaces.get(self.stage.namespace)
+        await client.namespaces.update(
             dataclasses.replace(
                 config,
                 processor_targets=(*config.processor_targets, target),

@@ -88,7 +88,7 @@ class Replica:
         """Create a namespace for a processor, and return a client for it."""
         async with Client(self.address, namespace=name) as client:
             described = NamespaceConfig(name=name, processor_targets=(target,))
-            await client.create_namespace(dataclasses.replace(described, **options))
+            await client.namespaces.create(dataclasses.replace(described, **options))
             yield client
 
 
@@ -125,7 +125,7 @@ class Stage:
     @property
     def namespace(self) -> str:
         """The name of the namespace."""
-        return self.client.calls.namespace
+        return self.client.requests.namespace
 
     @property
     def points(self) -> Points:
@@ -234,13 +234,13 @@ async def open_stage(
         ) as client,
     ):
         fields = {"processor_targets": (processor.target,), **options}
-        await client.create_namespace(NamespaceConfig(name=name, **fields))
+        await client.namespaces.create(NamespaceConfig(name=name, **fields))
         yield Stage(replica=replica, processor=processor, client=client)
         with contextlib.suppress(errors.NamespaceNotFoundError):
             async for process in client.list(page_size=1000):
                 with contextlib.suppress(errors.ProcessNotFoundError):
                     await client.remove(process.process_id)
-            await client.delete_namespace(name)
+            await client.namespaces.delete(name)
 
 
 def answering(*events: bytes, **fields: Any) -> Answer:

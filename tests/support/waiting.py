@@ -64,5 +64,5 @@ async def all_silent(client: Client) -> None:
 
 
 async def _are_silent(client: Client) -> bool:
-    replicas = [it async for it in client.list_replicas()]
+    replicas = [it async for it in client.replicas.list()]
     return all(it.state is ReplicaState.SILENT for it in replicas)

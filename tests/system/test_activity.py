@@ -248,7 +248,9 @@ class TestAReplicaThatLeaves:
             accepted = await there.call("p", accept_only=True)
             await stage.asked("p", 3)
             (victim_id,) = [
-                it.replica_id for it in (await there.activity()).replicas if it.name == "victim"
+                it.replica_id
+                for it in (await there.replicas.activity()).replicas
+                if it.name == "victim"
             ]
             await settled(stage.client, stage, {victim_id: 1})
             victim.kill()
@@ -287,7 +289,7 @@ async def test_an_engine_that_has_not_reached_its_database_cannot_tell() -> None
         starting_replica("host=127.0.0.1 port=1 dbname=nowhere") as starting,
         Client(starting.address) as client,
     ):
-        status = await refusal(client.activity(timeout=0.5))
+        status = await refusal(client.replicas.activity(timeout=0.5))
 
     assert (status.code, status.reason) == (StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
 
@@ -295,6 +297,6 @@ async def test_an_engine_that_has_not_reached_its_database_cannot_tell() -> None
 async def test_the_blocking_client_asks_too(survivor: Replica, own_id: int) -> None:
     def ask() -> list[int]:
         with SyncClient(survivor.address) as client:
-            return [it.replica_id for it in client.activity().replicas]
+            return [it.replica_id for it in client.replicas.activity().replicas]
 
     assert own_id in await asyncio.to_thread(ask)

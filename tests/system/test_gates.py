@@ -76,7 +76,7 @@ async def held(
 
 async def line_of(stage: Stage, gate: str = "mutex") -> list[str]:
     """Return the processes that stand in the line of a gate, in order."""
-    return [it.process_id for it in (await stage.client.get_gate(gate)).line]
+    return [it.process_id for it in (await stage.client.gates.get(gate)).line]
 
 
 async def status_of(stage: Stage, process_id: str, task_id: int) -> TaskStatus:
@@ -148,7 +148,7 @@ class TestConstraints:
     async def test_a_gate_held_by_a_process_is_left_with_its_end(self, stage: Stage) -> None:
         kept = Constraints(gates={"mutex": 1}, hold="process")
         await stage.client.start("holder", constraints=kept)
-        view = await stage.client.get_gate("mutex")
+        view = await stage.client.gates.get("mutex")
         await stage.client.start("p", constraints=MUTEX, accept_only=True)
         line = await line_of(stage)
         await stage.client.remove("holder")
@@ -217,7 +217,7 @@ class TestConstraints:
         await stage.client.start("p", constraints=Constraints(gates={"g": 2}))
         await stage.client.start("q", constraints=Constraints(gates={"g": 9}))
 
-        assert (await stage.client.get_gate("g")).gate.capacity == 2
+        assert (await stage.client.gates.get("g")).gate.capacity == 2
 
     async def test_a_key_stands_for_its_constraints_too(self, stage: Stage) -> None:
         both = Constraints(gates={"a": 1, "b": 1})
@@ -327,7 +327,7 @@ class TestGateService:
         wide = Constraints(gates={"mutex": 1, "wide": 5}, priority=2)
         async with held(stage):
             await stage.client.start("p", constraints=wide, accept_only=True)
-            view: GateView = await stage.client.get_gate("mutex")
+            view: GateView = await stage.client.gates.get("mutex")
         await stage.asked("p")
 
         [holder], [waiter] = view.holders, view.line
@@ -346,33 +346,33 @@ class TestGateService:
     async def test_more_capacity_lets_who_waits_through(self, stage: Stage) -> None:
         async with held(stage):
             await stage.client.start("p", constraints=MUTEX, accept_only=True)
-            gate = await stage.client.set_gate("mutex", 2)
+            gate = await stage.client.gates.set("mutex", 2)
             await stage.asked("p")
 
         assert (gate.capacity, gate.revision) == (2, 2)
 
     async def test_no_capacity_lets_nobody_through(self, stage: Stage) -> None:
-        await stage.client.set_gate("closed", 0)
+        await stage.client.gates.set("closed", 0)
         closed = Constraints(gates=["closed"])
         await stage.client.start("p", constraints=closed, accept_only=True)
-        view = await stage.client.get_gate("closed")
-        await stage.client.set_gate("closed", 1)
+        view = await stage.client.gates.get("closed")
+        await stage.client.gates.set("closed", 1)
         await stage.asked("p")
 
         assert (view.gate.held, [it.process_id for it in view.line]) == (0, ["p"])
 
     async def test_a_capacity_is_set_at_the_revision_that_is_expected(self, stage: Stage) -> None:
-        made = await stage.client.set_gate("g", 1)
-        changed = await stage.client.set_gate("g", 2, expected_revision=made.revision)
+        made = await stage.client.gates.set("g", 1)
+        changed = await stage.client.gates.set("g", 2, expected_revision=made.revision)
 
         with pytest.raises(errors.GateChangedError) as caught:
-            await stage.client.set_gate("g", 3, expected_revision=made.revision)
+            await stage.client.gates.set("g", 3, expected_revision=made.revision)
         with pytest.raises(errors.GateNotFoundError):
-            await stage.client.set_gate("nowhere", 1, expected_revision=1)
+            await stage.client.gates.set("nowhere", 1, expected_revision=1)
 
         assert (made.revision, changed.revision) == (1, 2)
         assert (caught.value.gate, caught.value.expected, caught.value.actual) == ("g", 1, 2)
-        assert (await stage.client.get_gate("g")).gate.capacity == 2
+        assert (await stage.client.gates.get("g")).gate.capacity == 2
 
     async def test_a_capacity_must_be_given(self, stage: Stage) -> None:
         async with grpc.aio.insecure_channel(stage.replica.address) as channel:
@@ -385,33 +385,33 @@ class TestGateService:
 
     async def test_a_gate_in_use_is_not_deleted(self, stage: Stage) -> None:
         async with held(stage):
-            status = await refusal(stage.client.delete_gate("mutex"))
-        await stage.client.delete_gate("mutex")
+            status = await refusal(stage.client.gates.delete("mutex"))
+        await stage.client.gates.delete("mutex")
 
         assert (status.code, status.reason) == (Code.FAILED_PRECONDITION, "GATE_IN_USE")
         with pytest.raises(errors.GateNotFoundError):
-            await stage.client.get_gate("mutex")
+            await stage.client.gates.get("mutex")
         with pytest.raises(errors.GateNotFoundError):
-            await stage.client.delete_gate("mutex")
+            await stage.client.gates.delete("mutex")
 
     async def test_gates_are_listed_page_by_page_in_the_order_of_their_keys(
         self, stage: Stage
     ) -> None:
         keys = ["é", "b", "a/2", "a", "\U0001f9ea"]
         for key in keys:
-            await stage.client.set_gate(key, 1)
+            await stage.client.gates.set(key, 1)
 
-        found = [it.gate async for it in stage.client.list_gates(page_size=2)]
+        found = [it.gate async for it in stage.client.gates.list(page_size=2)]
 
         assert found == sorted(keys, key=str.encode)
 
     async def test_gates_are_in_a_namespace_that_exists(self, stage: Stage) -> None:
         client = stage.client
         requests = (
-            client.get_gate("g", namespace="nowhere"),
-            client.set_gate("g", 1, namespace="nowhere"),
-            client.delete_gate("g", namespace="nowhere"),
-            anext(aiter(client.list_gates(namespace="nowhere"))),
+            client.gates.get("g", namespace="nowhere"),
+            client.gates.set("g", 1, namespace="nowhere"),
+            client.gates.delete("g", namespace="nowhere"),
+            anext(aiter(client.gates.list(namespace="nowhere"))),
         )
 
         reasons = [(await refusal(request)).reason for request in requests]
@@ -419,13 +419,13 @@ class TestGateService:
         assert reasons == ["NAMESPACE_NOT_FOUND"] * 4
 
     async def test_gates_go_with_their_namespace(self, replica: Replica, stage: Stage) -> None:
-        config = await stage.client.get_namespace(stage.namespace)
+        config = await stage.client.namespaces.get(stage.namespace)
         async with replica.namespace("short-lived", config.processor_targets[0]) as client:
-            await client.set_gate("g", 1)
-            await client.delete_namespace("short-lived")
+            await client.gates.set("g", 1)
+            await client.namespaces.delete("short-lived")
         async with replica.namespace("short-lived", config.processor_targets[0]) as client:
-            found = [it async for it in client.list_gates()]
-            await client.delete_namespace("short-lived")
+            found = [it async for it in client.gates.list()]
+            await client.namespaces.delete("short-lived")
 
         assert found == []
 
@@ -433,8 +433,8 @@ class TestGateService:
         self, stage: Stage, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level(logging.INFO):
-            await stage.client.set_gate("g", 3)
-            await stage.client.delete_gate("g")
+            await stage.client.gates.set("g", 3)
+            await stage.client.gates.delete("g")
 
         told = [
             (it.getMessage(), vars(it)["namespace"], vars(it)["gate"])
@@ -448,9 +448,9 @@ class TestGateService:
             with SyncClient(
                 stage.replica.address, namespace=stage.namespace, codec=BYTES
             ) as client:
-                client.set_gate("g", 1)
+                client.gates.set("g", 1)
                 client.start("p", constraints=Constraints(gates=["g"]))
-                return [it.gate for it in client.list_gates()], client.get_gate("g").gate.held
+                return [it.gate for it in client.gates.list()], client.gates.get("g").gate.held
 
         assert await asyncio.to_thread(ask) == (["g"], 0)
 

@@ -153,8 +153,8 @@ class TestMoreWorkThanWorkers:
     async def test_a_worker_count_can_be_raised_at_run_time(
         self, narrow: Stage, hanging: Hang
     ) -> None:
-        config = await narrow.client.get_namespace(narrow.namespace)
-        await narrow.client.update_namespace(
+        config = await narrow.client.namespaces.get(narrow.namespace)
+        await narrow.client.namespaces.update(
             dataclasses.replace(config, worker_count_max=3), fields=["worker_count_max"]
         )
 

@@ -83,8 +83,8 @@ async def test_an_engine_says_from_then_on_what_it_was_asked_to(
     replica: Replica, stage: Stage
 ) -> None:
     log_level.apply("warning")
-    first = await stage.client.set_log_level(LogLevel.DEBUG, lasting=600)
-    second = await stage.client.set_log_level(LogLevel.ERROR)
+    first = await stage.client.replicas.set_log_level(LogLevel.DEBUG, lasting=600)
+    second = await stage.client.replicas.set_log_level(LogLevel.ERROR)
 
     assert (first.previous_level, second.previous_level) == (LogLevel.WARNING, LogLevel.DEBUG)
     assert first.replica_name == second.replica_name != ""

@@ -65,9 +65,9 @@ async def test_changes_of_namespaces_are_told_with_their_names(
     assert replica.address
     config = NamespaceConfig(name="short-lived", processor_targets=("127.0.0.1:1",))
     with caplog.at_level(logging.INFO):
-        created = await stage.client.create_namespace(config)
-        await stage.client.update_namespace(dataclasses.replace(created, worker_count_max=2))
-        await stage.client.delete_namespace(created.name)
+        created = await stage.client.namespaces.create(config)
+        await stage.client.namespaces.update(dataclasses.replace(created, worker_count_max=2))
+        await stage.client.namespaces.delete(created.name)
 
     told = [
         (it.getMessage(), vars(it)["namespace"])

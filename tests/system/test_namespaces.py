@@ -27,7 +27,7 @@ async def stage(replica: Replica) -> AsyncIterator[Stage]:
 async def test_a_namespace_with_processes_cannot_be_deleted(stage: Stage) -> None:
     await stage.running("p")
 
-    status = await refusal(stage.client.delete_namespace(stage.namespace))
+    status = await refusal(stage.client.namespaces.delete(stage.namespace))
 
     assert (status.code, status.reason) == (
         StatusCode.FAILED_PRECONDITION,
@@ -37,10 +37,10 @@ async def test_a_namespace_with_processes_cannot_be_deleted(stage: Stage) -> Non
 
 
 async def test_a_deleted_namespace_takes_no_more_processes(replica: Replica, stage: Stage) -> None:
-    config = await stage.client.get_namespace(stage.namespace)
+    config = await stage.client.namespaces.get(stage.namespace)
     gone = dataclasses.replace(config, name="gone")
-    await stage.client.create_namespace(gone)
-    await stage.client.delete_namespace("gone")
+    await stage.client.namespaces.create(gone)
+    await stage.client.namespaces.delete("gone")
 
     status = await refusal(stage.client.start("p", namespace="gone"))
 
@@ -49,9 +49,9 @@ async def test_a_deleted_namespace_takes_no_more_processes(replica: Replica, sta
 
 
 async def test_a_name_that_is_taken_is_refused(stage: Stage) -> None:
-    config = await stage.client.get_namespace(stage.namespace)
+    config = await stage.client.namespaces.get(stage.namespace)
 
-    status = await refusal(stage.client.create_namespace(config))
+    status = await refusal(stage.client.namespaces.create(config))
 
     assert (status.code, status.reason) == (
         StatusCode.ALREADY_EXISTS,
@@ -60,21 +60,23 @@ async def test_a_name_that_is_taken_is_refused(stage: Stage) -> None:
 
 
 async def test_an_update_of_another_revision_is_refused_and_changes_nothing(stage: Stage) -> None:
-    config = await stage.client.get_namespace(stage.namespace)
+    config = await stage.client.namespaces.get(stage.namespace)
     changed = dataclasses.replace(config, worker_count_max=7)
-    await stage.client.update_namespace(changed, expected_revision=config.revision)
+    await stage.client.namespaces.update(changed, expected_revision=config.revision)
 
-    status = await refusal(stage.client.update_namespace(config, expected_revision=config.revision))
+    status = await refusal(
+        stage.client.namespaces.update(config, expected_revision=config.revision)
+    )
 
     assert status.reason == "NAMESPACE_CHANGED"
-    assert (await stage.client.get_namespace(stage.namespace)).worker_count_max == 7
+    assert (await stage.client.namespaces.get(stage.namespace)).worker_count_max == 7
 
 
 async def test_an_update_counts_from_the_next_request_on(stage: Stage) -> None:
     await stage.running("p")
-    config = await stage.client.get_namespace(stage.namespace)
+    config = await stage.client.namespaces.get(stage.namespace)
     small = dataclasses.replace(config, payload_bytes_max=10)
-    await stage.client.update_namespace(small, fields=["payload_bytes_max"])
+    await stage.client.namespaces.update(small, fields=["payload_bytes_max"])
 
     status = await refusal(stage.client.call("p", b"x" * 11))
 
@@ -82,12 +84,12 @@ async def test_an_update_counts_from_the_next_request_on(stage: Stage) -> None:
 
 
 async def test_an_update_with_a_mask_leaves_the_other_fields(stage: Stage) -> None:
-    config = await stage.client.get_namespace(stage.namespace)
+    config = await stage.client.namespaces.get(stage.namespace)
     other = dataclasses.replace(config, worker_count_max=9, waiting_callers_max=1)
 
-    await stage.client.update_namespace(other, fields=["worker_count_max"])
+    await stage.client.namespaces.update(other, fields=["worker_count_max"])
 
-    now = await stage.client.get_namespace(stage.namespace)
+    now = await stage.client.namespaces.get(stage.namespace)
     assert (now.worker_count_max, now.waiting_callers_max) == (9, config.waiting_callers_max)
     assert now.revision == config.revision + 1
 
@@ -96,6 +98,6 @@ async def test_nobody_stays_connected_for_a_namespace_that_is_gone(stage: Stage)
     await stage.running("p")
     await stage.client.remove("p")
 
-    await stage.client.delete_namespace(stage.namespace)
+    await stage.client.namespaces.delete(stage.namespace)
 
     await stage.processor.hung_up()

@@ -391,9 +391,9 @@ async def test_the_processor_of_a_namespace_can_be_moved_at_run_time(
 ) -> None:
     async with open_stage(replica) as other:
         await stage.running("p")
-        config = await stage.client.get_namespace(stage.namespace)
+        config = await stage.client.namespaces.get(stage.namespace)
         moved = dataclasses.replace(config, processor_targets=(other.processor.target,))
-        await stage.client.update_namespace(moved, fields=["processor_targets"])
+        await stage.client.namespaces.update(moved, fields=["processor_targets"])
 
         await stage.client.call("p", b"1")
 

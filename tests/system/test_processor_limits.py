@@ -99,9 +99,9 @@ async def test_the_process_can_be_repaired_with_less_history(stage: Stage) -> No
     await broken_by_its_size(stage)
 
     repaired = await stage.client.repair("p", b"less", history=HistoryRange(after=5))
-    config = await stage.client.get_namespace(stage.namespace)
+    config = await stage.client.namespaces.get(stage.namespace)
     less = dataclasses.replace(config, history_last=2)
-    await stage.client.update_namespace(less, fields=["history_last"])
+    await stage.client.namespaces.update(less, fields=["history_last"])
     answer = await stage.client.call("p", b"1")
 
     assert (repaired.response, answer.response) == (b"less", b"1")

@@ -54,7 +54,7 @@ async def stage(survivor: Replica) -> AsyncIterator[Stage]:
 
 async def listed(client: Client, **options: Any) -> dict[int, Listed]:
     """Return the replicas by their ids."""
-    return {it.replica_id: it async for it in client.list_replicas(**options)}
+    return {it.replica_id: it async for it in client.replicas.list(**options)}
 
 
 async def told(replica: Replica) -> None:
@@ -106,7 +106,7 @@ class TestAReplicaThatServes:
             stage.client_at(third.address) as there,
         ):
             ids = [each.engine.replica_id for each in (survivor, second, third)]
-            found = [it.replica_id async for it in there.list_replicas(page_size=1)]
+            found = [it.replica_id async for it in there.replicas.list(page_size=1)]
 
         assert [it for it in found if it in ids] == ids
         assert found == sorted(found)
@@ -121,7 +121,7 @@ class TestAReplicaThatServes:
         assert stopped.engine.replica_id not in await listed(stage.client)
 
     async def test_refuses_a_page_size_and_a_token_that_cannot_be(self, stage: Stage) -> None:
-        refused = stage.client.list_replicas(page_size=1001)
+        refused = stage.client.replicas.list(page_size=1001)
         status = await refusal(anext(refused))
 
         assert (status.code, [it.field for it in status.violations]) == (
@@ -244,6 +244,6 @@ class TestTheCommand:
 async def test_the_blocking_client_lists_them_too(survivor: Replica) -> None:
     def ask() -> list[int]:
         with SyncClient(survivor.address) as client:
-            return [it.replica_id for it in client.list_replicas()]
+            return [it.replica_id for it in client.replicas.list()]
 
     assert survivor.engine.replica_id in await asyncio.to_thread(ask)

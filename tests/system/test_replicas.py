@@ -274,8 +274,8 @@ class TestTheOnlyReplica:
             lender.processor.on_process("p", Hang(), Answer())
             async with running_process(own_database, tmp_path) as victim:
                 async with lender.client_at(victim.address) as there:
-                    config = await lender.client.get_namespace(lender.namespace)
-                    await there.create_namespace(config)
+                    config = await lender.client.namespaces.get(lender.namespace)
+                    await there.namespaces.create(config)
                     await there.start("p", b"1", idempotency_key="k", accept_only=True)
                     await lender.asked("p")
                 victim.kill()

@@ -220,7 +220,7 @@ async def test_the_blocking_client_waits_and_hears_of_failures(
         return raised.value.job.detail
 
     async with playing(replica, counting(), tmp_path) as client:
-        with SyncClient(replica.address, namespace=client.calls.namespace) as blocking:
+        with SyncClient(replica.address, namespace=client.requests.namespace) as blocking:
             detail = await asyncio.to_thread(ask, blocking)
 
     assert detail.startswith("1 of 1 nodes are not done: a failed (TypeError: unsupported operand")

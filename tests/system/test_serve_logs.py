@@ -51,7 +51,7 @@ async def client_of(log: ServedLog, processor: ScriptedProcessor) -> AsyncIterat
     address, name = log.process.address, f"told-{next(_numbers)}"
     async with Client(address, namespace=name, codec=BYTES, timeout=PATIENCE_SECONDS) as client:
         config = NamespaceConfig(name=name, processor_targets=(processor.target,))
-        await client.create_namespace(config)
+        await client.namespaces.create(config)
         yield client
 
 
@@ -91,7 +91,7 @@ class TestAChangeOfAProcessesState:
 
         assert [line["event"] for line in lines] == list(STATES)
         assert {(it["namespace"], it["process_id"]) for it in lines} == {
-            (client.calls.namespace, "p")
+            (client.requests.namespace, "p")
         }
         assert {it["level"] for it in lines if it["event"] != "process broke"} == {"info"}
         assert lines[1]["level"] == "warning"
@@ -228,7 +228,7 @@ class TestTheLevel:
             served(database, tmp_path) as log,
             client_of(log, processor) as client,
         ):
-            await client.set_log_level(LogLevel.ERROR, lasting=1)
+            await client.replicas.set_log_level(LogLevel.ERROR, lasting=1)
             await log.said("log level changed", 2)
             await client.start("heard")
             await log.said("process runs", process_id="heard")

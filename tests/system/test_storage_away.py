@@ -93,7 +93,7 @@ class TestAwayAtStart:
                 client.get("p", timeout=0.5),
                 client.trace("p", timeout=0.5),
                 client.await_task("p", task_id=1, timeout=0.5),
-                client.create_namespace(config),
+                client.namespaces.create(config),
             ]
             for request in requests:
                 status = await refusal(request)

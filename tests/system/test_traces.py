@@ -122,7 +122,7 @@ async def client_of(address: str, target: str, *, session: bool = True) -> Async
         config = NamespaceConfig(
             name=NAMESPACE, processor_targets=(target,), retry_policy=NOW_AND_THEN
         )
-        await client.create_namespace(config)
+        await client.namespaces.create(config)
         yield client
 
 

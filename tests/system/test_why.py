@@ -121,8 +121,8 @@ class TestAFreeWorker:
             await stage.busy("h")
             await stage.client.start("p", accept_only=True)
             await named(stage, "p", WaitCause.NO_FREE_WORKER, lambda it: it.busy_count == 1)
-            config = await stage.client.get_namespace(stage.namespace)
-            await stage.client.update_namespace(dataclasses.replace(config, worker_count_max=2))
+            config = await stage.client.namespaces.get(stage.namespace)
+            await stage.client.namespaces.update(dataclasses.replace(config, worker_count_max=2))
             await stage.settled("p")
             holder = await first_wait(stage.client, "h", WaitCause.RUNNING)
 

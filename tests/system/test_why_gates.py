@@ -187,7 +187,7 @@ class TestAFullGate:
         [line] = await said(stage, "p", capfd)
         await looked(replica)
         asked = len(stage.asked_for("p"))
-        await stage.client.set_gate("shut", capacity=1)
+        await stage.client.gates.set("shut", capacity=1)
         await stage.settled("p")
 
         assert asked == 0

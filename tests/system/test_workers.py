@@ -82,7 +82,7 @@ async def open_scene(database: str) -> AsyncIterator[Scene]:
             for _ in range(CLIENTS)
         ]
         namespace = NamespaceConfig(name="n", processor_targets=(processor.target,))
-        await clients[0].create_namespace(namespace)
+        await clients[0].namespaces.create(namespace)
         yield Scene(crew=crew, database=database, processor=processor, clients=clients)
 
 

@@ -90,7 +90,7 @@ async def test_list_gates_follows_the_pages() -> None:
         scripted_engine(*script) as engine,
         Client(engine.address, namespace="orders") as client,
     ):
-        found = [it async for it in client.list_gates(page_size=1)]
+        found = [it async for it in client.gates.list(page_size=1)]
 
     assert [it.gate for it in found] == ["a", "b"]
     assert (found[0].capacity, found[0].held, found[0].waiting_count) == (2, 1, 5)
@@ -112,7 +112,7 @@ async def test_get_gate_returns_holders_and_line() -> None:
     )
     waiter.since.FromDatetime(NOON)
     async with scripted_engine(answer) as engine, Client(engine.address) as client:
-        view = await client.get_gate("db-1", namespace="orders")
+        view = await client.gates.get("db-1", namespace="orders")
 
     assert engine.requests == [gates.GetGateRequest(namespace="orders", gate="db-1")]
     assert view.gate.gate == "db-1"
@@ -129,7 +129,7 @@ async def test_set_gate_gives_its_capacity_even_where_that_is_0() -> None:
         scripted_engine(answer) as engine,
         Client(engine.address, namespace="orders") as client,
     ):
-        found = await client.set_gate("db-1", 0, expected_revision=3)
+        found = await client.gates.set("db-1", 0, expected_revision=3)
 
     [request] = engine.requests
     assert request == gates.SetGateRequest(
@@ -144,7 +144,7 @@ async def test_delete_gate_returns_nothing() -> None:
         scripted_engine(gates.DeleteGateResponse()) as engine,
         Client(engine.address) as client,
     ):
-        await client.delete_gate("db-1")
+        await client.gates.delete("db-1")
 
     assert engine.requests == [gates.DeleteGateRequest(namespace="default", gate="db-1")]
 

@@ -44,7 +44,7 @@ async def test_create_returns_what_the_engine_keeps() -> None:
     kept.created_at.FromJsonString("2026-03-01T12:00:00Z")
     answer = pb.CreateNamespaceResponse(namespace=kept)
     async with scripted_engine(answer) as engine, Client(engine.address) as client:
-        created = await client.create_namespace(FULL)
+        created = await client.namespaces.create(FULL)
 
     assert engine.requests == [pb.CreateNamespaceRequest(namespace=namespace_to_wire(FULL))]
     assert created.revision == 1
@@ -54,10 +54,10 @@ async def test_create_returns_what_the_engine_keeps() -> None:
 async def test_update_masks_what_is_named() -> None:
     answer = pb.UpdateNamespaceResponse(namespace=namespace_to_wire(FULL))
     async with scripted_engine(answer, answer) as engine, Client(engine.address) as client:
-        await client.update_namespace(
+        await client.namespaces.update(
             FULL, fields=("step_timeout", "history_last"), expected_revision=4
         )
-        await client.update_namespace(FULL)
+        await client.namespaces.update(FULL)
 
     named, whole = engine.requests
     assert list(named.update_mask.paths) == ["step_timeout", "history"]
@@ -74,7 +74,7 @@ async def test_update_masks_what_is_named() -> None:
 async def test_update_refuses_a_field_that_does_not_exist() -> None:
     async with Client("unix:/nonexistent") as client:
         with pytest.raises(ValueError, match="no field 'revision'"):
-            await client.update_namespace(FULL, fields=("revision",))
+            await client.namespaces.update(FULL, fields=("revision",))
 
 
 async def test_get_list_and_delete() -> None:
@@ -86,9 +86,9 @@ async def test_get_list_and_delete() -> None:
         pb.DeleteNamespaceResponse(),
     )
     async with scripted_engine(*script) as engine, Client(engine.address) as client:
-        got = await client.get_namespace("orders")
-        listed = [namespace.name async for namespace in client.list_namespaces(page_size=1)]
-        await client.delete_namespace("orders")
+        got = await client.namespaces.get("orders")
+        listed = [namespace.name async for namespace in client.namespaces.list(page_size=1)]
+        await client.namespaces.delete("orders")
 
     assert got == FULL
     assert listed == ["orders", "plain"]

@@ -29,7 +29,7 @@ PAGES = (
 
 async def test_a_client_goes_through_the_pages() -> None:
     async with scripted_engine(*PAGES) as engine, Client(engine.address) as client:
-        first, second = [it async for it in client.list_replicas(page_size=1)]
+        first, second = [it async for it in client.replicas.list(page_size=1)]
 
     assert engine.requests == [
         pb.ListReplicasRequest(page_size=1),
@@ -43,7 +43,7 @@ async def test_a_client_goes_through_the_pages() -> None:
 async def test_the_blocking_client_does_so_too() -> None:
     async with scripted_engine(*PAGES) as engine:
         with SyncClient(engine.address) as client:
-            found = await asyncio.to_thread(lambda: [*client.list_replicas()])
+            found = await asyncio.to_thread(lambda: [*client.replicas.list()])
 
     assert [it.replica_id for it in found] == [1, 4]
 
@@ -51,7 +51,7 @@ async def test_the_blocking_client_does_so_too() -> None:
 async def test_a_page_is_asked_for_again_where_nobody_could_be_reached() -> None:
     away = refusal(grpc.StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
     async with scripted_engine(away, *PAGES) as engine, Client(engine.address) as client:
-        found = [it.replica_id async for it in client.list_replicas()]
+        found = [it.replica_id async for it in client.replicas.list()]
 
     assert found == [1, 4]
 
@@ -64,7 +64,7 @@ ACTIVITY = pb.GetActivityResponse(
 async def test_a_client_asks_what_goes_on_until_it_is_told() -> None:
     away = refusal(grpc.StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
     async with scripted_engine(away, ACTIVITY) as engine, Client(engine.address) as client:
-        activity = await client.activity()
+        activity = await client.replicas.activity()
 
     assert engine.requests == [pb.GetActivityRequest()] * 2
     assert [it.replica_id for it in activity.replicas] == [7]
@@ -74,7 +74,7 @@ async def test_a_client_asks_what_goes_on_until_it_is_told() -> None:
 async def test_the_blocking_client_asks_so_too() -> None:
     async with scripted_engine(ACTIVITY) as engine:
         with SyncClient(engine.address) as client:
-            activity = await asyncio.to_thread(client.activity)
+            activity = await asyncio.to_thread(client.replicas.activity)
 
     assert [it.replica_id for it in activity.replicas] == [7]
 
@@ -86,7 +86,7 @@ def level_was(level: "pb.LogLevel.ValueType") -> pb.SetLogLevelResponse:
 async def test_a_client_changes_the_level_of_a_log_for_a_while() -> None:
     was = level_was(pb.LOG_LEVEL_INFO)
     async with scripted_engine(was) as engine, Client(engine.address) as client:
-        change = await client.set_log_level(LogLevel.DEBUG, lasting=90)
+        change = await client.replicas.set_log_level(LogLevel.DEBUG, lasting=90)
 
     (request,) = engine.requests
     assert (request.level, request.lasting.seconds) == (pb.LOG_LEVEL_DEBUG, 90)
@@ -96,7 +96,9 @@ async def test_a_client_changes_the_level_of_a_log_for_a_while() -> None:
 async def test_the_blocking_client_changes_it_too() -> None:
     async with scripted_engine(level_was(pb.LOG_LEVEL_ERROR)) as engine:
         with SyncClient(engine.address) as client:
-            change = await asyncio.to_thread(lambda: client.set_log_level(LogLevel.WARNING))
+            change = await asyncio.to_thread(
+                lambda: client.replicas.set_log_level(LogLevel.WARNING)
+            )
 
     assert change.previous_level is LogLevel.ERROR
     assert engine.requests[0].lasting.ToTimedelta() == dt.timedelta()
@@ -106,6 +108,6 @@ async def test_a_change_of_a_log_is_not_sent_twice() -> None:
     away = refusal(grpc.StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE")
     async with scripted_engine(away) as engine, Client(engine.address) as client:
         with pytest.raises(StorageUnavailableError):
-            await client.set_log_level(LogLevel.DEBUG)
+            await client.replicas.set_log_level(LogLevel.DEBUG)
 
     assert len(engine.requests) == 1

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from progressor import errors
+from progressor import errors, sdk
 from progressor.sdk import Answer, Client, EngineUnavailableError, SyncClient
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
@@ -116,13 +116,40 @@ async def test_many_threads_share_one_client() -> None:
     assert {it.process_id for it in engine.requests} == {f"p{n}" for n in range(count)}
 
 
-def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
-    def face(client: type) -> dict[str, object]:
+@pytest.mark.parametrize(
+    ("resource", "blocking", "count"),
+    [
+        (Client, SyncClient, 12),
+        (sdk.Processes, sdk.SyncProcesses, 12),
+        (sdk.Jobs, sdk.SyncJobs, 7),
+        (sdk.Gates, sdk.SyncGates, 4),
+        (sdk.Schedules, sdk.SyncSchedules, 9),
+        (sdk.Namespaces, sdk.SyncNamespaces, 5),
+        (sdk.Replicas, sdk.SyncReplicas, 3),
+    ],
+)
+def test_both_clients_have_the_same_methods_with_the_same_arguments(
+    resource: type, blocking: type, count: int
+) -> None:
+    def face(of: type) -> dict[str, object]:
         return {
             name: inspect.signature(method)
-            for name, method in inspect.getmembers(client, inspect.isfunction)
+            for name, method in inspect.getmembers(of, inspect.isfunction)
             if not name.startswith("_") and name != "close"
         }
 
-    assert face(Client) == face(SyncClient)
-    assert len(face(Client)) == 24
+    assert face(resource) == face(blocking)
+    assert len(face(resource)) == count
+
+
+def test_both_clients_have_the_same_resources() -> None:
+    client, blocking = Client("127.0.0.1:1"), SyncClient("127.0.0.1:1")
+
+    names = {name: type(it).__name__ for name, it in vars(client).items()}
+
+    assert names == {
+        name: type(it).__name__.removeprefix("Sync").removeprefix("Blocking")
+        for name, it in vars(blocking).items()
+    }
+    assert client.processes is client
+    assert blocking.processes is blocking

@@ -35,7 +35,7 @@ async def log_level(
     if for_ < _UNTIL_CHANGED:
         raise bad_input("--for", f"{for_.total_seconds():,.0f} s is not a time to wait")
     async with client_of(engine) as client:
-        change = await client.set_log_level(LogLevel(level), lasting=for_)
+        change = await client.replicas.set_log_level(LogLevel(level), lasting=for_)
     document = {
         "replica_name": change.replica_name,
         "level": level,

@@ -20,7 +20,7 @@ async def replicas(*, engine: Engine = DEFAULT_ENGINE) -> None:
     others.
     """
     async with client_of(engine) as client:
-        found = [it async for it in client.list_replicas(page_size=1000)]
+        found = [it async for it in client.replicas.list(page_size=1000)]
     Output(as_json=engine.json).show({"replicas": found}, table(_COLUMNS, [*map(_row, found)]))
 
 

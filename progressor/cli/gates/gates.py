@@ -22,7 +22,7 @@ _NEXT = ("", "next", "task", "priority", "waits since", "for all of")
 async def list_gates(*, target: Target = DEFAULT_TARGET) -> None:
     """Print the gates of a namespace in the order of their keys."""
     async with client_of(target) as client:
-        found = [it async for it in client.list_gates(page_size=1000)]
+        found = [it async for it in client.gates.list(page_size=1000)]
     rows = [
         [
             one_line(it.gate),
@@ -43,7 +43,7 @@ async def get(gate: str, /, *, target: Target = DEFAULT_TARGET) -> None:
     At most 100 of each. A task that wants several gates stands in the line of the one that is full.
     """
     async with client_of(target) as client:
-        view = await client.get_gate(gate)
+        view = await client.gates.get(gate)
     Output(as_json=target.json).show(view, *_people(view))
 
 
@@ -61,14 +61,14 @@ async def set_capacity(
     first; what runs keeps its place.
     """
     async with client_of(target) as client:
-        found = await client.set_gate(gate, capacity, expected_revision=revision)
+        found = await client.gates.set(gate, capacity, expected_revision=revision)
     Output(as_json=target.json).show(found, _gate(found))
 
 
 async def delete(gate: str, /, *, target: Target = DEFAULT_TARGET) -> None:
     """Delete a gate that has no holders and that no task names."""
     async with client_of(target) as client:
-        await client.delete_gate(gate)
+        await client.gates.delete(gate)
     Output(as_json=target.json).show({"deleted": gate}, Text(f"gate {gate} is deleted"))
 
 

@@ -1,8 +1,6 @@
 """The client of a command: one attempt per request, payloads as bytes."""
 
 import contextlib
-import dataclasses
-import random
 from collections.abc import AsyncIterator
 
 import grpc
@@ -11,16 +9,6 @@ from progressor.cli.input.inputs import bad_input
 from progressor.cli.input.options import Engine, Target
 from progressor.sdk.client.client import Client
 from progressor.sdk.codec.codecs import BYTES
-from progressor.sdk.sending.connection import Connection, Endpoint
-from progressor.sdk.sending.exchange import Exchange, Result
-
-
-class _OneAttempt(Connection):
-    """A connection that repeats nothing: a person wants to know now that nobody is there."""
-
-    async def send(self, exchange: Exchange[Result]) -> Result:
-        """Send once."""
-        return await super().send(dataclasses.replace(exchange, repeatable=False))
 
 
 @contextlib.asynccontextmanager
@@ -31,16 +19,15 @@ async def client_of(engine: Engine) -> AsyncIterator[Client]:
         InvalidRequestError: The file of the authority cannot be read.
     """
     namespace = engine.namespace if isinstance(engine, Target) else "default"
-    client = Client(engine.address, namespace=namespace, codec=BYTES, timeout=engine.patience)
-    client.connection = _OneAttempt(
-        Endpoint(
-            target=engine.address,
-            timeout=engine.patience,
-            credentials=credentials_of(engine),
-            jitter=random.random,
-        )
+    client = Client(
+        engine.address,
+        namespace=namespace,
+        codec=BYTES,
+        timeout=engine.patience,
+        credentials=credentials_of(engine),
+        session=False,
+        repeats=False,  # A person wants to know now that the engine cannot be reached.
     )
-    client.jobs.connection = client.schedules.connection = client.connection
     async with client:
         yield client
 

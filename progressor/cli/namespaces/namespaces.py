@@ -33,7 +33,7 @@ async def create(
     """Create a namespace: processes that share a processor, policies and limits."""
     config = config_from(name, targets=target, texts=settings)
     async with client_of(engine) as client:
-        created = await client.create_namespace(config)
+        created = await client.namespaces.create(config)
     Output(as_json=engine.json).show(created, _people(created))
 
 
@@ -47,11 +47,11 @@ async def update(
     if not (target or settings):
         raise bad_input("--set", "nothing to change: give --set or --target")
     async with client_of(engine) as client:
-        before = await client.get_namespace(name)
+        before = await client.namespaces.get(name)
         after = config_from(name, targets=target, texts=settings, base=before)
         fields = changed_fields(before, after)
         if fields:
-            before = await client.update_namespace(
+            before = await client.namespaces.update(
                 after, fields=fields, expected_revision=before.revision
             )
     Output(as_json=engine.json).show(before, _people(before))
@@ -60,14 +60,14 @@ async def update(
 async def get(name: str, /, *, engine: Engine = DEFAULT_ENGINE) -> None:
     """Print a namespace."""
     async with client_of(engine) as client:
-        found = await client.get_namespace(name)
+        found = await client.namespaces.get(name)
     Output(as_json=engine.json).show(found, _people(found))
 
 
 async def list_namespaces(*, engine: Engine = DEFAULT_ENGINE) -> None:
     """Print all namespaces in the order of their names."""
     async with client_of(engine) as client:
-        found = [it async for it in client.list_namespaces(page_size=1000)]
+        found = [it async for it in client.namespaces.list(page_size=1000)]
     rows = [
         [it.name, ", ".join(it.processor_targets), str(it.revision), instant_text(it.updated_at)]
         for it in found
@@ -79,7 +79,7 @@ async def list_namespaces(*, engine: Engine = DEFAULT_ENGINE) -> None:
 async def delete(name: str, /, *, engine: Engine = DEFAULT_ENGINE) -> None:
     """Delete a namespace that has no processes."""
     async with client_of(engine) as client:
-        await client.delete_namespace(name)
+        await client.namespaces.delete(name)
     Output(as_json=engine.json).show({"deleted": name}, Text(f"namespace {name} is deleted"))
 
 

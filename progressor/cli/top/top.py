@@ -83,7 +83,7 @@ async def top(
         raise bad_input("--interval", f"{interval.total_seconds():g} s is not in 0.1 s .. 1 h")
     async with client_of(engine) as client:
         # Where nobody is to begin with, it ends as any other command does.
-        first = await client.activity()
+        first = await client.replicas.activity()
         if once:
             overview = await _look_once(client, first, interval)
             shown = Screen(overview=overview, address=engine.address)
@@ -102,7 +102,7 @@ async def _look_once(client: Client, first: Activity, interval: dt.timedelta) ->
     overview = meter.read(first)
     for _ in range(1 + LOOKS_MORE_MAX):
         await asyncio.sleep(interval.total_seconds())
-        overview = meter.read(await client.activity())
+        overview = meter.read(await client.replicas.activity())
         if meter.is_ready:
             break
     return overview
@@ -123,7 +123,7 @@ async def _watch(
         await asyncio.sleep(look_at - loop.time())
         away = None
         try:
-            overview = meter.read(await client.activity(timeout=timeout))
+            overview = meter.read(await client.replicas.activity(timeout=timeout))
             answered_at = loop.time()
         except errors.ProgressorError as error:
             if exit_code_for(error) not in _AWAY:

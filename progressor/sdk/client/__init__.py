@@ -1,4 +1,5 @@
 """The clients. Start with ``client``; ``sync_client`` is the blocking one.
 
-Every request is described once, in the modules named ``…calls``.
+Each of the other modules has the requests about one kind of thing, each described once, and the two
+classes that send them.
 """

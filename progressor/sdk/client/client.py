@@ -1,4 +1,4 @@
-"""The asynchronous client: `Calls`, sent in a session or one by one from one event loop."""
+"""The asynchronous client, for use in one event loop."""
 
 import datetime as dt
 import random
@@ -8,28 +8,30 @@ from typing import Self
 
 import grpc
 
-from progressor.sdk.client.calls import Calls
-from progressor.sdk.client.job_calls import JobCalls
-from progressor.sdk.client.job_client import Jobs
-from progressor.sdk.client.schedule_calls import ScheduleCalls
-from progressor.sdk.client.schedule_client import Schedules
+from progressor.sdk.client.gates import GateRequests, Gates
+from progressor.sdk.client.jobs import JobRequests, Jobs
+from progressor.sdk.client.namespaces import NamespaceRequests, Namespaces
+from progressor.sdk.client.processes import Processes, ProcessRequests
+from progressor.sdk.client.replicas import ReplicaRequests, Replicas
+from progressor.sdk.client.schedules import ScheduleRequests, Schedules
 from progressor.sdk.codec.codecs import JSON, Codec
 from progressor.sdk.codec.wire import Seconds, timedelta_of
 from progressor.sdk.sending.connection import Connection, Endpoint
-from progressor.sdk.sending.sending import iterated, sent
 
 TIMEOUT_DEFAULT = dt.timedelta(seconds=60)
 
 
-class Client:
-    """What a program asks of the engine; each method's arguments are explained in `Calls`.
+class Client(Processes):
+    """What a program asks of the engine.
 
-    ``client.jobs`` and ``client.schedules`` have the requests about those.
+    ``client.processes``, ``jobs``, ``gates``, ``schedules``, ``namespaces`` and ``replicas`` have
+    the requests about those; those about processes are also methods of the client itself.
 
     ::
 
         async with Client("127.0.0.1:7420", namespace="orders") as client:
             answer = await client.start("order-1", {"item": "tea"}, idempotency_key="o1")
+            gate = await client.gates.set("warehouse", 3)
 
     Requests that only read, and those with an idempotency key, are repeated within their timeout
     while the engine cannot be reached. All errors are classes of `progressor.sdk`.
@@ -44,6 +46,7 @@ class Client:
         timeout: Seconds = TIMEOUT_DEFAULT,
         credentials: grpc.ChannelCredentials | None = None,
         session: bool = True,
+        repeats: bool = True,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """Open nothing yet: the first request does.
@@ -57,48 +60,27 @@ class Client:
             session: Send start, call, notify, repair and get many to a frame, which costs a
                 busy client and its engine much less; by itself it falls back to single calls
                 where the engine has no sessions. False: always single calls.
+            repeats: Repeat what is safe to repeat while the engine cannot be reached. False: fail
+                at once.
             jitter: Numbers from 0 up to 1, by which the pauses between repeats differ.
         """
-        self.calls = Calls(namespace=namespace, codec=codec)
-        self.connection = Connection(
+        connection = Connection(
             Endpoint(
                 target=target,
                 timeout=timedelta_of(timeout),
                 credentials=credentials,
                 jitter=jitter,
                 session=session,
+                repeats=repeats,
             )
         )
-        self.jobs = Jobs(JobCalls(namespace=namespace, codec=codec), self.connection)
-        self.schedules = Schedules(ScheduleCalls(namespace=namespace, codec=codec), self.connection)
-
-    start = sent(Calls.start)
-    call = sent(Calls.call)
-    notify = sent(Calls.notify)
-    repair = sent(Calls.repair)
-    simple_repair = sent(Calls.simple_repair)
-    get = sent(Calls.get)
-    put = sent(Calls.put)
-    remove = sent(Calls.remove)
-    trace = sent(Calls.trace)
-    list = iterated(Calls.list)
-    cancel = sent(Calls.cancel)
-    await_task = sent(Calls.await_task)
-
-    create_namespace = sent(Calls.create_namespace)
-    update_namespace = sent(Calls.update_namespace)
-    get_namespace = sent(Calls.get_namespace)
-    list_namespaces = iterated(Calls.list_namespaces)
-    delete_namespace = sent(Calls.delete_namespace)
-
-    list_gates = iterated(Calls.list_gates)
-    get_gate = sent(Calls.get_gate)
-    set_gate = sent(Calls.set_gate)
-    delete_gate = sent(Calls.delete_gate)
-
-    list_replicas = iterated(Calls.list_replicas)
-    activity = sent(Calls.activity)
-    set_log_level = sent(Calls.set_log_level)
+        super().__init__(ProcessRequests(namespace=namespace, codec=codec), connection)
+        self.processes: Processes = self
+        self.jobs = Jobs(JobRequests(namespace=namespace, codec=codec), connection)
+        self.gates = Gates(GateRequests(namespace=namespace), connection)
+        self.schedules = Schedules(ScheduleRequests(namespace=namespace, codec=codec), connection)
+        self.namespaces = Namespaces(NamespaceRequests(), connection)
+        self.replicas = Replicas(ReplicaRequests(), connection)
 
     async def close(self) -> None:
         """Close the connection. Safe to repeat."""

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import grpc
 from typing_extensions import TypeForm
 
-from progressor.sdk.client.job_calls import Deadline, due_to_wire
+from progressor.sdk.client.jobs import Deadline, due_to_wire
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
 from progressor.sdk.codec.kinds import Asked, name_of
 from progressor.sdk.codec.wire import (

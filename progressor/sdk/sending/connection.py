@@ -62,7 +62,7 @@ class Endpoint:
     """Where the engine is and how patiently it is asked.
 
     ``jitter`` gives numbers from 0 up to 1; ``credentials`` None: no TLS; ``session`` False: every
-    request is a call of its own.
+    request is a call of its own; ``repeats`` False: nothing is sent twice.
     """
 
     target: str
@@ -70,6 +70,7 @@ class Endpoint:
     credentials: grpc.ChannelCredentials | None
     jitter: Callable[[], float]
     session: bool = False
+    repeats: bool = True
 
     def __post_init__(self) -> None:
         """Check the target.
@@ -81,6 +82,8 @@ class Endpoint:
 
     def attempts(self, exchange: Exchange[Any]) -> Attempts:
         """Return the attempts that `exchange` has, its clock running."""
+        if not self.repeats:
+            exchange = dataclasses.replace(exchange, repeatable=False)
         return Attempts(exchange, timeout=self.timeout, jitter=self.jitter)
 
     def watching(self, subscription: Subscription[Result]) -> Watching[Result]:

@@ -1,65 +1,54 @@
-"""How requests that were said once become methods: coroutines and async iterators, or blocking."""
+"""How a builder of requests becomes a method: a coroutine, an iterator, or a blocking call."""
 
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from progressor.sdk.sending.connection import BlockingConnection, Connection
 from progressor.sdk.sending.exchange import Exchange, Listing, Result, Subscription
 
 Arguments = ParamSpec("Arguments")
-Said = TypeVar("Said")
-Said_co = TypeVar("Said_co", covariant=True)
+Requests = TypeVar("Requests")
 
 
-class Sender(Protocol[Said_co]):
-    """What has such methods: requests, and the way to the engine."""
+class Resource(Generic[Requests]):
+    """What a client asks about one kind of thing: builders of requests, and a connection."""
 
-    @property
-    def calls(self) -> Said_co:
-        """Builds the requests."""
-
-    @property
-    def connection(self) -> Connection:
-        """Sends them."""
+    def __init__(self, requests: Requests, connection: Connection) -> None:
+        self.requests, self.connection = requests, connection
 
 
-class BlockingSender(Protocol[Said_co]):
-    """What has blocking ones."""
+class BlockingResource(Generic[Requests]):
+    """`Resource` with a connection that blocks."""
 
-    @property
-    def calls(self) -> Said_co:
-        """Builds the requests."""
-
-    @property
-    def connection(self) -> BlockingConnection:
-        """Sends them."""
+    def __init__(self, requests: Requests, connection: BlockingConnection) -> None:
+        self.requests, self.connection = requests, connection
 
 
 def sent(
-    build: Callable[Concatenate[Said, Arguments], Exchange[Result]],
-) -> Callable[Concatenate[Sender[Said], Arguments], Coroutine[Any, Any, Result]]:
+    build: Callable[Concatenate[Requests, Arguments], Exchange[Result]],
+) -> Callable[Concatenate[Resource[Requests], Arguments], Coroutine[Any, Any, Result]]:
     """Return the method that sends an exchange."""
 
     @functools.wraps(build)
     async def send(
-        self: Sender[Said], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+        self: Resource[Requests], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
-        return await self.connection.send(build(self.calls, *args, **kwargs))
+        return await self.connection.send(build(self.requests, *args, **kwargs))
 
     return send
 
 
 def iterated(
-    build: Callable[Concatenate[Said, Arguments], Listing[Result]],
-) -> Callable[Concatenate[Sender[Said], Arguments], AsyncIterator[Result]]:
+    build: Callable[Concatenate[Requests, Arguments], Listing[Result]],
+) -> Callable[Concatenate[Resource[Requests], Arguments], AsyncIterator[Result]]:
     """Return the method that goes through a listing."""
 
     @functools.wraps(build)
     async def iterate(
-        self: Sender[Said], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+        self: Resource[Requests], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> AsyncIterator[Result]:
-        listing = build(self.calls, *args, **kwargs)
+        listing = build(self.requests, *args, **kwargs)
         token, more = "", True
         while more:  # ends with the last page
             page = await self.connection.send(listing.page(token))
@@ -72,43 +61,43 @@ def iterated(
 
 
 def streamed(
-    build: Callable[Concatenate[Said, Arguments], Subscription[Result]],
-) -> Callable[Concatenate[Sender[Said], Arguments], AsyncGenerator[Result]]:
+    build: Callable[Concatenate[Requests, Arguments], Subscription[Result]],
+) -> Callable[Concatenate[Resource[Requests], Arguments], AsyncGenerator[Result]]:
     """Return the method that goes through what a subscription brings."""
 
     @functools.wraps(build)
     def stream(
-        self: Sender[Said], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+        self: Resource[Requests], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> AsyncGenerator[Result]:
-        return self.connection.stream(build(self.calls, *args, **kwargs))
+        return self.connection.stream(build(self.requests, *args, **kwargs))
 
     return stream
 
 
 def blocking_sent(
-    build: Callable[Concatenate[Said, Arguments], Exchange[Result]],
-) -> Callable[Concatenate[BlockingSender[Said], Arguments], Result]:
+    build: Callable[Concatenate[Requests, Arguments], Exchange[Result]],
+) -> Callable[Concatenate[BlockingResource[Requests], Arguments], Result]:
     """Return the method that sends an exchange and blocks."""
 
     @functools.wraps(build)
     def send(
-        self: BlockingSender[Said], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+        self: BlockingResource[Requests], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
-        return self.connection.send(build(self.calls, *args, **kwargs))
+        return self.connection.send(build(self.requests, *args, **kwargs))
 
     return send
 
 
 def blocking_iterated(
-    build: Callable[Concatenate[Said, Arguments], Listing[Result]],
-) -> Callable[Concatenate[BlockingSender[Said], Arguments], Iterator[Result]]:
+    build: Callable[Concatenate[Requests, Arguments], Listing[Result]],
+) -> Callable[Concatenate[BlockingResource[Requests], Arguments], Iterator[Result]]:
     """Return the method that goes through a listing and blocks."""
 
     @functools.wraps(build)
     def iterate(
-        self: BlockingSender[Said], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+        self: BlockingResource[Requests], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Iterator[Result]:
-        listing = build(self.calls, *args, **kwargs)
+        listing = build(self.requests, *args, **kwargs)
         token, more = "", True
         while more:  # ends with the last page
             page = self.connection.send(listing.page(token))
@@ -120,14 +109,14 @@ def blocking_iterated(
 
 
 def blocking_streamed(
-    build: Callable[Concatenate[Said, Arguments], Subscription[Result]],
-) -> Callable[Concatenate[BlockingSender[Said], Arguments], Generator[Result]]:
+    build: Callable[Concatenate[Requests, Arguments], Subscription[Result]],
+) -> Callable[Concatenate[BlockingResource[Requests], Arguments], Generator[Result]]:
     """Return the method that goes through what a subscription brings and blocks."""
 
     @functools.wraps(build)
     def stream(
-        self: BlockingSender[Said], /, *args: Arguments.args, **kwargs: Arguments.kwargs
+        self: BlockingResource[Requests], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Generator[Result]:
-        return self.connection.stream(build(self.calls, *args, **kwargs))
+        return self.connection.stream(build(self.requests, *args, **kwargs))
 
     return stream

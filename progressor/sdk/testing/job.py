@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from typing_extensions import TypeForm
 
-from progressor.sdk.client.job_calls import Deadline, due_to_wire
+from progressor.sdk.client.jobs import Deadline, due_to_wire
 from progressor.sdk.codec.codecs import JSON, Codec, Payload, decoded
 from progressor.sdk.codec.kinds import ANYTHING, Asked
 from progressor.sdk.processor.processor import Processor

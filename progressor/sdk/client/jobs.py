@@ -1,5 +1,16 @@
-"""Every request about jobs, said once: `Jobs` and `SyncJobs` only send them."""
+"""``client.jobs``: the jobs of a namespace, for either client.
 
+::
+
+    graph = Graph()
+    parts = graph.fan_out("count", ["a.txt", "b.txt"])
+    graph.node("sum", after=parts, wants_results=True)
+    await client.jobs.submit("words-1", graph, idempotency_key="words-1")
+    await client.jobs.wait("words-1", check=True)
+    total = (await client.jobs.get("words-1"))["sum"].result
+"""
+
+import contextlib
 import dataclasses
 import datetime as dt
 from collections.abc import Mapping, Sequence
@@ -13,6 +24,17 @@ from progressor.sdk.codec.codecs import Codec, Payload
 from progressor.sdk.codec.kinds import ANYTHING, Asked
 from progressor.sdk.codec.wire import Seconds, duration_to_wire, instant_to_wire, optional_timedelta
 from progressor.sdk.sending.exchange import Exchange, Listing, Page, Service, Subscription
+from progressor.sdk.sending.failures import EngineUnavailableError
+from progressor.sdk.sending.sending import (
+    BlockingResource,
+    Resource,
+    blocking_iterated,
+    blocking_sent,
+    blocking_streamed,
+    iterated,
+    sent,
+    streamed,
+)
 from progressor.sdk.values.graph import Graph, nodes_to_wire
 from progressor.sdk.values.jobs import (
     Job,
@@ -20,6 +42,7 @@ from progressor.sdk.values.jobs import (
     JobState,
     JobSubmitted,
     JobView,
+    checked,
     read_job,
     read_view,
 )
@@ -31,7 +54,7 @@ Deadline = dt.datetime | Seconds
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class JobCalls:
+class JobRequests:
     """Builds requests; `namespace` "" is the client's.
 
     `timeout` is how long the request may take, in seconds or as a timedelta; None: the client's.
@@ -265,3 +288,67 @@ def due_to_wire(deadline: Deadline | None) -> _Due:
     if isinstance(deadline, dt.datetime):
         return {"deadline": instant_to_wire(deadline)}
     return {"timeout": duration_to_wire(deadline)}
+
+
+class Jobs(Resource[JobRequests]):
+    """What a program asks of jobs; `JobRequests` explains each method's arguments."""
+
+    submit = sent(JobRequests.submit)
+    get = sent(JobRequests.get)
+    list = iterated(JobRequests.list)
+    cancel = sent(JobRequests.cancel)
+    retry = sent(JobRequests.retry)
+    watch = streamed(JobRequests.watch)
+
+    async def wait(
+        self,
+        job_id: str,
+        *,
+        check: bool = False,
+        timeout: Seconds | None = None,
+        namespace: str = "",
+    ) -> Job:
+        """Return a job once it has ended, however it did; `timeout` None: however long it takes.
+
+        Raises:
+            JobFailedError, JobCancelledError: With `check`, it is not done.
+            JobNotFoundError: There is none of this id.
+            DeadlineExceededError: `timeout` is over; the job goes on.
+        """
+        watching = self.watch(job_id, timeout=timeout, namespace=namespace)
+        async with contextlib.aclosing(watching) as views:
+            async for view in views:
+                if view.job.state.has_ended:
+                    return checked(view.job) if check else view.job
+        raise _cut_off(job_id)
+
+
+class SyncJobs(BlockingResource[JobRequests]):
+    """`Jobs` for programs without an event loop: blocking, and safe in any thread."""
+
+    submit = blocking_sent(JobRequests.submit)
+    get = blocking_sent(JobRequests.get)
+    list = blocking_iterated(JobRequests.list)
+    cancel = blocking_sent(JobRequests.cancel)
+    retry = blocking_sent(JobRequests.retry)
+    watch = blocking_streamed(JobRequests.watch)
+
+    def wait(
+        self,
+        job_id: str,
+        *,
+        check: bool = False,
+        timeout: Seconds | None = None,
+        namespace: str = "",
+    ) -> Job:
+        """Return a job once it has ended; as `Jobs.wait`."""
+        watching = self.watch(job_id, timeout=timeout, namespace=namespace)
+        with contextlib.closing(watching) as views:
+            for view in views:
+                if view.job.state.has_ended:
+                    return checked(view.job) if check else view.job
+        raise _cut_off(job_id)
+
+
+def _cut_off(job_id: str) -> EngineUnavailableError:
+    return EngineUnavailableError(f"job {job_id!r}", "it was watched no further than while it ran")

@@ -1,20 +1,24 @@
-"""Every request about replicas, said once: `Client` and `SyncClient` only send them."""
+"""``client.replicas``: the replicas on an engine's database, for either client."""
 
 from progressor.sdk.codec.wire import Seconds, duration_to_wire, optional_timedelta
 from progressor.sdk.sending.exchange import Exchange, Listing, Page, Service
+from progressor.sdk.sending.sending import (
+    BlockingResource,
+    Resource,
+    blocking_iterated,
+    blocking_sent,
+    iterated,
+    sent,
+)
 from progressor.sdk.values.activity import Activity, activity_from_wire
 from progressor.sdk.values.replicas import LogLevel, LogLevelChange, Replica, replica_from_wire
 from progressor.v1 import replica_service_pb2 as pb
 
 
-class ReplicaCalls:
+class ReplicaRequests:
     """Builds requests; `timeout` is seconds or a timedelta, None the client's."""
 
-    __slots__ = ()
-
-    def list_replicas(
-        self, *, page_size: int = 100, timeout: Seconds | None = None
-    ) -> Listing[Replica]:
+    def list(self, *, page_size: int = 100, timeout: Seconds | None = None) -> Listing[Replica]:
         """Go through the replicas on the engine's database in the order of their starts.
 
         Those that died are among them for an hour. `timeout` is for one page.
@@ -71,3 +75,19 @@ class ReplicaCalls:
             timeout=optional_timedelta(timeout),
             service=Service.REPLICAS,
         )
+
+
+class Replicas(Resource[ReplicaRequests]):
+    """What a program asks of replicas; `ReplicaRequests` explains each method's arguments."""
+
+    list = iterated(ReplicaRequests.list)
+    activity = sent(ReplicaRequests.activity)
+    set_log_level = sent(ReplicaRequests.set_log_level)
+
+
+class SyncReplicas(BlockingResource[ReplicaRequests]):
+    """`Replicas` for programs without an event loop: blocking, and safe in any thread."""
+
+    list = blocking_iterated(ReplicaRequests.list)
+    activity = blocking_sent(ReplicaRequests.activity)
+    set_log_level = blocking_sent(ReplicaRequests.set_log_level)

@@ -1,9 +1,17 @@
-"""Every request about namespaces, said once: `Client` and `SyncClient` only send them."""
+"""``client.namespaces``: the namespaces of an engine, for either client."""
 
 from collections.abc import Sequence
 
 from progressor.sdk.codec.wire import Seconds, optional_timedelta
 from progressor.sdk.sending.exchange import Exchange, Listing, Page, Service
+from progressor.sdk.sending.sending import (
+    BlockingResource,
+    Resource,
+    blocking_iterated,
+    blocking_sent,
+    iterated,
+    sent,
+)
 from progressor.sdk.values.namespaces import (
     NamespaceConfig,
     namespace_from_wire,
@@ -13,12 +21,10 @@ from progressor.sdk.values.namespaces import (
 from progressor.v1 import namespace_service_pb2 as pb
 
 
-class NamespaceCalls:
+class NamespaceRequests:
     """Builds requests; `timeout` is seconds or a timedelta, None the client's."""
 
-    __slots__ = ()
-
-    def create_namespace(
+    def create(
         self, config: NamespaceConfig, *, timeout: Seconds | None = None
     ) -> Exchange[NamespaceConfig]:
         """Create a namespace and return it as the engine keeps it.
@@ -35,7 +41,7 @@ class NamespaceCalls:
             service=Service.NAMESPACES,
         )
 
-    def update_namespace(
+    def update(
         self,
         config: NamespaceConfig,
         *,
@@ -45,7 +51,7 @@ class NamespaceCalls:
     ) -> Exchange[NamespaceConfig]:
         """Change the named `fields` of a namespace, None: all, and return it.
 
-        To change what is there: ``replace(await client.get_namespace(name), step_timeout=...)``,
+        To change what is there: ``replace(await client.namespaces.get(name), step_timeout=...)``,
         with its revision as `expected_revision`.
 
         Raises:
@@ -64,9 +70,7 @@ class NamespaceCalls:
             service=Service.NAMESPACES,
         )
 
-    def get_namespace(
-        self, name: str, *, timeout: Seconds | None = None
-    ) -> Exchange[NamespaceConfig]:
+    def get(self, name: str, *, timeout: Seconds | None = None) -> Exchange[NamespaceConfig]:
         """Return a namespace.
 
         Raises:
@@ -81,7 +85,7 @@ class NamespaceCalls:
             service=Service.NAMESPACES,
         )
 
-    def list_namespaces(
+    def list(
         self, *, page_size: int = 100, timeout: Seconds | None = None
     ) -> Listing[NamespaceConfig]:
         """Go through the namespaces in the order of their names, page after page."""
@@ -101,7 +105,7 @@ class NamespaceCalls:
 
         return Listing(page=page)
 
-    def delete_namespace(self, name: str, *, timeout: Seconds | None = None) -> Exchange[None]:
+    def delete(self, name: str, *, timeout: Seconds | None = None) -> Exchange[None]:
         """Delete an empty namespace.
 
         Raises:
@@ -115,3 +119,23 @@ class NamespaceCalls:
             timeout=optional_timedelta(timeout),
             service=Service.NAMESPACES,
         )
+
+
+class Namespaces(Resource[NamespaceRequests]):
+    """What a program asks of namespaces; `NamespaceRequests` explains each method's arguments."""
+
+    create = sent(NamespaceRequests.create)
+    update = sent(NamespaceRequests.update)
+    get = sent(NamespaceRequests.get)
+    list = iterated(NamespaceRequests.list)
+    delete = sent(NamespaceRequests.delete)
+
+
+class SyncNamespaces(BlockingResource[NamespaceRequests]):
+    """`Namespaces` for programs without an event loop: blocking, and safe in any thread."""
+
+    create = blocking_sent(NamespaceRequests.create)
+    update = blocking_sent(NamespaceRequests.update)
+    get = blocking_sent(NamespaceRequests.get)
+    list = blocking_iterated(NamespaceRequests.list)
+    delete = blocking_sent(NamespaceRequests.delete)

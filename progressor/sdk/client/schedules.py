@@ -1,4 +1,12 @@
-"""Every request about schedules, said once: `Schedules` and `SyncSchedules` only send them."""
+"""``client.schedules``: the schedules of a namespace, for either client.
+
+::
+
+    at_night = Cron("30 2 * * *", "Europe/Berlin")
+    nightly = ScheduleSpec(times=at_night, target=ScheduledStart("sales"))
+    await client.schedules.create("nightly", nightly)
+    firing = await client.schedules.trigger("nightly")
+"""
 
 import dataclasses
 import datetime as dt
@@ -6,6 +14,14 @@ import datetime as dt
 from progressor.sdk.codec.codecs import Codec
 from progressor.sdk.codec.wire import Seconds, instant_to_wire, optional_timedelta
 from progressor.sdk.sending.exchange import Exchange, Listing, Page, Service
+from progressor.sdk.sending.sending import (
+    BlockingResource,
+    Resource,
+    blocking_iterated,
+    blocking_sent,
+    iterated,
+    sent,
+)
 from progressor.sdk.values.schedule_wire import (
     policy_to_wire,
     read_firing,
@@ -25,7 +41,7 @@ from progressor.v1 import schedule_service_pb2 as pb
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleCalls:
+class ScheduleRequests:
     """Builds requests; `namespace` "" is the client's.
 
     `timeout` is how long the request may take, in seconds or as a timedelta; None: the client's.
@@ -327,3 +343,31 @@ class ScheduleCalls:
         | pb.ResumeScheduleResponse,
     ) -> Schedule:
         return read_schedule(message.schedule, self.codec)
+
+
+class Schedules(Resource[ScheduleRequests]):
+    """What a program asks of schedules; `ScheduleRequests` explains each method's arguments."""
+
+    create = sent(ScheduleRequests.create)
+    update = sent(ScheduleRequests.update)
+    get = sent(ScheduleRequests.get)
+    list = iterated(ScheduleRequests.list)
+    delete = sent(ScheduleRequests.delete)
+    pause = sent(ScheduleRequests.pause)
+    resume = sent(ScheduleRequests.resume)
+    trigger = sent(ScheduleRequests.trigger)
+    backfill = sent(ScheduleRequests.backfill)
+
+
+class SyncSchedules(BlockingResource[ScheduleRequests]):
+    """`Schedules` for programs without an event loop: blocking, and safe in any thread."""
+
+    create = blocking_sent(ScheduleRequests.create)
+    update = blocking_sent(ScheduleRequests.update)
+    get = blocking_sent(ScheduleRequests.get)
+    list = blocking_iterated(ScheduleRequests.list)
+    delete = blocking_sent(ScheduleRequests.delete)
+    pause = blocking_sent(ScheduleRequests.pause)
+    resume = blocking_sent(ScheduleRequests.resume)
+    trigger = blocking_sent(ScheduleRequests.trigger)
+    backfill = blocking_sent(ScheduleRequests.backfill)

@@ -1,22 +1,31 @@
-"""Every request about gates, said once: `Client` and `SyncClient` only send them."""
+"""``client.gates``: the gates of a namespace, for either client."""
+
+import dataclasses
 
 from progressor.sdk.codec.wire import Seconds, optional_timedelta
 from progressor.sdk.sending.exchange import Exchange, Listing, Page, Service
+from progressor.sdk.sending.sending import (
+    BlockingResource,
+    Resource,
+    blocking_iterated,
+    blocking_sent,
+    iterated,
+    sent,
+)
 from progressor.sdk.values.gates import Gate, GateView, gate_from_wire, view_from_wire
 from progressor.v1 import gate_service_pb2 as pb
 
 
-class GateCalls:
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateRequests:
     """Builds requests; `timeout` is seconds or a timedelta, None the client's.
 
     `namespace` "" is the client's.
     """
 
-    __slots__ = ()
-
     namespace: str
 
-    def list_gates(
+    def list(
         self, *, page_size: int = 100, timeout: Seconds | None = None, namespace: str = ""
     ) -> Listing[Gate]:
         """Go through the gates of a namespace in the order of their keys, page after page."""
@@ -38,7 +47,7 @@ class GateCalls:
 
         return Listing(page=page)
 
-    def get_gate(
+    def get(
         self, gate: str, *, timeout: Seconds | None = None, namespace: str = ""
     ) -> Exchange[GateView]:
         """Return a gate with who holds it and who waits for it.
@@ -55,7 +64,7 @@ class GateCalls:
             service=Service.GATES,
         )
 
-    def set_gate(
+    def set(
         self,
         gate: str,
         capacity: int,
@@ -88,7 +97,7 @@ class GateCalls:
             service=Service.GATES,
         )
 
-    def delete_gate(
+    def delete(
         self, gate: str, *, timeout: Seconds | None = None, namespace: str = ""
     ) -> Exchange[None]:
         """Delete a gate.
@@ -105,3 +114,21 @@ class GateCalls:
             timeout=optional_timedelta(timeout),
             service=Service.GATES,
         )
+
+
+class Gates(Resource[GateRequests]):
+    """What a program asks of gates; `GateRequests` explains each method's arguments."""
+
+    list = iterated(GateRequests.list)
+    get = sent(GateRequests.get)
+    set = sent(GateRequests.set)
+    delete = sent(GateRequests.delete)
+
+
+class SyncGates(BlockingResource[GateRequests]):
+    """`Gates` for programs without an event loop: blocking, and safe in any thread."""
+
+    list = blocking_iterated(GateRequests.list)
+    get = blocking_sent(GateRequests.get)
+    set = blocking_sent(GateRequests.set)
+    delete = blocking_sent(GateRequests.delete)

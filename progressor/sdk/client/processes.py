@@ -1,4 +1,4 @@
-"""Every request about processes, said once: `Client` and `SyncClient` only send them."""
+"""``client.processes``: the processes of a namespace, for either client."""
 
 import dataclasses
 import datetime as dt
@@ -7,13 +7,18 @@ from typing import Any
 
 from typing_extensions import TypeForm
 
-from progressor.sdk.client.gate_calls import GateCalls
-from progressor.sdk.client.namespace_calls import NamespaceCalls
-from progressor.sdk.client.replica_calls import ReplicaCalls
 from progressor.sdk.codec.codecs import Codec, Payload
 from progressor.sdk.codec.kinds import ANYTHING, Asked
 from progressor.sdk.codec.wire import Seconds, optional_instant_to_wire, optional_timedelta
 from progressor.sdk.sending.exchange import Exchange, Listing, Page
+from progressor.sdk.sending.sending import (
+    BlockingResource,
+    Resource,
+    blocking_iterated,
+    blocking_sent,
+    iterated,
+    sent,
+)
 from progressor.sdk.values.constraints import Constraints, constraints_to_wire
 from progressor.sdk.values.processes import (
     Accepted,
@@ -51,7 +56,7 @@ _UNSPECIFIED = ProcessStatus.UNSPECIFIED
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Calls(NamespaceCalls, GateCalls, ReplicaCalls):
+class ProcessRequests:
     """Builds requests; what every method takes is said here.
 
     Args:
@@ -460,3 +465,37 @@ def _task_named(task_id: int | None, idempotency_key: str | None) -> dict[str, A
         message = "a task is named by either `task_id` or `idempotency_key`"
         raise ValueError(message)
     return {"idempotency_key": idempotency_key} if task_id is None else {"task_id": task_id}
+
+
+class Processes(Resource[ProcessRequests]):
+    """What a program asks of processes; `ProcessRequests` explains each method's arguments."""
+
+    start = sent(ProcessRequests.start)
+    call = sent(ProcessRequests.call)
+    notify = sent(ProcessRequests.notify)
+    repair = sent(ProcessRequests.repair)
+    simple_repair = sent(ProcessRequests.simple_repair)
+    get = sent(ProcessRequests.get)
+    put = sent(ProcessRequests.put)
+    remove = sent(ProcessRequests.remove)
+    trace = sent(ProcessRequests.trace)
+    list = iterated(ProcessRequests.list)
+    cancel = sent(ProcessRequests.cancel)
+    await_task = sent(ProcessRequests.await_task)
+
+
+class SyncProcesses(BlockingResource[ProcessRequests]):
+    """`Processes` for programs without an event loop: blocking, and safe in any thread."""
+
+    start = blocking_sent(ProcessRequests.start)
+    call = blocking_sent(ProcessRequests.call)
+    notify = blocking_sent(ProcessRequests.notify)
+    repair = blocking_sent(ProcessRequests.repair)
+    simple_repair = blocking_sent(ProcessRequests.simple_repair)
+    get = blocking_sent(ProcessRequests.get)
+    put = blocking_sent(ProcessRequests.put)
+    remove = blocking_sent(ProcessRequests.remove)
+    trace = blocking_sent(ProcessRequests.trace)
+    list = blocking_iterated(ProcessRequests.list)
+    cancel = blocking_sent(ProcessRequests.cancel)
+    await_task = blocking_sent(ProcessRequests.await_task)
