@@ -1,14 +1,21 @@
-"""The metrics as OTLP: pushed over gRPC to a collector, now and then, from a thread of its own.
+"""Pushes the metrics to a collector by OTLP over gRPC.
 
-What is pushed is cumulative since the start of this process, so that a push which got lost costs
-nothing but its own instant. A collector that is away, or refuses, costs a warning a minute.
+The SDK's exporter encodes, splits, sends and retries; ours is what turns a snapshot of the fast
+instruments (``../instruments.py``) into its data classes, and the thread that does so each
+interval. The SDK cannot take that over (opentelemetry-sdk 1.45): it has no metric producers, its
+observable instruments exclude histograms, and its periodic reader takes data from its own
+instruments only (``MetricReader.collect`` is final).
+
+All values are cumulative since this process started, so a lost push loses nothing. While the
+collector is unavailable, there is one warning a minute.
 """
 
 import contextlib
 import datetime as dt
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import cast
 
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics.export import (
@@ -29,19 +36,19 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 import progressor
 from progressor.clock import Clock
-from progressor.telemetry.instruments import Distribution, Family, Kind, Labels
+from progressor.telemetry.instruments import Distribution, Family, Kind
 from progressor.telemetry.metrics.registry import Metrics
 
 EXPORTER_LOGGER = "opentelemetry.exporter.otlp.proto.grpc.exporter"
-"""Where OpenTelemetry's exporters, of spans too, say what went wrong."""
+"""Where OpenTelemetry's exporters, of spans too, report their errors."""
 
 LAST_PUSH_SECONDS = 3.0
-"""For what is pushed at the end: a collector that is away does not hold up the drain."""
+"""Timeout of the last push, so that an unavailable collector does not hold up the drain."""
 
 _SCOPE = InstrumentationScope("progressor", progressor.__version__)
 _WARN_SECONDS = 60.0
 _PUSH_SECONDS_MAX = 10.0
-# Of one message; a histogram takes some 300 bytes, and collectors take messages up to 4 MiB.
+# Per message; a histogram takes about 300 bytes, and collectors accept messages up to 4 MiB.
 _POINTS_MAX = 5_000
 
 
@@ -61,10 +68,10 @@ class Push:
 
         Args:
             metrics: What is pushed.
-            endpoint: As in ``http://localhost:4317``, gRPC; with TLS where it is https.
+            endpoint: As in ``http://localhost:4317``, gRPC; TLS if it is https.
             interval: Between two pushes.
-            resource: Who pushes.
-            clock: For the start of this process, which is now, and the instant of each push.
+            resource: The attributes of this replica.
+            clock: For the start of this process, which is now, and the time of each push.
         """
         self._metrics = metrics
         self._interval = interval.total_seconds()
@@ -79,7 +86,7 @@ class Push:
             timeout=min(self._interval, _PUSH_SECONDS_MAX),
             max_export_batch_size=_POINTS_MAX,
         )
-        self._seldom = OnceAMinute()
+        self._once_a_minute = OnceAMinute()
 
     @property
     def is_running(self) -> bool:
@@ -88,7 +95,7 @@ class Push:
 
     def start(self) -> None:
         """Begin to push."""
-        logging.getLogger(EXPORTER_LOGGER).addFilter(self._seldom)
+        logging.getLogger(EXPORTER_LOGGER).addFilter(self._once_a_minute)
         self._thread.start()
 
     def stop(self) -> None:
@@ -97,34 +104,32 @@ class Push:
         self._thread.join(LAST_PUSH_SECONDS)
         self._exporter.shutdown()
         self._thread.join(_PUSH_SECONDS_MAX)
-        logging.getLogger(EXPORTER_LOGGER).removeFilter(self._seldom)
+        logging.getLogger(EXPORTER_LOGGER).removeFilter(self._once_a_minute)
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._interval):
-            self._push()
-        self._push()
-
-    def _push(self) -> None:
-        data = metrics_data(
-            self._metrics.families(),
-            resource=self._resource,
-            started_at=self._started_at,
-            now=self._clock.now(),
-        )
-        # The channel was closed under a push that took too long.
-        with contextlib.suppress(ValueError):
-            self._exporter.export(data)
+        is_last = False
+        while not is_last:
+            is_last = self._stopped.wait(self._interval)
+            data = metrics_data(
+                self._metrics.families(),
+                resource=self._resource,
+                started_at=self._started_at,
+                now=self._clock.now(),
+            )
+            # `stop` closes the channel under a push that takes too long.
+            with contextlib.suppress(ValueError):
+                self._exporter.export(data)
 
 
 class OnceAMinute(logging.Filter):
-    """Lets one record of a logger pass each minute, as a warning: the engine itself is well."""
+    """Passes one record a minute, as a warning: the engine itself works."""
 
     def __init__(self) -> None:
         super().__init__()
         self._quiet_until = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a record may pass."""
+        """Return whether a record may pass."""
         if record.created < self._quiet_until:
             return False
         self._quiet_until = record.created + _WARN_SECONDS
@@ -135,11 +140,11 @@ class OnceAMinute(logging.Filter):
 def metrics_data(
     families: Iterable[Family], *, resource: Resource, started_at: dt.datetime, now: dt.datetime
 ) -> MetricsData:
-    """Return families as an exporter of OpenTelemetry takes them, but for those without values.
+    """Return families as OpenTelemetry's exporters take them; those without values are left out.
 
     Args:
         families: What is exported.
-        resource: Who tells it.
+        resource: The attributes of this replica.
         started_at: Since when counters and histograms count.
         now: When they were read.
     """
@@ -155,65 +160,40 @@ def metrics_data(
         if family.values
     ]
     scope = ScopeMetrics(scope=_SCOPE, metrics=metrics, schema_url="")
-    told = ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")
-    return MetricsData(resource_metrics=[told])
+    return MetricsData([ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")])
 
 
 def _data(family: Family, since: int, until: int) -> DataT:
+    points, cumulative = _points(family, since, until), AggregationTemporality.CUMULATIVE
     match family.metric.kind:
         case Kind.COUNTER:
-            return Sum(
-                data_points=_numbers(family, since, until),
-                aggregation_temporality=AggregationTemporality.CUMULATIVE,
-                is_monotonic=True,
-            )
+            return Sum(cast("list[NumberDataPoint]", [*points]), cumulative, is_monotonic=True)
         case Kind.GAUGE:
-            return Gauge(data_points=_numbers(family, since, until))
+            return Gauge(cast("list[NumberDataPoint]", [*points]))
         case Kind.HISTOGRAM:
-            return Histogram(
-                data_points=_distributions(family, since, until),
-                aggregation_temporality=AggregationTemporality.CUMULATIVE,
-            )
+            return Histogram(cast("list[HistogramDataPoint]", [*points]), cumulative)
 
 
-def _numbers(family: Family, since: int, until: int) -> list[NumberDataPoint]:
-    points = []
+def _points(
+    family: Family, since: int, until: int
+) -> Iterator[NumberDataPoint | HistogramDataPoint]:
     for labels, value in family.values.items():
-        assert not isinstance(value, Distribution), f"{family.metric.name} is not a histogram"
-        points.append(
-            NumberDataPoint(
-                attributes=_attributes(family, labels),
-                start_time_unix_nano=since,
-                time_unix_nano=until,
-                value=value,
-            )
+        attributes = dict(zip(family.metric.labels, labels, strict=True))
+        if not isinstance(value, Distribution):
+            yield NumberDataPoint(attributes, since, until, value)
+            continue
+        yield HistogramDataPoint(
+            attributes,
+            start_time_unix_nano=since,
+            time_unix_nano=until,
+            count=value.count,
+            sum=value.total,
+            bucket_counts=value.bucket_counts,
+            explicit_bounds=family.metric.bounds,
+            # Optional on the wire; where given, they are those since the last push.
+            min=None,  # type: ignore[arg-type]
+            max=None,  # type: ignore[arg-type]
         )
-    return points
-
-
-def _distributions(family: Family, since: int, until: int) -> list[HistogramDataPoint]:
-    points = []
-    for labels, value in family.values.items():
-        assert isinstance(value, Distribution), f"{family.metric.name} is a histogram"
-        points.append(
-            HistogramDataPoint(
-                attributes=_attributes(family, labels),
-                start_time_unix_nano=since,
-                time_unix_nano=until,
-                count=value.count,
-                sum=value.total,
-                bucket_counts=value.bucket_counts,
-                explicit_bounds=family.metric.bounds,
-                # Optional on the wire, and told only since the last push where they are told.
-                min=None,  # type: ignore[arg-type]
-                max=None,  # type: ignore[arg-type]
-            )
-        )
-    return points
-
-
-def _attributes(family: Family, labels: Labels) -> dict[str, str]:
-    return dict(zip(family.metric.labels, labels, strict=True))
 
 
 def _nanoseconds(instant: dt.datetime) -> int:
