@@ -18,7 +18,7 @@ _DSN_CHOICES = {
         "any", "read-write", "read-only", "primary", "standby", "prefer-standby",
     ),
 }  # fmt: skip
-"""Options that libpq checks only when it connects, and then reports like a server that is away."""
+"""Options that libpq checks only when it connects, and then reports as an unavailable server."""
 
 _QUOTED = re.compile(r'".*"', re.DOTALL)
 
@@ -34,28 +34,29 @@ _KEY_AND_VALUE = re.compile(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HttpBind:
-    """Where to listen for HTTP; with `or_above`, at a higher port where that one is taken."""
+    """Where to listen for HTTP; with `or_above`, at a higher port if that one is in use."""
 
     host: str
     port: int
     or_above: bool
 
     def __str__(self) -> str:
-        """Return it as it is written in the configuration."""
+        """Return the address as in the configuration."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}{'+' if self.or_above else ''}"
 
 
 def http_bind(key: str, text: str) -> HttpBind:
-    """Return what ``host:port`` stands for, or ``host:port+``.
+    """Parse ``host:port`` or ``host:port+``.
 
     Raises:
-        ConfigError: It is neither, or there is no such port.
+        ConfigError: It is neither, or the port is out of range.
     """
     match = _HTTP_BIND.fullmatch(text)
     if match is None or int(match[2]) > _PORT_MAX:
         raise errors.ConfigError(
-            key, f"{text!r} is not host:port, with a port 0 .. {_PORT_MAX} and a + or none, nor off"
+            key,
+            f"must be host:port or host:port+, with a port 0 to {_PORT_MAX}, or off, got {text!r}",
         )
     return HttpBind(host=match[1].strip("[]"), port=int(match[2]), or_above=bool(match[3]))
 
@@ -71,14 +72,15 @@ def check_address(key: str, address: str, *, port_min: int) -> None:
     match = _HOST_AND_PORT.fullmatch(address)
     if match is None or not port_min <= int(match[1]) <= _PORT_MAX:
         has_no_port = re.fullmatch(_HOST, address) and not address.isdecimal()
-        wrong = "has no port: it must be" if has_no_port else "is not"
+        hint = ", which has no port" if has_no_port else ""
+        ports = f"a port {port_min} to {_PORT_MAX}"
         raise errors.ConfigError(
-            key, f"{address!r} {wrong} host:port, with a port {port_min} .. 65535, or unix:/path"
+            key, f"must be host:port, with {ports}, or unix:/path, got {address!r}{hint}"
         )
 
 
 def check_collector(key: str, endpoint: str) -> None:
-    """Check that `endpoint` is ``host:port``, with ``http://`` or ``https://`` before it or not.
+    """Check that `endpoint` is ``host:port``, with or without ``http://`` or ``https://``.
 
     Raises:
         ConfigError: It is not, or its port is not in ``1 .. 65535``.
@@ -86,16 +88,18 @@ def check_collector(key: str, endpoint: str) -> None:
     match = _COLLECTOR.fullmatch(endpoint)
     port = _HOST_AND_PORT.fullmatch(match[1]) if match is not None else None
     if port is None or not 1 <= int(port[1]) <= _PORT_MAX:
-        raise errors.ConfigError(key, f"{endpoint!r} is not a URL such as http://localhost:4317")
+        raise errors.ConfigError(
+            key, f"must be a URL such as http://localhost:4317, got {endpoint!r}"
+        )
 
 
 def check_dsn(key: str, dsn: str) -> None:
-    """Check that libpq can read `dsn`; nothing is connected.
+    """Check that libpq can read `dsn`; no connection is made.
 
     Raises:
-        ConfigError: It cannot. What is quoted from it is masked: it may be a part of a password.
+        ConfigError: It cannot. Quoted parts of it are masked: they may contain a password.
     """
-    # Only here: a command that asks an engine does without the driver.
+    # Imported here: a client does not need the driver.
     from psycopg import ProgrammingError, conninfo  # noqa: PLC0415
 
     try:
@@ -107,7 +111,7 @@ def check_dsn(key: str, dsn: str) -> None:
         if port and not (port.isascii() and port.isdecimal() and 1 <= int(port[:6]) <= _PORT_MAX):
             raise errors.ConfigError(
                 key,
-                f"has a port that is not in 1 .. {_PORT_MAX}; percent-encode : and / in a password",
+                f"has a port outside 1 to {_PORT_MAX}; percent-encode : and / in a password",
             )
     for option, choices in _DSN_CHOICES.items():
         if given.get(option, choices[0]) not in choices:

@@ -6,17 +6,16 @@ one given, else ``PROGRESSOR_CONFIG``, else ``progressor.toml`` in the working d
 """
 
 import dataclasses
-import datetime as dt
 import os
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from progressor.domain.processes.namespace import Namespace
 from progressor.settings.addresses import redact_dsn
-from progressor.settings.decoding import Given, Key, decode, keys_of
+from progressor.settings.decoding import Given, Key, decode, keys_of, plain
 from progressor.settings.namespaces import NamespaceTable, RetryTable, decode_namespaces
 from progressor.settings.sections import (
     Commit,
@@ -38,11 +37,11 @@ _DEFAULT = Source(kind=SourceKind.DEFAULT)
 class Config:
     """All settings, each from the strongest source that gave it.
 
-    The fields that are dataclasses are the table of sections: loading, the reference and the view
-    of what is in force all go by it.
+    The fields that are dataclasses are the table of sections, from which loading, the reference and
+    the view of the settings in force follow.
 
-    ``namespaces`` are created at start where absent; those that exist are left as they are,
-    so that an update at run time outlives a restart. ``sources`` has the keys that were given.
+    ``namespaces`` are created at start if absent; existing ones are left unchanged, so that an
+    update at run time survives a restart. ``sources`` has the keys that were given.
     """
 
     database: Database = dataclasses.field(default_factory=Database)
@@ -65,11 +64,19 @@ _SECTIONS: Mapping[str, Any] = MappingProxyType(
         if dataclasses.is_dataclass(table)
     }
 )
+_KEYS: Mapping[str, tuple[str, Key]] = MappingProxyType(
+    {
+        f"{section}.{key.name}": (section, key)
+        for section, table in _SECTIONS.items()
+        for key in keys_of(table)
+    }
+)
+"""Each key by its full name, with its section."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceRow:
-    """One key as the reference table tells it; keys of namespaces have no variable."""
+    """One key of the reference table; keys of namespaces have no variable."""
 
     key: str
     variable: str
@@ -79,7 +86,7 @@ class ReferenceRow:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveRow:
-    """One key with the value that is in force, fit to be shown, and who gave it."""
+    """One key with its value in force, without secrets, and its source."""
 
     key: str
     value: object
@@ -97,23 +104,20 @@ def load(
     Args:
         file: The TOML file to read instead of the one that would be found.
         environment: Instead of this process's.
-        flags: Values as texts, by key.
+        flags: Values as strings, by key.
 
     Raises:
-        ConfigError: A key is unknown, or its value cannot be; it is named.
+        ConfigError: A key is unknown, or its value is wrong; it is named.
     """
     if environment is None:
         environment = os.environ
     layers = read_layers(
-        [f"{section}.{key.name}" for section, key in _keys()],
-        file=find_file(file, environment),
-        environment=environment,
-        flags=flags,
+        _KEYS, file=find_file(file, environment), environment=environment, flags=flags
     )
     by_section: dict[str, dict[str, Given]] = {section: {} for section in _SECTIONS}
-    for key, given in layers.values.items():
-        section, _, name = key.partition(".")
-        by_section[section][name] = given
+    for name, given in layers.values.items():
+        section, key = _KEYS[name]
+        by_section[section][key.name] = given
     sections: dict[str, Any] = {
         section: decode(table, by_section[section], prefix=section)
         for section, table in _SECTIONS.items()
@@ -123,60 +127,34 @@ def load(
 
 
 def reference() -> list[ReferenceRow]:
-    """Return every key there is, with its unit and bounds in its meaning, for the README too."""
-    rows = [
-        _reference_row(f"{section}.{key.name}", key, variable_of(f"{section}.{key.name}"))
-        for section, key in _keys()
-    ]
+    """Return every key; its meaning includes its unit and bounds. The docs are made of it."""
+    keys = {name: key for name, (_, key) in _KEYS.items()}
     for prefix, table in (
         ("namespaces.NAME", NamespaceTable),
         ("namespaces.NAME.retry_policy", RetryTable),
     ):
-        rows += [_reference_row(f"{prefix}.{key.name}", key, "") for key in keys_of(table)]
-    return rows
+        keys |= {f"{prefix}.{key.name}": key for key in keys_of(table)}
+    return [
+        ReferenceRow(
+            key=name,
+            variable=variable_of(name) if name in _KEYS else "",
+            default=key.shown_default,
+            meaning=f"{key.meaning} ({key.range})" if key.range else key.meaning,
+        )
+        for name, key in keys.items()
+    ]
 
 
 def effective(config: Config) -> list[EffectiveRow]:
-    """Return the value in force for every key; a DSN's password is not in it."""
+    """Return the value in force for every key, without the password of a DSN."""
     rows = []
-    for section, key in _keys():
-        name = f"{section}.{key.name}"
+    for name, (section, key) in _KEYS.items():
         value = getattr(getattr(config, section), key.field)
         rows.append(
             EffectiveRow(
                 key=name,
-                value=redact_dsn(value) if key.secret else _plain(value),
+                value=redact_dsn(value) if key.secret else plain(value),
                 source=config.sources.get(name, _DEFAULT),
             )
         )
     return rows
-
-
-def _keys() -> Iterator[tuple[str, Key]]:
-    for section, table in _SECTIONS.items():
-        for key in keys_of(table):
-            yield section, key
-
-
-def _reference_row(name: str, key: Key, variable: str) -> ReferenceRow:
-    bounds = ""
-    if key.bounds.ge is not None and key.bounds.le is not None:
-        unit = " s" if key.type is dt.timedelta else ""
-        bounds = f" ({key.bounds.ge:,g} .. {key.bounds.le:,}{unit})"
-    return ReferenceRow(
-        key=name, variable=variable, default=key.shown_default, meaning=key.meaning + bounds
-    )
-
-
-def _plain(value: object) -> object:
-    match value:
-        case None:
-            return ""
-        case Path():
-            return str(value)
-        case dt.timedelta():
-            return value.total_seconds()
-        case tuple():
-            return list(value)
-        case _:
-            return value

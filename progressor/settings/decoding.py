@@ -1,10 +1,12 @@
 """Turns tables of plain values into frozen dataclasses, with errors that name the key.
 
-A dataclass is the schema: a field's name is its key, its annotation the type and the bounds
-(``msgspec.Meta``), its metadata the sentence for the reference. A ``timedelta`` field is a
-key that ends in ``_seconds``. An empty text stands for the default.
+A dataclass is the schema: a field's name is its key, its annotation gives the type and the bounds
+(``msgspec.Meta``), its metadata the sentence for the reference. msgspec checks the values; the
+errors and the reference are written from the same annotations. A ``timedelta`` field is a key that
+ends in ``_seconds``. An empty string stands for the default.
 """
 
+import builtins
 import dataclasses
 import datetime as dt
 import difflib
@@ -30,14 +32,23 @@ T = TypeVar("T")
 
 _NO_BOUNDS = msgspec.Meta()
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_WIRE_TYPES: Mapping[object, object] = {dt.timedelta: float, Path: str}
+_KINDS: Mapping[object, str] = {
+    int: "an integer",
+    float: "a number",
+    dt.timedelta: "a number of seconds",
+    bool: "true or false",
+    str: "a string",
+    Path: "a path",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A value somebody gave for a key.
+    """A value for a key from some source.
 
-    ``is_text`` is true where the source knows only texts (an environment variable, a flag):
-    then "5" is a number too. ``where`` ends a sentence about the value.
+    ``is_text`` is true if the source has only strings (an environment variable, a flag): then "5"
+    is a number too. ``where`` ends a sentence about the value.
     """
 
     value: object
@@ -57,14 +68,27 @@ class Key:
     meaning: str
     shown_default: str
 
+    @property
+    def range(self) -> str:
+        """The bounds as in ``1 .. 100`` or ``0 .. 60 s``, empty without both."""
+        if self.bounds.ge is None or self.bounds.le is None:
+            return ""
+        unit = " s" if self.type is dt.timedelta else ""
+        return f"{self.bounds.ge:,} .. {self.bounds.le:,}{unit}"
+
+    @property
+    def allowed(self) -> str:
+        """What a value must be, to follow "must be"."""
+        return _allowed(self.type, self.bounds)
+
 
 def setting(default: T, meaning: str, *, secret: bool = False) -> T:
     """Declare a key with its default and what it means."""
     return dataclasses.field(default=default, metadata={"meaning": meaning, "secret": secret})
 
 
-def found_setting(find: Callable[[], T], meaning: str, *, shown: str) -> T:
-    """Declare a key whose default depends on the machine; `shown` describes that default."""
+def found_setting(find: Callable[[], T], meaning: str, *, shown: str = "") -> T:
+    """Declare a key whose default is computed; `shown` describes that default."""
     metadata = {"meaning": meaning, "shown": shown}
     return dataclasses.field(default_factory=find, metadata=metadata)
 
@@ -80,13 +104,13 @@ def keys_of(table: "type[DataclassInstance]") -> Iterator[Key]:
             type=kind,
             bounds=bounds,
             secret=field.metadata.get("secret", False),
-            meaning=field.metadata.get("meaning", ""),
+            meaning=field.metadata["meaning"],
             shown_default=field.metadata.get("shown") or _shown(field.default),
         )
 
 
 def decode(table: type[Table], given: Mapping[str, Given], *, prefix: str) -> Table:
-    """Build a dataclass from what is given for its keys; the others keep their defaults.
+    """Build a dataclass from the values given for its keys; the others keep their defaults.
 
     Raises:
         ConfigError: A key is unknown, missing or its value wrong; it is named after `prefix`.
@@ -112,19 +136,34 @@ def given_table(value: Given, *, prefix: str) -> dict[str, Given]:
         ConfigError: It is not a table.
     """
     if not isinstance(value.value, dict):
-        raise errors.ConfigError(prefix, f"must be a table, not {value.value!r}{value.where}")
+        raise errors.ConfigError(prefix, f"must be a table, got {value.value!r}{value.where}")
     return {name: dataclasses.replace(value, value=inner) for name, inner in value.value.items()}
 
 
+def plain(value: object) -> object:
+    """Return a setting as a document of TOML or JSON has it."""
+    match value:
+        case None:
+            return ""
+        case Path():
+            return str(value)
+        case dt.timedelta():
+            return value.total_seconds()
+        case tuple():
+            return list(value)
+        case _:
+            return value
+
+
 def unknown_key(key: str, known: Iterable[str], given: Given) -> errors.ConfigError:
-    """Return the error for a key that nobody declares, with the nearest one that exists."""
+    """Return the error for an unknown key, with the nearest one that exists."""
     near = difflib.get_close_matches(key, list(known), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return errors.ConfigError(key, f"is not a known key{given.where}{hint}")
 
 
 def _plain(hint: object) -> tuple[object, msgspec.Meta]:
-    """Take the bounds, and the None of an optional key, off a type."""
+    """Split a type into its plain type, without the None of an optional key, and its bounds."""
     bounds = _NO_BOUNDS
     if typing.get_origin(hint) is typing.Annotated:
         hint, bounds = typing.get_args(hint)
@@ -140,46 +179,75 @@ def _value(key: Key, given: Given, name: str) -> object:
     value = given.value
     if dataclasses.is_dataclass(key.type) and isinstance(key.type, type):
         return decode(key.type, given_table(given, prefix=name), prefix=name)
-    if typing.get_origin(key.type) is tuple and isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
-    wire_type = {dt.timedelta: float, Path: str}.get(typing.cast("type", key.type), key.type)
-    if key.bounds is not _NO_BOUNDS:
-        wire_type = typing.Annotated[wire_type, key.bounds]
+    if typing.get_origin(key.type) is dict:
+        return _tables(key, given, name)
     try:
-        decoded = msgspec.convert(value, wire_type, strict=not given.is_text)
-        _check_text(decoded)
-        if key.type is dt.timedelta:
-            return dt.timedelta(seconds=typing.cast("float", decoded))
-        return Path(decoded).expanduser() if key.type is Path else decoded
+        decoded = _converted(key, given)
     except (ValueError, RuntimeError, OverflowError) as error:
         shown = "the value given" if key.secret else repr(value)
-        raise errors.ConfigError(name, f"{shown} cannot be: {_why(error)}{given.where}") from error
+        words = f"must be {key.allowed}, got {shown}{given.where}"
+        raise errors.ConfigError(name, words) from error
+    # It would reach logs, terminals and PostgreSQL.
+    texts = decoded if isinstance(decoded, tuple) else (decoded,)
+    if any(_CONTROL.search(str(text)) for text in texts):
+        raise errors.ConfigError(name, f"must not contain a control character{given.where}")
+    return decoded
 
 
-def _check_text(decoded: object) -> None:
-    """Refuse a control character: it would reach logs, terminals and PostgreSQL."""
-    for text in decoded if isinstance(decoded, tuple) else (decoded,):
-        if isinstance(text, str) and _CONTROL.search(text):
-            message = "contains a control character"
-            raise ValueError(message)
+def _converted(key: Key, given: Given) -> object:
+    value, wire_type = given.value, _WIRE_TYPES.get(key.type, key.type)
+    if typing.get_origin(key.type) is tuple and isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if key.bounds is not _NO_BOUNDS:
+        wire_type = typing.Annotated[wire_type, key.bounds]
+    decoded: typing.Any = msgspec.convert(value, wire_type, strict=not given.is_text)
+    if key.type is dt.timedelta:
+        return dt.timedelta(seconds=decoded)
+    return Path(decoded).expanduser() if key.type is Path else decoded
 
 
-def _why(error: Exception) -> str:
-    text = str(error).replace("`", "")
-    return text[:1].lower() + text[1:]
+def _tables(key: Key, given: Given, name: str) -> dict[str, object]:
+    """Decode a table of tables, whose names are those of a Literal."""
+    names, table = typing.get_args(key.type)
+    found = {}
+    for inner, value in given_table(given, prefix=name).items():
+        place = f"{name}.{inner}"
+        if inner not in typing.get_args(names):
+            raise errors.ConfigError(place, f"must be {_allowed(names)}, got {inner!r}")
+        found[inner] = decode(table, given_table(value, prefix=place), prefix=place)
+    return found
+
+
+def _allowed(kind: object, bounds: msgspec.Meta = _NO_BOUNDS) -> str:
+    """Return what a value of a type must be, as in "an integer from 1 to 10"."""
+    arguments = typing.get_args(kind)
+    match typing.get_origin(kind):
+        case typing.Annotated:
+            return _allowed(*arguments)
+        case typing.Literal:
+            return f"one of {', '.join(arguments)}"
+        case types.UnionType | typing.Union:
+            return " or ".join(map(_allowed, arguments))
+        case builtins.tuple:
+            if bounds.max_length is None:
+                return "a list of strings"
+            return f"a list of {bounds.min_length} to {bounds.max_length} strings"
+        case _:
+            words = _KINDS[kind]
+    if bounds.ge is not None and bounds.le is not None:
+        words += f" from {bounds.ge:,} to {bounds.le:,}"
+    return words
 
 
 def _shown(default: object) -> str:
-    match default:
-        case None | "":
+    match plain(default):
+        case dataclasses.MISSING:
             return ""
-        case bool():
-            return str(default).lower()
-        case dt.timedelta():
-            return f"{default.total_seconds():g}"
-        case tuple():
-            return ", ".join(map(str, default))
-        case dataclasses.MISSING | dict():
-            return ""
-        case _:
-            return str(default)
+        case bool(value):
+            return str(value).lower()
+        case float(value):
+            return f"{value:g}"
+        case list(values):
+            return ", ".join(map(str, values))
+        case value:
+            return str(value)

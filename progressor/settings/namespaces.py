@@ -4,13 +4,11 @@ A table ``[namespaces.orders]`` has the keys below. At start a namespace that is
 created; one that exists is left as it is, so that an update at run time outlives a restart.
 """
 
-# `setting` makes a new dataclasses.field for each key
-
 import dataclasses
 import datetime as dt
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -19,12 +17,12 @@ from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, History
 from progressor.domain.processes.policy import RetryPolicy, ZombiePolicy
 from progressor.domain.processes.task import TaskType
 from progressor.settings.addresses import check_address
-from progressor.settings.decoding import Given, decode, given_table, keys_of, setting
+from progressor.settings.decoding import Given, decode, found_setting, given_table, keys_of, setting
 
 _NAME = re.compile(r"[a-z0-9._-]{1,64}")
-_TARGETS_MAX = 32
 _YEARS = 100 * 365 * 86_400
-_RETRIED_TYPES = ("init", "call", "notify", "repair", "timeout", "join")
+
+RetriedType = Literal["init", "call", "notify", "repair", "timeout", "join"]
 
 Interval = Annotated[dt.timedelta, Meta(ge=0.001, le=365 * 86_400)]
 Retention = Annotated[dt.timedelta, Meta(ge=0, le=_YEARS)]
@@ -34,16 +32,17 @@ Retention = Annotated[dt.timedelta, Meta(ge=0, le=_YEARS)]
 class RetryTable:
     """A retry policy as a table."""
 
-    initial_interval: Interval = setting(dt.timedelta(milliseconds=100), "before attempt 2")
-    coefficient: Annotated[float, Meta(ge=1, le=1000)] = setting(2.0, "growth of each next wait")
-    interval_max: Interval = setting(dt.timedelta(seconds=30), "the longest wait")
-    jitter: Annotated[float, Meta(ge=0, le=1)] = setting(0.2, "spread of a wait, as its share")
+    initial_interval: Interval = setting(dt.timedelta(milliseconds=100), "wait before attempt 2")
+    coefficient: Annotated[float, Meta(ge=1, le=1000)] = setting(2.0, "growth of each further wait")
+    interval_max: Interval = setting(dt.timedelta(seconds=30), "longest wait")
+    jitter: Annotated[float, Meta(ge=0, le=1)] = setting(0.2, "random share of a wait")
     attempts_max: Annotated[int, Meta(ge=1, le=1_000_000)] = setting(8, "attempts in all")
-    elapsed_max: Interval | None = setting(None, "since the first attempt; empty: no limit")
-    non_retryable_reasons: tuple[str, ...] = setting((), "failures that are not retried")
+    elapsed_max: Interval | None = setting(
+        None, "time after the first attempt, when retries end; empty: no limit"
+    )
+    non_retryable_reasons: tuple[str, ...] = setting((), "reasons that are not retried")
 
     def policy(self) -> RetryPolicy:
-        """Return what the engine works with."""
         return RetryPolicy(
             **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         )
@@ -53,44 +52,44 @@ class RetryTable:
 class NamespaceTable:
     """A namespace as a table, without its name."""
 
-    processor_targets: tuple[str, ...] = setting(
-        (), "where the processor listens: 1 .. 32 of host:port or unix:/path, taken in turn"
+    processor_targets: Annotated[tuple[str, ...], Meta(min_length=1, max_length=32)] = setting(
+        dataclasses.MISSING,  # type: ignore[arg-type]  # required
+        "where the processor listens: 1 to 32 of host:port or unix:/path, used in turn",
     )
     step_timeout: Annotated[dt.timedelta, Meta(ge=0.001, le=86_400)] = setting(
-        dt.timedelta(seconds=30), "for one attempt of a step"
+        dt.timedelta(seconds=30), "timeout of one attempt of a step"
     )
-    retry_policy: RetryTable = dataclasses.field(
-        default_factory=RetryTable, metadata={"meaning": "a table, see below"}
-    )
-    retry_policies: dict[str, object] = dataclasses.field(
-        default_factory=dict,
-        metadata={"meaning": "such tables by task type: init, call, notify, repair, timeout, join"},
+    retry_policy: RetryTable = found_setting(RetryTable, "a table, see below")
+    retry_policies: dict[RetriedType, RetryTable] = found_setting(
+        dict, "such tables by task type: init, call, notify, repair, timeout, join"
     )
     exhausted_call_fails_alone: bool = setting(
         False,  # noqa: FBT003 - the default of a key
-        "a call whose attempts are spent leaves its process as it was",
+        "a call that has used up its attempts leaves its process unchanged",
     )
-    zombie_policy: Literal["retry", "fail"] = setting("retry", "for steps whose replica is lost")
+    zombie_policy: Literal["retry", "fail"] = setting(
+        "retry", "what becomes of steps whose replica is lost"
+    )
     worker_count_max: Annotated[int, Meta(ge=1, le=100_000)] = setting(
-        1000, "steps that one replica carries at once"
+        1000, "steps that one replica runs at once"
     )
     history: Literal["all", "none"] | Annotated[int, Meta(ge=1, le=100_000)] = setting(
-        "all", "events that go with a task: all, none, or so many of the last"
+        "all", "events that go to the processor with a task: all, none, or the last so many"
     )
     finished_process_retention: Retention | None = setting(
-        None, "until a finished process is deleted; empty: kept"
+        None, "time until a finished process is deleted; empty: kept"
     )
     task_retention: Retention | None = setting(
-        None, "until the record of an ended task is deleted; empty: kept with its process"
+        None, "time until the record of an ended task is deleted; empty: kept with its process"
     )
     payload_bytes_max: Annotated[int, Meta(ge=1, le=PAYLOAD_BYTES_CEILING)] = setting(
         2 * 1024 * 1024, "bytes of one payload"
     )
     waiting_callers_max: Annotated[int, Meta(ge=1, le=1_000_000)] = setting(
-        20_000, "callers that may wait in one replica"
+        20_000, "callers that may wait per replica"
     )
     target_patience: Annotated[dt.timedelta, Meta(ge=0.001, le=30 * 86_400)] = setting(
-        dt.timedelta(minutes=5), "until a node of a job fails whose target is unreachable"
+        dt.timedelta(minutes=5), "time until a node of a job fails whose target is unreachable"
     )
 
 
@@ -114,37 +113,31 @@ def decode_namespace(name: str, given: Mapping[str, Given]) -> Namespace:
     """
     prefix = f"namespaces.{name}"
     if not _NAME.fullmatch(name):
-        raise errors.ConfigError(prefix, f"{name!r} is not 1..64 of [a-z0-9._-]")
+        raise errors.ConfigError(prefix, f"must be 1 to 64 of [a-z0-9._-], got {name!r}")
     table = decode(NamespaceTable, given, prefix=prefix)
-    targets = f"{prefix}.processor_targets"
-    if not 1 <= len(table.processor_targets) <= _TARGETS_MAX:
-        raise errors.ConfigError(
-            targets, f"must name 1 .. {_TARGETS_MAX} targets, not {len(table.processor_targets)}"
-        )
     for target in table.processor_targets:
-        check_address(targets, target, port_min=1)
+        check_address(f"{prefix}.processor_targets", target, port_min=1)
+    fields: dict[str, Any] = {it.name: getattr(table, it.name) for it in dataclasses.fields(table)}
     last = table.history if isinstance(table.history, int) else 0
+    del fields["history"]
     return Namespace(
         name=name,
-        processor_targets=table.processor_targets,
-        step_timeout=table.step_timeout,
-        retry_policy=table.retry_policy.policy(),
-        retry_policies=_policies(given.get("retry_policies"), prefix=f"{prefix}.retry_policies"),
-        exhausted_call_fails_alone=table.exhausted_call_fails_alone,
-        zombie_policy=ZombiePolicy(table.zombie_policy),
-        worker_count_max=table.worker_count_max,
-        history_mode=HistoryMode.LAST if last else HistoryMode(str(table.history)),
-        history_last=last,
-        finished_process_retention=table.finished_process_retention,
-        task_retention=table.task_retention,
-        payload_bytes_max=table.payload_bytes_max,
-        waiting_callers_max=table.waiting_callers_max,
-        target_patience=table.target_patience,
+        **fields
+        | {
+            "retry_policy": table.retry_policy.policy(),
+            "retry_policies": {
+                TaskType(task_type): retry.policy()
+                for task_type, retry in table.retry_policies.items()
+            },
+            "zombie_policy": ZombiePolicy(table.zombie_policy),
+            "history_mode": HistoryMode.LAST if last else HistoryMode(str(table.history)),
+            "history_last": last,
+        },
     )
 
 
 def differing_keys(one: Namespace, other: Namespace) -> tuple[str, ...]:
-    """Return the keys of a configuration that would not be the same for two namespaces."""
+    """Return the configuration keys whose values differ between two namespaces."""
     fields = {"history": ("history_mode", "history_last")}
     return tuple(
         key.name
@@ -154,18 +147,3 @@ def differing_keys(one: Namespace, other: Namespace) -> tuple[str, ...]:
             for field in fields.get(key.field, (key.field,))
         )
     )
-
-
-def _policies(given: Given | None, *, prefix: str) -> dict[TaskType, RetryPolicy]:
-    if given is None:
-        return {}
-    policies = {}
-    for task_type, table in given_table(given, prefix=prefix).items():
-        if task_type not in _RETRIED_TYPES:
-            raise errors.ConfigError(
-                f"{prefix}.{task_type}", f"{task_type!r} is none of {', '.join(_RETRIED_TYPES)}"
-            )
-        inner = given_table(table, prefix=f"{prefix}.{task_type}")
-        decoded = decode(RetryTable, inner, prefix=f"{prefix}.{task_type}")
-        policies[TaskType(task_type)] = decoded.policy()
-    return policies

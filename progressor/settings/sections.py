@@ -1,7 +1,5 @@
 """The sections of the configuration: every key with its default, its bounds and its meaning."""
 
-# `setting` makes a new dataclasses.field for each key
-
 import dataclasses
 import datetime as dt
 import os
@@ -48,13 +46,13 @@ def default_data_directory() -> Path:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
-    """PostgreSQL: somebody's, or our own."""
+    """PostgreSQL: a server of the user's, or an embedded one."""
 
     dsn: str = dataclasses.field(
         default="",
         repr=False,
         metadata={
-            "meaning": "the PostgreSQL to use (URL or key=value); empty: our own, embedded",
+            "meaning": "the PostgreSQL to use (URL or key=value); empty: an embedded one",
             "secret": True,
         },
     )
@@ -67,13 +65,13 @@ class Database:
         0, "TCP port of the embedded PostgreSQL on 127.0.0.1; 0: a unix socket only"
     )
     embedded_binaries: Path | None = setting(
-        None, "directory of postgres and initdb for the embedded PostgreSQL; empty: look for one"
+        None, "directory of postgres and initdb for the embedded PostgreSQL; empty: searched for"
     )
-    front_connections_max: Connections = setting(8, "connections for requests of clients")
+    front_connections_max: Connections = setting(8, "connections for requests from clients")
     worker_connections_max: Connections = setting(6, "connections for claims and settlements")
     scan_connections_max: Connections = setting(3, "connections for scanners and retention")
-    connect_timeout: Seconds = setting(dt.timedelta(seconds=5), "to open a connection")
-    statement_timeout: Seconds = setting(dt.timedelta(seconds=10), "for one statement")
+    connect_timeout: Seconds = setting(dt.timedelta(seconds=5), "timeout of opening a connection")
+    statement_timeout: Seconds = setting(dt.timedelta(seconds=10), "timeout of one statement")
 
     def __post_init__(self) -> None:
         """Check that the connection string can be read."""
@@ -82,111 +80,114 @@ class Database:
 
     @property
     def key(self) -> str:
-        """The key that says which PostgreSQL it is."""
+        """The key that selects the PostgreSQL."""
         return DSN_KEY if self.dsn else "database.data_directory"
 
     @property
     def description(self) -> str:
-        """Which PostgreSQL it is, without a password."""
+        """Which PostgreSQL is used, without a password."""
         if self.dsn:
             return redact_dsn(self.dsn)
         return f"embedded PostgreSQL in {self.data_directory}"
 
     @property
     def connections_max(self) -> int:
-        """How many connections one replica may have open: its pools', the heartbeat's, LISTEN's."""
+        """Open connections per replica: those of its pools, the heartbeat's and LISTEN's."""
         pools = self.front_connections_max + self.worker_connections_max + self.scan_connections_max
         return pools + 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """What clients connect to."""
+    """The gRPC server that clients connect to."""
 
-    bind: tuple[str, ...] = setting(
-        ("127.0.0.1:7420",), "where to listen: host:port or unix:/path, several by commas"
+    bind: Annotated[tuple[str, ...], Meta(min_length=1, max_length=32)] = setting(
+        ("127.0.0.1:7420",), "where to listen: host:port or unix:/path, separated by commas"
     )
     workers: Annotated[int, Meta(ge=0, le=256)] = setting(
         1,
-        "processes that share the port, each a replica with the three pools and 2 connections "
-        "more; 0: one for each core",
+        "replica processes that share the port, each with the three pools and 2 more connections; "
+        "0: one per core",
     )
     drain_timeout: Annotated[dt.timedelta, Meta(ge=0, le=3600)] = setting(
-        dt.timedelta(seconds=20), "for steps in hand to settle on a stop"
+        dt.timedelta(seconds=20), "time for running steps to settle when the engine stops"
     )
     tls_certificate: Path | None = setting(None, "PEM file of the certificate chain; empty: no TLS")
     tls_key: Path | None = setting(None, "PEM file of the certificate's private key")
-    message_bytes_max: Annotated[int, Meta(gt=16 * _MIB, le=1024 * _MIB)] = setting(
-        64 * _MIB, "bytes of the largest gRPC message; the largest payload, 16 MiB, must fit"
+    message_bytes_max: Annotated[int, Meta(ge=16 * _MIB + 1, le=1024 * _MIB)] = setting(
+        64 * _MIB, "bytes of the largest gRPC message; a payload of 16 MiB must fit"
     )
     streams_max: Annotated[int, Meta(ge=1, le=1_000_000)] = setting(
-        10_000, "requests at once over one connection"
+        10_000, "concurrent requests per connection"
     )
     session_calls_max: Annotated[int, Meta(ge=1, le=1_000_000)] = setting(
-        10_000, "calls in flight on one session, over which they are OVERLOADED"
+        10_000, "calls in flight per session; more are OVERLOADED"
     )
 
     def __post_init__(self) -> None:
-        """Check the addresses, that they can be shared, and that TLS has both its files."""
-        if not self.bind:
-            raise errors.ConfigError("server.bind", "must name at least one address, not ''")
+        """Check the addresses, that they can be shared, and that TLS has both files."""
         for address in self.bind:
             check_address("server.bind", address, port_min=0)
             if self.workers != 1 and address.startswith("unix:"):
                 raise errors.ConfigError(
                     "server.workers",
-                    f"{self.workers} processes cannot share {address!r}: a unix socket takes 1",
+                    f"must be 1 with {address!r}, which processes cannot share, got {self.workers}",
                 )
         if (self.tls_certificate is None) != (self.tls_key is None):
             missing, present = "server.tls_key", "server.tls_certificate"
             if self.tls_certificate is None:
                 missing, present = present, missing
-            raise errors.ConfigError(missing, f"must be given where {present} is")
+            raise errors.ConfigError(missing, f"must be given if {present} is")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """One engine among the others on its database."""
+    """One replica among the others on its database."""
 
-    name: str = found_setting(socket.gethostname, "its name in views and logs", shown="host name")
+    name: str = found_setting(
+        socket.gethostname, "name of the replica in views and logs", shown="host name"
+    )
     heartbeat_interval: Annotated[dt.timedelta, Meta(ge=0.05, le=60)] = setting(
-        dt.timedelta(seconds=1), "between two heartbeats"
+        dt.timedelta(seconds=1), "time between two heartbeats"
     )
     lease_timeout: Annotated[dt.timedelta, Meta(ge=0.2, le=600)] = setting(
         dt.timedelta(seconds=5),
-        "after a replica's last heartbeat until its steps go to others; 2.5 heartbeats or more",
+        "time after a replica's last heartbeat until others take its steps; at least 2.5 "
+        "heartbeats",
     )
     step_grace: Annotated[dt.timedelta, Meta(ge=0, le=600)] = setting(
-        dt.timedelta(seconds=2), "beyond its timeout until a step counts as a zombie"
+        dt.timedelta(seconds=2), "time past its timeout after which a step is a zombie"
     )
 
     def __post_init__(self) -> None:
-        """Check that a lost heartbeat or two does not cost the lease."""
+        """Check that one or two lost heartbeats do not cost the lease."""
         if self.lease_timeout < 2.5 * self.heartbeat_interval:
             raise errors.ConfigError(
                 "replica.lease_timeout_seconds",
-                f"{self.lease_timeout.total_seconds():g} is less than 2.5 times "
-                "replica.heartbeat_interval_seconds, "
-                f"{self.heartbeat_interval.total_seconds():g}",
+                "must be at least 2.5 times replica.heartbeat_interval_seconds, "
+                f"{self.heartbeat_interval.total_seconds():g}, got "
+                f"{self.lease_timeout.total_seconds():g}",
             )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Scanner:
-    """Bringing due work, and what retention deletes."""
+    """Scans for due work, and retention."""
 
-    interval: Seconds = setting(dt.timedelta(seconds=1), "between two scans")
+    interval: Seconds = setting(dt.timedelta(seconds=1), "time between two scans")
     overdue: Annotated[dt.timedelta, Meta(ge=0, le=3600)] = setting(
-        dt.timedelta(seconds=1), "after which a scan takes what another replica should have taken"
+        dt.timedelta(seconds=1),
+        "time after which a scan takes what another replica should have taken",
     )
-    batch_max: Batch = setting(500, "tasks that one scan claims")
-    zombie_batch_max: Batch = setting(500, "zombies that one scan collects")
+    batch_max: Batch = setting(500, "tasks claimed by one scan")
+    zombie_batch_max: Batch = setting(500, "zombies collected by one scan")
     retention_interval: Seconds = setting(
-        dt.timedelta(seconds=30), "between two rounds of retention"
+        dt.timedelta(seconds=30), "time between two rounds of retention"
     )
-    retention_batch_max: Batch = setting(500, "rows that one transaction of retention deletes")
+    retention_batch_max: Batch = setting(500, "rows deleted by one transaction of retention")
     horizon: Seconds = setting(
-        dt.timedelta(seconds=5), "ahead of which a timer is remembered by the replica that set it"
+        dt.timedelta(seconds=5),
+        "a timer due within it is kept in memory by the replica that set it",
     )
 
 
@@ -194,33 +195,33 @@ class Scanner:
 class Commit:
     """Group commit."""
 
-    batch_max: Batch = setting(128, "items of one write")
-    lane_count: Annotated[int, Meta(ge=1, le=64)] = setting(1, "writes of one kind in flight")
+    batch_max: Batch = setting(128, "items per write")
+    lane_count: Annotated[int, Meta(ge=1, le=64)] = setting(1, "concurrent writes of one kind")
     gather: Annotated[dt.timedelta, Meta(ge=0, le=1)] = setting(
         dt.timedelta(milliseconds=10),
-        "by which a write is put off at most so that a crowd shares it",
+        "longest time a write is delayed so that concurrent requests share it",
     )
     queue_max: Annotated[int, Meta(ge=1, le=10_000_000)] = setting(
-        20_000, "items that may wait for a write, over which requests are OVERLOADED"
+        20_000, "items that may wait for a write; further requests are OVERLOADED"
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
-    """What tasks with constraints wait for."""
+    """Gates, which tasks with constraints wait for."""
 
     patience: Annotated[dt.timedelta, Meta(ge=0, le=86_400)] = setting(
         dt.timedelta(seconds=60),
-        "after which a task that waits for gates goes first, and keeps what it can have",
+        "time after which a task that waits for gates goes first, and keeps those it gets",
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshots:
-    """Recent processes, remembered so that they are not read again."""
+    """The cache of recent processes."""
 
     bytes_max: Annotated[int, Meta(ge=0, le=1024 * 1024 * _MIB)] = setting(
-        64 * _MIB, "bytes of remembered processes and histories; 0: none"
+        64 * _MIB, "bytes of cached processes and histories; 0: no cache"
     )
 
 
@@ -230,29 +231,29 @@ class Telemetry:
 
     metrics_bind: str = setting(
         "127.0.0.1:9464+",
-        "where Prometheus reads /metrics: host:port; with a +, the next free port where that one "
-        "is taken; off: nowhere",
+        "where Prometheus reads /metrics: host:port; with a +, the next free port if that one is "
+        "in use; off: no endpoint",
     )
     metrics_interval: Annotated[dt.timedelta, Meta(ge=0.1, le=3600)] = setting(
-        dt.timedelta(seconds=15), "between two pushes of all metrics by OTLP"
+        dt.timedelta(seconds=15), "time between two pushes of all metrics by OTLP"
     )
     otlp_endpoint: str = setting("", "OTLP over gRPC, as in http://localhost:4317; empty: off")
     service_name: str = setting("progressor", "service.name of every span and metric")
     sample_ratio: Annotated[float, Meta(ge=0, le=1)] = setting(
-        1.0, "share of traces that is recorded where the caller has not decided"
+        1.0, "share of traces recorded if the caller has not decided"
     )
 
     def __post_init__(self) -> None:
-        """Check where metrics are served and pushed."""
+        """Check where metrics are served and pushed to."""
         self.metrics_at()
         if self.otlp_endpoint:
             check_collector("telemetry.otlp_endpoint", self.otlp_endpoint)
 
     def metrics_at(self, number: int = 1) -> HttpBind | None:
-        """Return where the metrics of so many-th process of an engine are served; None: nowhere.
+        """Return where the `number`-th replica process serves its metrics; None: nowhere.
 
         Raises:
-            ConfigError: There is no such place.
+            ConfigError: The address is malformed, or its port is out of range.
         """
         if self.metrics_bind == METRICS_OFF:
             return None
@@ -267,7 +268,9 @@ class Telemetry:
 class Log:
     """The log, on stderr."""
 
-    level: Literal["debug", "info", "warning", "error"] = setting("info", "the least that is said")
+    level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "the lowest level that is logged"
+    )
     format: Literal["auto", "console", "json"] = setting(
         "auto", "auto: console on a terminal, else json"
     )

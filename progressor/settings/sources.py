@@ -19,7 +19,7 @@ _SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_.+)?)
 
 
 class SourceKind(enum.StrEnum):
-    """Who gave a value, the weakest first."""
+    """Where a value comes from, the weakest first."""
 
     DEFAULT = "default"
     FILE = "file"
@@ -29,7 +29,7 @@ class SourceKind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Who gave a value, and there which: a path, a variable or a flag."""
+    """Where a value comes from: a path, a variable or a flag."""
 
     kind: SourceKind
     where: str = ""
@@ -37,7 +37,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """The strongest value for each key that anybody gave, and who that was."""
+    """The strongest value for each key that was given, and its source."""
 
     values: Mapping[str, Given]
     sources: Mapping[str, Source]
@@ -50,7 +50,7 @@ def variable_of(key: str) -> str:
 
 
 def find_file(given: Path | None, environment: Mapping[str, str]) -> Path | None:
-    """Return the file to read: the one given, the environment's, or the one lying here."""
+    """Return the file to read: the one given, the environment's, or the working directory's."""
     if given is not None:
         return given
     if environment.get(FILE_VARIABLE):
@@ -66,12 +66,12 @@ def read_layers(
     environment: Mapping[str, str],
     flags: Mapping[str, str],
 ) -> Layers:
-    """Gather what each source says; nothing is decoded yet.
+    """Collect the values of all sources; nothing is decoded yet.
 
     Args:
-        keys: Every key there is, as in ``server.bind``.
+        keys: Every key, as in ``server.bind``.
         file: A TOML file that must exist; None: no file.
-        environment: Variables of ours that are empty count as absent.
+        environment: Empty variables count as absent.
         flags: By key.
 
     Raises:

@@ -172,10 +172,10 @@ def test_a_wrong_setting_names_its_key(capfd: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("localhost", "'localhost' has no port"),
-        ("[::1]", "'[::1]' has no port"),
-        ("127.0.0.1:99999999", "1 .. 65535"),
-        ("127.0.0.1:0", "1 .. 65535"),
+        ("localhost", "got 'localhost', which has no port"),
+        ("[::1]", "got '[::1]', which has no port"),
+        ("127.0.0.1:99999999", "a port 1 to 65535"),
+        ("127.0.0.1:0", "a port 1 to 65535"),
         ("", "host:port"),
     ],
 )

@@ -236,7 +236,7 @@ CASES: dict[Callable[[Ground], list[str]], str] = {
     an_address_of_another_machine: "server.bind: cannot listen on '192.0.2.1:7420': ",
     a_socket_in_no_directory: "No such file or directory",
     an_unknown_key: "did you mean server.bind?",
-    a_wrong_type: "commit.batch_max: 'many' cannot be",
+    a_wrong_type: "commit.batch_max: must be an integer from 1 to 10,000, got 'many'",
     a_file_that_is_not_there: "/nowhere/progressor.toml: cannot be read",
     a_file_that_is_not_toml: "{directory}/file: is not TOML",
     a_certificate_that_is_not_there: "server.tls_certificate: /nowhere/tls.pem: No such file",

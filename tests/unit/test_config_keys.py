@@ -147,7 +147,8 @@ def _namespace_file(name: str, value: object) -> str:
 
 
 def _namespace_default(name: str) -> Any:
-    table = RetryTable() if name.startswith("retry_policy.") else NamespaceTable()
+    is_retry = name.startswith("retry_policy.")
+    table = RetryTable() if is_retry else NamespaceTable(processor_targets=())
     value = getattr(table, NAMESPACE_KEYS[name].field)
     return value.total_seconds() if isinstance(value, dt.timedelta) else value
 
