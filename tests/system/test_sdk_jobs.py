@@ -29,7 +29,8 @@ from progressor.sdk import (
     Step,
     SyncClient,
 )
-from progressor.sdk.client import job_client, schedule_client
+from progressor.sdk.client import jobs as job_client
+from progressor.sdk.client import schedules as schedule_client
 from progressor.sdk.testing import JobRehearsal
 from progressor.sdk.values import graph as sdk_graph
 from progressor.sdk.values import schedules
