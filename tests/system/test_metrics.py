@@ -26,12 +26,12 @@ from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.names import METRICS
 from progressor.telemetry.resource import resource_of
 from tests.support.builders import make_key, make_process, make_request, make_task
-from tests.support.crew import running_crew
 from tests.support.faults_metrics import running_collector
 from tests.support.metrics import families, filled_metrics, read, registry_of, scrape, scraped
 from tests.support.points import PATIENCE_SECONDS
 from tests.support.replica import answering, open_stage, running_replica
 from tests.support.step_bench import Bench
+from tests.support.supervised import running_supervisor
 
 PROCESSES = 100_000
 SETTLED = "progressor_tasks_settled_total"
@@ -228,12 +228,12 @@ async def test_a_hundred_thousand_processes_make_no_series_more_than_one() -> No
 
 async def test_serve_prints_where_all_metrics_are_read(database: str) -> None:
     settings = {"database.dsn": database, "telemetry.metrics_bind": "127.0.0.1:0"}
-    async with running_crew(settings, count=1) as engine:
-        url = (await engine.told("engine serves"))["metrics"]
+    async with running_supervisor(settings, count=1) as engine:
+        url = (await engine.log_record("engine serves"))["metrics"]
         text = await scraped(url)
 
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/metrics", url)
-        assert (await engine.told("engine listens"))["metrics"] == url
+        assert (await engine.log_record("engine listens"))["metrics"] == url
     assert families(text).keys() >= ALL
     assert families(text).keys() >= THE_EIGHT
     assert len(THE_EIGHT) == 8
@@ -273,8 +273,8 @@ async def test_each_worker_prints_where_its_own_are_read(own_database: str) -> N
         port = taken.getsockname()[1]
         bind = f"127.0.0.1:{port}+"
         settings = {"database.dsn": own_database, "telemetry.metrics_bind": bind}
-        async with running_crew(settings) as crew:
-            urls = (await crew.told("engine serves"))["metrics"]
+        async with running_supervisor(settings) as supervisor:
+            urls = (await supervisor.log_record("engine serves"))["metrics"]
             texts = [await scraped(url) for url in urls]
 
     assert len(set(urls)) == 2
@@ -282,14 +282,14 @@ async def test_each_worker_prints_where_its_own_are_read(own_database: str) -> N
     assert [families(text).keys() >= ALL for text in texts] == [True, True]
 
 
-async def test_a_worker_s_port_that_is_taken_ends_the_crew_with_its_key(database: str) -> None:
+async def test_a_port_in_use_of_a_replica_process_ends_all_with_its_key(database: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = {
             "database.dsn": database,
             "telemetry.metrics_bind": f"127.0.0.1:{taken.getsockname()[1] - 1}",
         }
-        async with running_crew(settings) as crew:
-            code = await crew.left()
+        async with running_supervisor(settings) as supervisor:
+            code = await supervisor.exit_code()
 
     assert code == 2
-    assert any(METRICS_KEY in line for line in crew.lines if line.startswith("error: "))
+    assert any(METRICS_KEY in line for line in supervisor.lines if line.startswith("error: "))

@@ -110,7 +110,7 @@ def malformed(_: Ground) -> list[str]:
     return serving("--dsn", f"host=h password=very {SECRET}")
 
 
-def malformed_for_a_crew(_: Ground) -> list[str]:
+def malformed_for_several_replicas(_: Ground) -> list[str]:
     return serving("--workers", "2", "--dsn", f"postgresql://u:{SECRET}%zz@h/db")
 
 
@@ -122,7 +122,7 @@ def wrong_password(ground: Ground) -> list[str]:
     return serving("--dsn", make_conninfo(ground.dsn, password=f"not {SECRET}"))
 
 
-def wrong_password_for_a_crew(ground: Ground) -> list[str]:
+def wrong_password_for_several_replicas(ground: Ground) -> list[str]:
     # All fail at much the same time; who is second has nothing to add.
     return [*wrong_password(ground), "--workers", "4"]
 
@@ -221,10 +221,10 @@ def a_port_in_use_for_the_embedded_server(ground: Ground) -> list[str]:
 
 CASES: dict[Callable[[Ground], list[str]], str] = {
     malformed: "database.dsn: is not a PostgreSQL connection string",
-    malformed_for_a_crew: "database.dsn: is not a PostgreSQL connection string",
+    malformed_for_several_replicas: "database.dsn: is not a PostgreSQL connection string",
     malformed_for_migrate: "database.dsn: has a port",
     wrong_password: "database.dsn: PostgreSQL refused: ",
-    wrong_password_for_a_crew: "database.dsn: PostgreSQL refused: ",
+    wrong_password_for_several_replicas: "database.dsn: PostgreSQL refused: ",
     no_password: "database.dsn: PostgreSQL refused: ",
     no_such_database: 'database "nowhere" does not exist',
     no_right_to_make_a_schema: "database.dsn: PostgreSQL refused: permission denied",

@@ -18,10 +18,10 @@ import pytest
 from progressor import errors
 from progressor.api.server.binding import BIND_KEY, bind, check_free, reserved
 from progressor.sdk import BYTES, Client, NamespaceConfig
-from tests.support.crew import NAME, CrewProcess, gone, kill, running_crew
 from tests.support.points import PATIENCE_SECONDS
 from tests.support.postgres import wait_until_no_server
 from tests.support.processor import Answer, Hang, ScriptedProcessor
+from tests.support.supervised import NAME, Supervised, gone, kill, running_supervisor
 
 CLIENTS = 16
 """Each with a connection of its own: one in 32,768 times all of them go to one of two replicas."""
@@ -33,7 +33,7 @@ NAMES = {f"{NAME}-1", f"{NAME}-2"}
 class Scene:
     """Two replicas behind one port, a processor, and clients that have a connection each."""
 
-    crew: CrewProcess
+    supervisor: Supervised
     database: str
     processor: ScriptedProcessor
     clients: list[Client]
@@ -69,12 +69,14 @@ class Scene:
 @contextlib.asynccontextmanager
 async def open_scene(database: str) -> AsyncIterator[Scene]:
     async with (
-        running_crew({"database.dsn": database, "server.drain_timeout_seconds": "30"}) as crew,
+        running_supervisor(
+            {"database.dsn": database, "server.drain_timeout_seconds": "30"}
+        ) as supervisor,
         # Where replicas are killed, a step may still be with the processor when it is asked again.
         ScriptedProcessor(one_at_a_time=False) as processor,
         contextlib.AsyncExitStack() as stack,
     ):
-        address = await crew.address()
+        address = await supervisor.address()
         clients = [
             await stack.enter_async_context(
                 Client(address, namespace="n", codec=BYTES, timeout=PATIENCE_SECONDS)
@@ -83,7 +85,7 @@ async def open_scene(database: str) -> AsyncIterator[Scene]:
         ]
         namespace = NamespaceConfig(name="n", processor_targets=(processor.target,))
         await clients[0].namespaces.create(namespace)
-        yield Scene(crew=crew, database=database, processor=processor, clients=clients)
+        yield Scene(supervisor=supervisor, database=database, processor=processor, clients=clients)
 
 
 async def test_both_replicas_carry_what_comes_in_by_the_one_port(own_database: str) -> None:
@@ -101,8 +103,8 @@ async def test_both_replicas_carry_what_comes_in_by_the_one_port(own_database: s
 
         assert set(carriers.values()) == NAMES
         assert {answer.response for answer in answers} == {b"hello"}
-        assert len(scene.crew.logged("engine listens")) == 1
-        assert len(scene.crew.logged("engine serves")) == 1
+        assert len(scene.supervisor.logged("engine listens")) == 1
+        assert len(scene.supervisor.logged("engine serves")) == 1
 
 
 async def test_sigterm_lets_all_replicas_finish_what_they_have_in_hand(own_database: str) -> None:
@@ -114,13 +116,13 @@ async def test_sigterm_lets_all_replicas_finish_what_they_have_in_hand(own_datab
             for client, process in zip(scene.clients, processes, strict=True)
         ]
         await scene.processor.received(CLIENTS, seconds=PATIENCE_SECONDS)
-        scene.crew.process.terminate()
+        scene.supervisor.process.terminate()
         for name in NAMES:
-            await scene.crew.told("draining", replica=name)
+            await scene.supervisor.log_record("draining", replica=name)
         released.set()
         answers = [await start for start in starts]
 
-        assert await scene.crew.left() == 0
+        assert await scene.supervisor.exit_code() == 0
         assert {answer.response for answer in answers} == {b"hello"}
         assert await scene.unsettled() == 0
 
@@ -147,35 +149,37 @@ async def test_a_killed_replica_is_replaced_and_costs_no_answer(own_database: st
         asking = [
             group.create_task(ask(number, client)) for number, client in enumerate(scene.clients)
         ]
-        victim = scene.crew.members()[f"{NAME}-1"]
+        victim = scene.supervisor.replicas()[f"{NAME}-1"]
         kill(victim)
-        died = await scene.crew.told("replica died; it is started again", replica=f"{NAME}-1")
+        died = await scene.supervisor.log_record(
+            "replica exited; restarting it", replica=f"{NAME}-1"
+        )
         released.set()
         answers = [await start for start in starts]
         for each in asking:
             await each
-        await scene.crew.told("replica serves again", replica=f"{NAME}-1")
+        await scene.supervisor.log_record("replica serves again", replica=f"{NAME}-1")
 
         assert died["exit_code"] == -signal.SIGKILL
         assert f"{NAME}-1" in carriers.values()
         assert [answer.response for answer in answers] == [process.encode() for process in held]
-        assert scene.crew.members()[f"{NAME}-1"] != victim
+        assert scene.supervisor.replicas()[f"{NAME}-1"] != victim
         assert await scene.unsettled() == 0
 
 
-async def test_nothing_is_left_of_a_crew_whose_parent_is_killed(tmp_path: Path) -> None:
+async def test_nothing_is_left_of_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    async with running_crew({"database.data_directory": str(data)}) as crew:
-        address = await crew.address()
-        members = crew.members()
+    async with running_supervisor({"database.data_directory": str(data)}) as supervisor:
+        address = await supervisor.address()
+        processes = supervisor.replicas()
         # One that is stopped cannot notice anything by itself.
-        os.kill(members[f"{NAME}-2"], signal.SIGSTOP)
+        os.kill(processes[f"{NAME}-2"], signal.SIGSTOP)
 
-        kill(crew.pid)
+        kill(supervisor.pid)
 
-        assert set(members) == NAMES
-        for member in members.values():
-            await gone(member)
+        assert set(processes) == NAMES
+        for process in processes.values():
+            await gone(process)
         await asyncio.to_thread(wait_until_no_server, data)
         await check_free(address)
 
@@ -185,13 +189,13 @@ async def test_a_second_signal_ends_all_at_once(own_database: str) -> None:
         scene.hold(["p"])
         start = group.create_task(_end_of(scene.clients[0].start("p")))
         await scene.processor.received(1, seconds=PATIENCE_SECONDS)
-        members = scene.crew.members()
+        processes = scene.supervisor.replicas()
 
-        code = await scene.crew.hurry()
+        code = await scene.supervisor.terminate_repeatedly()
 
         assert code == -signal.SIGTERM
-        for member in members.values():
-            await gone(member)
+        for process in processes.values():
+            await gone(process)
         for client in scene.clients:
             await client.close()
         await start
@@ -210,22 +214,24 @@ async def _end_of(request: object) -> None:
         ({"server.bind": "127.0.0.1:7420,unix:/tmp/none"}, "server.workers"),
     ],
 )
-async def test_a_wrong_setting_ends_the_crew_with_one_error(
+async def test_a_wrong_setting_ends_the_supervisor_with_one_error(
     database: str, settings: dict[str, str], key: str
 ) -> None:
-    async with running_crew({"database.dsn": database, **settings}) as crew:
-        code = await crew.left()
+    async with running_supervisor({"database.dsn": database, **settings}) as supervisor:
+        code = await supervisor.exit_code()
 
     assert code == 2
-    assert [key in line for line in crew.lines if line.startswith("error: ")] == [True]
+    assert [key in line for line in supervisor.lines if line.startswith("error: ")] == [True]
 
 
 async def test_a_port_of_somebody_else_is_refused_by_its_key(database: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         address = f"127.0.0.1:{stranger.getsockname()[1]}"
-        async with running_crew({"database.dsn": database, "server.bind": address}) as crew:
-            assert await crew.left() == 2
-            assert "server.bind" in crew.lines[0]
+        async with running_supervisor(
+            {"database.dsn": database, "server.bind": address}
+        ) as supervisor:
+            assert await supervisor.exit_code() == 2
+            assert "server.bind" in supervisor.lines[0]
 
 
 async def test_the_port_is_held_against_everybody_but_those_that_share_it() -> None:
@@ -244,10 +250,12 @@ async def test_the_port_is_held_against_everybody_but_those_that_share_it() -> N
     await check_free(address)
 
 
-async def test_a_crew_that_may_want_too_many_connections_says_so(database: str) -> None:
+async def test_a_supervisor_warns_of_too_many_connections(database: str) -> None:
     settings = {"database.dsn": database, "database.front_connections_max": "1000"}
-    async with running_crew(settings) as crew:
-        warning = await crew.told("the replicas may want more connections than PostgreSQL has")
+    async with running_supervisor(settings) as supervisor:
+        warning = await supervisor.log_record(
+            "the replicas may need more connections than PostgreSQL allows"
+        )
 
     assert warning["wanted"] == 2 * (1000 + 6 + 3 + 2)
     assert warning["allowed"] < 1000

@@ -1,8 +1,7 @@
-"""One replica of a crew: a fresh interpreter that its parent feeds, hears, and does not outlive.
+"""One of several replica processes, which the supervisor starts and which dies with it.
 
-The crew runs this file as a module. The parent's process id and all settings come on stdin, and
-what the parent must know goes out on stdout, one JSON text a line; the log goes to stderr, as
-everywhere.
+The supervisor runs this file as a module. Its process id and all settings come on stdin,
+notifications to it go to stdout, one JSON document per line; the log goes to stderr.
 """
 
 import ctypes
@@ -26,17 +25,17 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Listens(msgspec.Struct, tag=True, frozen=True):
-    """It takes connections, which wait for PostgreSQL, and has its metrics at an address."""
+    """The replica accepts connections, which wait for PostgreSQL, and serves its metrics."""
 
     metrics_url: str
 
 
 class Serves(msgspec.Struct, tag=True, frozen=True):
-    """It has reached PostgreSQL."""
+    """The replica is connected to PostgreSQL."""
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):
-    """It ends with an error that somebody must see."""
+    """The replica ends with an error."""
 
     message: str
     reason: str
@@ -44,61 +43,61 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     code: int
 
 
-News = Listens | Serves | Failed
+Notification = Listens | Serves | Failed
 
 
 def main() -> int:
-    """Run a replica until its parent says SIGTERM, and return the exit code."""
+    """Run a replica until the supervisor sends SIGTERM, and return the exit code."""
     try:
         parent_id, config = pickle.load(sys.stdin.buffer)  # noqa: S301  our own parent wrote it
     except EOFError:
         return ExitCode.FAILED
-    assert isinstance(config, Config), f"the parent sent {type(config)}"
-    _end_with(parent_id)
-    parent = _Parent()
+    assert isinstance(config, Config), f"the supervisor sent {type(config)}"
+    _die_with(parent_id)
+    supervisor = _Supervisor()
 
     async def work(engine: Engine) -> None:
-        parent.tell(Listens(engine.metrics_url))
+        supervisor.notify(Listens(engine.metrics_url))
         await engine.serving.wait()
-        parent.tell(Serves())
+        supervisor.notify(Serves())
         await forever()
 
     open_engine = functools.partial(app.engine, port_shared=True)
     try:
         run_loop(host(config, open_engine=open_engine, work=work, one_of_many=True))
     except errors.ProgressorError as error:
-        return parent.tell_failure(error)
+        return supervisor.notify_failure(error)
     except ExceptionGroup as group:
         known = only_ours(group)
         if known is None:
             raise
-        return parent.tell_failure(known)
+        return supervisor.notify_failure(known)
     return ExitCode.DONE
 
 
-class _Parent:
+class _Supervisor:
     def __init__(self) -> None:
-        # Whatever prints must not get between the lines.
+        # What libraries print must not get between the lines.
         self._pipe = os.dup(sys.stdout.fileno())
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
-    def tell(self, news: News) -> None:
-        os.write(self._pipe, msgspec.json.encode(news) + b"\n")
+    def notify(self, notification: Notification) -> None:
+        os.write(self._pipe, msgspec.json.encode(notification) + b"\n")
 
-    def tell_failure(self, error: errors.ProgressorError) -> ExitCode:
+    def notify_failure(self, error: errors.ProgressorError) -> ExitCode:
         code = exit_code_for(error)
         fields = dict(words_of(error))
-        self.tell(Failed(message=str(error), reason=error.reason, fields=fields, code=code))
+        self.notify(Failed(message=str(error), reason=error.reason, fields=fields, code=code))
         return code
 
 
-def _end_with(parent_id: int) -> None:
-    """Have the kernel end us when the parent ends, however that was, also while we are stopped.
+def _die_with(parent_id: int) -> None:
+    """Make the kernel kill this process when its parent ends for any reason.
 
-    At once and without a drain, as the parent did: what is in hand is collected by others.
+    At once and without a drain: other replicas collect its steps.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL)):
-        raise OSError(ctypes.get_errno(), "the kernel cannot end this process with its parent")
+        raise OSError(ctypes.get_errno(), "the kernel cannot kill this process with its parent")
     if os.getppid() != parent_id:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -3,7 +3,7 @@
 import logging
 
 from progressor.cli.engine.hosting import Engine, host
-from progressor.cli.engine.supervisor import count_of, run_crew
+from progressor.cli.engine.supervisor import count_of, supervise
 from progressor.cli.input.options import DEFAULT_SETTINGS, Settings
 from progressor.cli.input.signals import forever, run_loop
 from progressor.cli.output.exit_codes import ExitCode
@@ -15,14 +15,14 @@ _log = logging.getLogger(__name__)
 def serve(*, settings: Settings = DEFAULT_SETTINGS) -> ExitCode:
     """Run an engine until SIGTERM or SIGINT, which drain it; a second one ends it at once.
 
-    Without a DSN it runs a PostgreSQL of its own. While PostgreSQL is away the engine waits for
-    it and its health is NOT_SERVING. With --workers it is several processes, which share the port:
-    one core runs one of them, and one connection of a client stays with one of them.
+    Without a DSN it runs an embedded PostgreSQL. While PostgreSQL is unavailable, the engine waits
+    for it and its health is NOT_SERVING. With --workers it runs several processes that share the
+    port, each on one core; a connection of a client stays with one of them.
     """
     config = settings.load()
     count = count_of(config.server.workers)
     if count > 1:
-        return run_crew(config, count)
+        return supervise(config, count)
     run_loop(host(config, open_engine=app.engine, work=_announce))
     return ExitCode.DONE
 

@@ -185,35 +185,35 @@ def overview_of(activity: Activity, rates: Rates) -> Overview:
 def _namespaces(
     activity: Activity, living: Sequence[ReplicaActivity], rates: Rates
 ) -> list[NamespaceLine]:
-    crews: dict[str, list[NamespaceActivity]] = {}
+    activities: dict[str, list[NamespaceActivity]] = {}
     for replica in living:
-        for crew in replica.namespaces:
-            crews.setdefault(crew.namespace, []).append(crew)
+        for each in replica.namespaces:
+            activities.setdefault(each.namespace, []).append(each)
     queues = {queue.namespace: queue for queue in activity.queues}
     by_namespace = rates_by_namespace(rates)
     return [
         _namespace(
             name,
-            crews.get(name, ()),
+            activities.get(name, ()),
             queues.get(name),
             by_namespace.get(name, _UNUSED) if rates else None,
         )
-        for name in crews.keys() | queues.keys()
+        for name in activities.keys() | queues.keys()
     ]
 
 
 def _namespace(
     name: str,
-    crews: Sequence[NamespaceActivity],
+    activities: Sequence[NamespaceActivity],
     queue: NamespaceQueue | None,
     rate: StepRate | None,
 ) -> NamespaceLine:
-    unreachable = [it.unreachable_for for it in crews if it.unreachable_for is not None]
+    unreachable = [it.unreachable_for for it in activities if it.unreachable_for is not None]
     return NamespaceLine(
         namespace=name,
         pace=_pace(rate),
-        busy_count=sum(it.busy_count for it in crews),
-        worker_count=sum(it.worker_count for it in crews),
+        busy_count=sum(it.busy_count for it in activities),
+        worker_count=sum(it.worker_count for it in activities),
         unreachable_for=max(unreachable, default=None),
         queue=queue,
     )
