@@ -411,7 +411,8 @@ def functions() -> dict[str, Callable[..., Any]]:
                 if is_own and _is_codec(function):
                     found[f"{info.name}.{name}"] = function
             for name, method in inspect.getmembers(module, inspect.ismethod):
-                if isinstance(method.__self__, Shape) and not name.startswith("_"):
+                is_own = f"\n{name} = " in inspect.getsource(module)
+                if is_own and isinstance(method.__self__, Shape) and not name.startswith("_"):
                     found.setdefault(f"{info.name}.{name}", _function_of(method))
     return dict(sorted(found.items()))
 

@@ -18,6 +18,7 @@ from progressor.sdk.sending.exchange import (
     Service,
     Subscription,
     Watching,
+    value_of,
 )
 from progressor.sdk.sending.failures import error_for, read_status
 from progressor.sdk.sending.propagation import trace_metadata
@@ -120,7 +121,7 @@ class Connection:
                     raise error_for(status) from error
                 await asyncio.sleep(pause)
             else:
-                return exchange.parse(message)
+                return value_of(exchange.parse, message)
 
     async def stream(self, subscription: Subscription[Result]) -> AsyncGenerator[Result]:
         """Yield what `subscription` brings until its end, taking it up again where it breaks.
@@ -218,7 +219,7 @@ class BlockingConnection:
                     raise error_for(status) from error
                 time.sleep(pause)
             else:
-                return exchange.parse(message)
+                return value_of(exchange.parse, message)
 
     def stream(self, subscription: Subscription[Result]) -> Generator[Result]:
         """Yield what `subscription` brings; as `Connection.stream`."""

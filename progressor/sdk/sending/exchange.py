@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 from google.protobuf.message import Message
 
+from progressor import errors
 from progressor.sdk.sending.failures import Status
 
 Result = TypeVar("Result")
@@ -43,6 +44,19 @@ class Exchange(Generic[Result]):
     repeatable: bool
     timeout: dt.timedelta | None
     service: Service = Service.PROCESSES
+
+
+def value_of(parse: Callable[[Any], Result], message: Message) -> Result:
+    """Return what an answer of the engine says.
+
+    Raises:
+        ValueError: It is not valid; the request may well have been.
+    """
+    try:
+        return parse(message)
+    except errors.InvalidRequestError as error:
+        text = f"the engine's answer is not valid: {error}"
+        raise ValueError(text) from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +178,7 @@ class Watching(Generic[Result]):
 
     def take(self, message: Message) -> Result:
         """Return the value of an answer, and note how far it goes."""
-        value = self._subscription.parse(message)
+        value = value_of(self._subscription.parse, message)
         self._revision = max(self._revision, self._subscription.revision_of(value))
         self._attempts = self._fresh_attempts()
         return value

@@ -3,16 +3,13 @@
 import dataclasses
 import datetime as dt
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
-from progressor.sdk.codec.wire import duration_from_wire, instant_from_wire
 from progressor.sdk.values.replicas import ReplicaState
 from progressor.v1 import replica_service_pb2 as pb
+from progressor.wire.shapes import Shape
 
 _NO_TIME = dt.timedelta()
-_Age: TypeAlias = Literal[
-    "due_age", "retry_age", "behind_age", "order_age", "gate_age", "available_age"
-]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,84 +224,4 @@ def _per(difference: float, seconds: float) -> float:
     return max(0.0, difference / seconds)
 
 
-def activity_from_wire(message: pb.GetActivityResponse) -> Activity:
-    """Return a GetActivityResponse as its value."""
-    return Activity(
-        read_at=instant_from_wire(message.read_at),
-        replicas=tuple(map(_replica, message.replicas)),
-        queues=tuple(map(_queue, message.queues)),
-        queues_age=(
-            duration_from_wire(message.queues_age) if message.HasField("queues_age") else None
-        ),
-        uncounted_namespace_count=message.uncounted_namespace_count,
-        exact_below=message.exact_below,
-    )
-
-
-def _replica(message: pb.ReplicaActivity) -> ReplicaActivity:
-    return ReplicaActivity(
-        replica_id=message.replica_id,
-        name=message.name,
-        version=message.version,
-        state=ReplicaState.from_number(message.state),
-        heartbeat_at=instant_from_wire(message.heartbeat_at),
-        heartbeat_age=duration_from_wire(message.heartbeat_age),
-        step_count=message.step_count if message.HasField("step_count") else None,
-        caller_count=message.caller_count if message.HasField("caller_count") else None,
-        namespaces=tuple(map(_namespace, message.namespaces)),
-        is_partial=message.is_partial,
-    )
-
-
-def _namespace(message: pb.NamespaceActivity) -> NamespaceActivity:
-    unreachable = message.HasField("unreachable_for")
-    return NamespaceActivity(
-        namespace=message.namespace,
-        busy_count=message.busy_count,
-        worker_count=message.worker_count,
-        unreachable_for=duration_from_wire(message.unreachable_for) if unreachable else None,
-        tally=_tally(message.tally) if message.HasField("tally") else None,
-    )
-
-
-def _tally(message: pb.StepTally) -> StepTally:
-    return StepTally(
-        settled_count=message.settled_count,
-        attempt_count=message.attempt_count,
-        failed_count=message.failed_count,
-        processor_time=duration_from_wire(message.processor_time),
-    )
-
-
-def _queue(message: pb.NamespaceQueue) -> NamespaceQueue:
-    return NamespaceQueue(
-        namespace=message.namespace,
-        due_count=message.due_count,
-        due_age=_age(message, "due_age"),
-        timer_count=message.timer_count,
-        retry_count=message.retry_count,
-        retry_age=_age(message, "retry_age"),
-        behind_count=message.behind_count,
-        behind_age=_age(message, "behind_age"),
-        run_at_count=message.run_at_count,
-        order_count=message.order_count,
-        order_age=_age(message, "order_age"),
-        gate_count=message.gate_count,
-        gate_age=_age(message, "gate_age"),
-        available_count=message.available_count,
-        available_age=_age(message, "available_age"),
-        held_count=message.held_count,
-        full_gate_count=message.full_gate_count,
-        job_count=message.job_count,
-        waiting_node_count=message.waiting_node_count,
-        ready_node_count=message.ready_node_count,
-        running_node_count=message.running_node_count,
-        failed_node_count=message.failed_node_count,
-        schedule_count=message.schedule_count,
-        paused_schedule_count=message.paused_schedule_count,
-        late_schedule_count=message.late_schedule_count,
-    )
-
-
-def _age(message: pb.NamespaceQueue, name: _Age) -> dt.timedelta | None:
-    return duration_from_wire(getattr(message, name)) if message.HasField(name) else None
+activity_from_wire = Shape(Activity, pb.GetActivityResponse).read

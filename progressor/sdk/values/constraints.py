@@ -7,11 +7,11 @@ from typing import Literal
 
 from progressor.sdk.codec.wire import (
     WireEnum,
-    duration_from_wire,
     instant_from_wire,
     optional_instant_to_wire,
 )
 from progressor.v1 import types_pb2 as types
+from progressor.wire.shapes import Shape
 
 PRIORITY_DEFAULT = 3
 
@@ -144,13 +144,4 @@ def constraints_from_wire(message: types.Constraints) -> Constraints:
     )
 
 
-def spent_from_wire(message: types.TimeSpent) -> TimeSpent:
-    """Return a TimeSpent message as its value."""
-    return TimeSpent(
-        time=duration_from_wire(message.time),
-        order=duration_from_wire(message.order),
-        process=duration_from_wire(message.process),
-        gates=duration_from_wire(message.gates),
-        available=duration_from_wire(message.available),
-        running=duration_from_wire(message.running),
-    )
+spent_from_wire = Shape(TimeSpent, types.TimeSpent).read

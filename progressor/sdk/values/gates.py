@@ -3,10 +3,10 @@
 import dataclasses
 import datetime as dt
 
-from progressor.sdk.codec.wire import instant_from_wire
 from progressor.sdk.values.constraints import GateHold
 from progressor.v1 import gate_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
+from progressor.wire.shapes import Shape
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,45 +69,10 @@ class GateView:
     line: tuple[GateWaiter, ...]
 
 
-def gate_from_wire(message: pb.Gate) -> Gate:
-    """Return a Gate message as its value."""
-    return Gate(
-        namespace=message.namespace,
-        gate=message.gate,
-        capacity=message.capacity,
-        held=message.held,
-        waiting_count=message.waiting_count,
-        revision=message.revision,
-        created_at=instant_from_wire(message.created_at),
-        updated_at=instant_from_wire(message.updated_at),
-    )
+_GATE = Shape(Gate, pb.Gate)
+_HOLDER = Shape(GateHolder, types.GateHolder)
+_VIEW = Shape(GateView, pb.GetGateResponse)
 
-
-def holder_from_wire(message: types.GateHolder) -> GateHolder:
-    """Return a GateHolder message as its value."""
-    return GateHolder(
-        process_id=message.process_id,
-        task_id=message.task_id,
-        held_at=instant_from_wire(message.held_at),
-        hold=GateHold.from_number(message.hold),
-        reserved=message.reserved,
-    )
-
-
-def view_from_wire(message: pb.GetGateResponse) -> GateView:
-    """Return what GetGate tells as its value."""
-    return GateView(
-        gate=gate_from_wire(message.gate),
-        holders=tuple(map(holder_from_wire, message.holders)),
-        line=tuple(
-            GateWaiter(
-                process_id=it.process_id,
-                task_id=it.task_id,
-                priority=it.priority,
-                since=instant_from_wire(it.since),
-                gates=tuple(it.gates),
-                aged=it.aged,
-            )
-            for it in message.line
-        ),
-    )
+gate_from_wire = _GATE.read
+holder_from_wire = _HOLDER.read
+view_from_wire = _VIEW.read

@@ -8,18 +8,17 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any, Generic
 
-from google.protobuf.timestamp_pb2 import Timestamp
 from typing_extensions import TypeForm
 
 from progressor import errors
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
 from progressor.sdk.codec.kinds import ANYTHING, Asked
-from progressor.sdk.codec.wire import WireEnum, instant_from_wire
+from progressor.sdk.codec.wire import WireEnum
 from progressor.sdk.values.constraints import Constraints, constraints_from_wire
 from progressor.sdk.values.processes import TaskError
-from progressor.sdk.values.waits import read_task_error
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2 as nodes
+from progressor.wire.shapes import Field, Shape
 
 
 class JobState(WireEnum):
@@ -236,49 +235,33 @@ def checked(job: Job) -> Job:
             return job
 
 
-def read_job(message: pb.Job) -> Job:
-    """Return a Job message as its value."""
-    return Job(
-        namespace=message.namespace,
-        job_id=message.job_id,
-        state=JobState.from_number(message.state),
-        detail=message.detail,
-        led_by_engine=message.led_by_engine,
-        counts=_read_counts(message.counts),
-        created_at=instant_from_wire(message.created_at),
-        updated_at=instant_from_wire(message.updated_at),
-        ended_at=_instant(message, "ended_at"),
-        deadline=_instant(message, "deadline"),
-        schedule_id=message.schedule_id,
-        revision=message.revision,
-        retry_count=message.retry_count,
-    )
+def _payload(message: pb.Node | nodes.NodeOutcome, _path: str, codec: Codec) -> Payload:
+    return codec.decode(message.result)
+
+
+_JOB = Shape(Job, pb.Job)
+_OUTCOME = Shape(NodeOutcome, nodes.NodeOutcome, result=Field(read=_payload))
+_NODE: Shape[Node[Any], pb.Node] = Shape(
+    Node,
+    pb.Node,
+    after="predecessors",
+    args=Field(read=lambda message, _path, context: context[0].decode(message.args)),
+    result=Field(
+        read=lambda message, _path, context: context[0].decode(message.result, context[1])
+    ),
+    constraints=Field(
+        read=lambda message, _path, _context: (
+            constraints_from_wire(message.constraints) if message.HasField("constraints") else None
+        )
+    ),
+)
+
+read_job = _JOB.read
 
 
 def read_node(message: pb.Node, codec: Codec, kind: TypeForm[Asked] = ANYTHING) -> Node[Asked]:
     """Return a Node message as its value, its result decoded as a `kind`."""
-    constrained = message.HasField("constraints")
-    return Node(
-        name=message.name,
-        state=NodeState.from_number(message.state),
-        namespace=message.namespace,
-        process_id=message.process_id,
-        after=tuple(message.predecessors),
-        skipped_because_of=message.skipped_because_of,
-        args=codec.decode(message.args),
-        result=codec.decode(message.result, kind),
-        error=read_task_error(message.error) if message.HasField("error") else None,
-        target=message.target,
-        constraints=constraints_from_wire(message.constraints) if constrained else None,
-        created_at=_instant(message, "created_at"),
-        ready_at=_instant(message, "ready_at"),
-        started_at=_instant(message, "started_at"),
-        ended_at=_instant(message, "ended_at"),
-        attempt=message.attempt,
-        revision=message.revision,
-        replica_id=message.replica_id if message.HasField("replica_id") else None,
-        updated_at=_instant(message, "updated_at"),
-    )
+    return _NODE.read(message, context=(codec, kind))
 
 
 def read_view(
@@ -297,13 +280,7 @@ def read_view(
 
 def read_outcome(message: nodes.NodeOutcome, codec: Codec) -> NodeOutcome:
     """Return how a node has ended, its result decoded."""
-    return NodeOutcome(
-        name=message.name,
-        state=NodeState.from_number(message.state),
-        result=codec.decode(message.result),
-        error=read_task_error(message.error) if message.HasField("error") else None,
-        skipped_because_of=message.skipped_because_of,
-    )
+    return _OUTCOME.read(message, context=codec)
 
 
 def results_of(
@@ -323,22 +300,3 @@ def results_of(
                 message = f"the result of node {name!r} cannot be read: {error}"
                 raise ValueError(message) from error
     return results
-
-
-def _read_counts(message: pb.NodeCounts) -> NodeCounts:
-    return NodeCounts(
-        waiting=message.waiting,
-        ready=message.ready,
-        running=message.running,
-        done=message.done,
-        failed=message.failed,
-        skipped=message.skipped,
-        cancelled=message.cancelled,
-    )
-
-
-def _instant(message: pb.Job | pb.Node, name: Any) -> dt.datetime | None:  # noqa: ANN401  # the stubs know a literal of each message's own
-    if not message.HasField(name):
-        return None
-    timestamp: Timestamp = getattr(message, name)
-    return instant_from_wire(timestamp)

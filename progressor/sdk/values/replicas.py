@@ -3,8 +3,9 @@
 import dataclasses
 import datetime as dt
 
-from progressor.sdk.codec.wire import WireEnum, duration_from_wire, instant_from_wire
+from progressor.sdk.codec.wire import WireEnum
 from progressor.v1 import replica_service_pb2 as pb
+from progressor.wire.shapes import Shape
 
 
 class ReplicaState(WireEnum):
@@ -63,23 +64,4 @@ class Replica:
     lease_count: int
 
 
-def replica_from_wire(message: pb.Replica) -> Replica:
-    """Return a Replica message as its value."""
-    return Replica(
-        replica_id=message.replica_id,
-        name=message.name,
-        version=message.version,
-        state=ReplicaState.from_number(message.state),
-        functions=message.functions,
-        started_at=instant_from_wire(message.started_at),
-        heartbeat_at=instant_from_wire(message.heartbeat_at),
-        heartbeat_age=duration_from_wire(message.heartbeat_age),
-        lease_timeout=duration_from_wire(message.lease_timeout),
-        draining=message.draining,
-        step_count=message.step_count if message.HasField("step_count") else None,
-        caller_count=message.caller_count if message.HasField("caller_count") else None,
-        clock_offset=(
-            duration_from_wire(message.clock_offset) if message.HasField("clock_offset") else None
-        ),
-        lease_count=message.lease_count,
-    )
+replica_from_wire = Shape(Replica, pb.Replica).read

@@ -1,36 +1,31 @@
 """Messages become values: pure functions, one per message."""
 
-import datetime as dt
-
-from google.protobuf.timestamp_pb2 import Timestamp
 from typing_extensions import TypeForm
 
 from progressor.sdk.codec.codecs import Codec, decoded
 from progressor.sdk.codec.kinds import ANYTHING, Asked
 from progressor.sdk.codec.wire import instant_from_wire, object_from_wire
-from progressor.sdk.values.constraints import constraints_from_wire, spent_from_wire
+from progressor.sdk.values.constraints import constraints_from_wire
 from progressor.sdk.values.processes import (
     Accepted,
     Answer,
     Direction,
     Event,
-    FollowedJob,
     HistoryRange,
     JobRole,
-    LedJob,
     Process,
     ProcessStatus,
     Snapshot,
     TaskAnswer,
-    TaskStatus,
     TaskTrace,
     TaskType,
     Timer,
     Trace,
 )
-from progressor.sdk.values.waits import read_task_error, read_wait
+from progressor.sdk.values.waits import read_wait
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
+from progressor.wire.shapes import Field, Shape
 
 
 def read_answer(
@@ -138,51 +133,23 @@ def read_trace(message: pb.TraceResponse, codec: Codec) -> Trace:
 
 
 def _read_task_trace(message: pb.TaskTrace, codec: Codec) -> TaskTrace:
-    return TaskTrace(
-        task_id=message.task_id,
-        type=TaskType.from_number(message.type),
-        status=TaskStatus.from_number(message.status),
-        created_at=instant_from_wire(message.created_at),
-        scheduled_at=_optional_instant(message.HasField("scheduled_at"), message.scheduled_at),
-        started_at=_optional_instant(message.HasField("started_at"), message.started_at),
-        finished_at=_optional_instant(message.HasField("finished_at"), message.finished_at),
-        attempt_count=message.attempt_count,
-        args=codec.decode(message.args),
-        context=dict(message.caller_context),
-        idempotency_key=message.idempotency_key,
-        response=codec.decode(message.response),
-        error=read_task_error(message.error) if message.HasField("error") else None,
-        events=tuple(read_event(event, codec) for event in message.events),
-        constraints=(
+    return _TASK_TRACE.read(message, context=codec)
+
+
+_TASK_TRACE = Shape(
+    TaskTrace,
+    pb.TaskTrace,
+    context="caller_context",
+    args=Field(read=lambda message, _path, codec: codec.decode(message.args)),
+    response=Field(read=lambda message, _path, codec: codec.decode(message.response)),
+    events=Field(
+        read=lambda message, _path, codec: tuple(read_event(it, codec) for it in message.events)
+    ),
+    constraints=Field(
+        read=lambda message, _path, _codec: (
             constraints_from_wire(message.constraints) if message.HasField("constraints") else None
-        ),
-        spent=spent_from_wire(message.spent) if message.HasField("spent") else None,
-        replica_id=message.replica_id if message.HasField("replica_id") else None,
-    )
-
-
-def _read_role(message: pb.JobRole) -> JobRole:
-    led, followed = message.led, message.followed
-    return JobRole(
-        led=LedJob(unfinished_count=led.unfinished_count, node_count=led.node_count)
-        if message.HasField("led")
-        else None,
-        followed=FollowedJob(
-            namespace=followed.namespace, job_id=followed.job_id, node=followed.node
         )
-        if message.HasField("followed")
-        else None,
-    )
-
-
-def _read_timer(message: types.Timer) -> Timer:
-    return Timer(
-        task_id=message.task_id,
-        type=TaskType.from_number(message.type),
-        status=TaskStatus.from_number(message.status),
-        due_at=instant_from_wire(message.due_at),
-    )
-
-
-def _optional_instant(present: bool, timestamp: Timestamp) -> dt.datetime | None:  # noqa: FBT001  # protobuf tells presence apart from the value
-    return instant_from_wire(timestamp) if present else None
+    ),
+)
+_read_role = Shape(JobRole, pb.JobRole).read
+_read_timer = Shape(Timer, types.Timer).read

@@ -23,13 +23,9 @@ from progressor.sdk.values.processes import HistoryRange
 from progressor.sdk.values.requests import metadata_to_wire, range_to_wire
 from progressor.sdk.values.results import read_range
 from progressor.sdk.values.schedules import (
-    CATCH_UP_WINDOW_DEFAULT,
     Cron,
     Every,
     Firing,
-    FiringCause,
-    FiringState,
-    NextFiring,
     OverlapPolicy,
     Schedule,
     ScheduledCall,
@@ -41,8 +37,8 @@ from progressor.sdk.values.schedules import (
     Target,
     Times,
 )
-from progressor.sdk.values.waits import read_task_error
 from progressor.v1 import schedule_service_pb2 as pb
+from progressor.wire.shapes import Field, Shape
 
 
 def spec_to_wire(spec: ScheduleSpec, codec: Codec) -> pb.ScheduleSpec:
@@ -68,70 +64,9 @@ def policy_to_wire(policy: OverlapPolicy) -> pb.OverlapPolicy.ValueType:
     return pb.OverlapPolicy.ValueType(policy.number)
 
 
-def read_schedule(message: pb.Schedule, codec: Codec) -> Schedule:
-    """Return a Schedule message as its value."""
-    return Schedule(
-        namespace=message.namespace,
-        schedule_id=message.schedule_id,
-        spec=read_spec(message.spec, codec),
-        paused=message.paused,
-        note=message.note,
-        revision=message.revision,
-        created_at=instant_from_wire(message.created_at),
-        updated_at=instant_from_wire(message.updated_at),
-        next_instant=_instant(message, "next_instant"),
-        next_at=_instant(message, "next_at"),
-        started_count=message.started_count,
-        skipped_count=message.skipped_count,
-        missed_count=message.missed_count,
-        refused_count=message.refused_count,
-    )
-
-
 def read_spec(message: pb.ScheduleSpec, codec: Codec) -> ScheduleSpec:
     """Return what a schedule does as its value."""
-    has_window = message.HasField("catch_up_window")
-    return ScheduleSpec(
-        times=_read_times(message),
-        target=_read_target(message, codec),
-        jitter=duration_from_wire(message.jitter),
-        start_at=_instant(message, "start_at"),
-        end_at=_instant(message, "end_at"),
-        overlap_policy=OverlapPolicy.from_number(message.overlap_policy or pb.OVERLAP_POLICY_SKIP),
-        catch_up_window=(
-            duration_from_wire(message.catch_up_window) if has_window else CATCH_UP_WINDOW_DEFAULT
-        ),
-    )
-
-
-def read_view(message: pb.GetScheduleResponse, codec: Codec) -> ScheduleView:
-    """Return a schedule with its firings."""
-    return ScheduleView(
-        schedule=read_schedule(message.schedule, codec),
-        next_firings=tuple(
-            NextFiring(instant=instant_from_wire(it.instant), due_at=instant_from_wire(it.due_at))
-            for it in message.next_firings
-        ),
-        last_firings=tuple(map(read_firing, message.last_firings)),
-    )
-
-
-def read_firing(message: pb.Firing) -> Firing:
-    """Return a Firing message as its value."""
-    return Firing(
-        instant=instant_from_wire(message.instant),
-        cause=FiringCause.from_number(message.cause),
-        state=FiringState.from_number(message.state),
-        due_at=_instant(message, "due_at"),
-        fired_at=_instant(message, "fired_at"),
-        started_at=_instant(message, "started_at"),
-        ended_at=_instant(message, "ended_at"),
-        process_id=message.process_id,
-        task_id=message.task_id or None,
-        error=read_task_error(message.error) if message.HasField("error") else None,
-        missed_count=message.missed_count,
-        missed_until=_instant(message, "missed_until"),
-    )
+    return _SPEC.read(message, context=codec)
 
 
 def _set_times(message: pb.ScheduleSpec, times: Times) -> None:
@@ -256,3 +191,27 @@ def _instant(message: Any, name: str) -> dt.datetime | None:  # noqa: ANN401  # 
         return None
     timestamp: Timestamp = getattr(message, name)
     return instant_from_wire(timestamp)
+
+
+_SPEC = Shape(
+    ScheduleSpec,
+    pb.ScheduleSpec,
+    times=Field(read=lambda message, _path, _codec: _read_times(message)),
+    target=Field(read=lambda message, _path, codec: _read_target(message, codec)),
+    jitter=Field(read=lambda message, _path, _codec: duration_from_wire(message.jitter)),
+)
+_SCHEDULE = Shape(Schedule, pb.Schedule, spec=_SPEC)
+_FIRING = Shape(Firing, pb.Firing)
+_VIEW = Shape(ScheduleView, pb.GetScheduleResponse, schedule=_SCHEDULE)
+
+read_firing = _FIRING.read
+
+
+def read_schedule(message: pb.Schedule, codec: Codec) -> Schedule:
+    """Return a Schedule message as its value."""
+    return _SCHEDULE.read(message, context=codec)
+
+
+def read_view(message: pb.GetScheduleResponse, codec: Codec) -> ScheduleView:
+    """Return a schedule with its runs."""
+    return _VIEW.read(message, context=codec)
