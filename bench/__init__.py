@@ -2,7 +2,7 @@
 
 `python -m bench` puts the engine, its PostgreSQL, a processor that streams and one that does not, a
 relay, a client and a driver of PostgreSQL alone into operating system processes of their own on
-this machine (`staging`, `parts`), asks each question (`catalogue`; `questions`, one file each, the
+this machine (`setup`, `parts`), asks each question (`catalogue`; `questions`, one file each, the
 question in its first line), and prints lines of JSON and a table (`report`); with `--out` it draws
 (`plots`), and `bench.readme` writes the figures into docs/development/benchmarks.md.
 

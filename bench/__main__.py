@@ -17,10 +17,10 @@ from rich.console import Console
 
 from bench import machine
 from bench.catalogue import FULL, QUESTIONS, QUICK, SMOKE, Question, asked, names_of
+from bench.env import Env
 from bench.measurement import Pace
 from bench.report import doubts, line_of, table_of
-from bench.stage import Stage
-from bench.staging import Setting, open_stage
+from bench.setup import Setting, open_env
 
 _TABLE_WIDTH = 150
 _RESULTS = "results.jsonl"
@@ -78,7 +78,7 @@ class _Run:
     lines: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     wrong: list[str] = dataclasses.field(default_factory=list)
 
-    async def ask(self, question: Question, stage: Stage) -> None:
+    async def ask(self, question: Question, env: Env) -> None:
         """Put a question; one that fails leaves the others their turn."""
         load = os.getloadavg()[0]
         self.people.print(f"{question.name} ...")
@@ -87,12 +87,12 @@ class _Run:
             "commit": machine.commit(),
             "machine": machine.machine(),
             "python": machine.python(),
-            "postgres": stage.postgres,
+            "postgres": env.postgres,
             "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             "command": " ".join(["python -m bench", *sys.argv[1:]]),
         }
         try:
-            measured = await question.ask(stage, self.pace)
+            measured = await question.ask(env, self.pace)
         except Exception:  # noqa: BLE001  told below, and by the exit code
             self.people.print(traceback.format_exc(), markup=False)
             self.wrong.append(f"{question.name} failed")
@@ -116,11 +116,11 @@ async def _main(arguments: argparse.Namespace) -> int:
         clients=arguments.clients,
         profile=arguments.profile,
     )
-    async with open_stage(setting) as stage:
+    async with open_env(setting) as env:
         for question in asked(run.pace):
-            await run.ask(question, stage)
-        if stage.profiler is not None:
-            stage.profiler.show(people)
+            await run.ask(question, env)
+        if env.profiler is not None:
+            env.profiler.show(people)
     people.print(table_of(run.lines, f"{machine.machine()}, commit {machine.commit()}"))
     if arguments.out is not None:
         people.print(f"written: {_write(run.lines, arguments.out)}")

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import ModuleType
 from typing import Self
 
+from bench.env import Env
 from bench.measurement import Measurement, Pace
 from bench.questions import (
     call,
@@ -29,7 +30,6 @@ from bench.questions import (
     timers,
     traced,
 )
-from bench.stage import Stage
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Question:
 
     name: str
     text: str
-    ask: Callable[[Stage, Pace], Awaitable[list[Measurement]]]
+    ask: Callable[[Env, Pace], Awaitable[list[Measurement]]]
     names: tuple[str, ...]
 
     @classmethod

@@ -20,7 +20,6 @@ class Peer:
     """A running part."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
-        """Take the process; `ready` is what it said of itself."""
         self.name = name
         self.pid = process.pid
         self.ready: dict[str, Any] = {}

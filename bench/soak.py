@@ -42,7 +42,7 @@ _SETTINGS = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Scene:
+class _Env:
     """The parts at work."""
 
     engine: Peer
@@ -67,7 +67,7 @@ def _arguments() -> argparse.Namespace:
 
 
 @contextlib.asynccontextmanager
-async def _scene(dsn: str) -> AsyncIterator[_Scene]:
+async def _env(dsn: str) -> AsyncIterator[_Env]:
     async with contextlib.AsyncExitStack() as stack:
         enter = stack.enter_async_context
         if not dsn:
@@ -75,7 +75,7 @@ async def _scene(dsn: str) -> AsyncIterator[_Scene]:
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
             database = await enter(started("database", directory))
             dsn = str(database.ready["dsn"])
-        processor = await enter(started("mortal"))
+        processor = await enter(started("soak_processor"))
         engine = await enter(started("engine", "1", f"database.dsn={dsn}", *_SETTINGS))
         namespace = NamespaceConfig(
             name=f"soak-{secrets.token_hex(4)}",
@@ -88,7 +88,7 @@ async def _scene(dsn: str) -> AsyncIterator[_Scene]:
         channel = await enter(grpc.aio.insecure_channel(engine.address))
         connection = await enter(await psycopg.AsyncConnection.connect(dsn, autocommit=True))
         lives = Lives(channel, namespace.name)
-        yield _Scene(engine=engine, lives=lives, connection=connection)
+        yield _Env(engine=engine, lives=lives, connection=connection)
 
 
 def _ids() -> Iterator[tuple[int, str]]:
@@ -98,50 +98,48 @@ def _ids() -> Iterator[tuple[int, str]]:
         number += 1
 
 
-async def _peak(scene: _Scene) -> float:
+async def _peak(env: _Env) -> float:
     """Return the lives a second that so many callers get, with the timers of those before."""
     ids = _ids()
-    await closed_loop(scene.lives.live, ids, callers=_CALLERS, seconds=_PEAK_WARM_UP_SECONDS)
-    found = await closed_loop(scene.lives.live, ids, callers=_CALLERS, seconds=_PEAK_SECONDS)
+    await closed_loop(env.lives.live, ids, callers=_CALLERS, seconds=_PEAK_WARM_UP_SECONDS)
+    found = await closed_loop(env.lives.live, ids, callers=_CALLERS, seconds=_PEAK_SECONDS)
     return len(found["times"]) / float(found["seconds"])
 
 
-async def _soak(scene: _Scene, arguments: argparse.Namespace, rate: float) -> list[Sample]:
+async def _soak(env: _Env, arguments: argparse.Namespace, rate: float) -> list[Sample]:
     """Let lives come at a constant rate, and look at all in between."""
     seconds, samples = 60 * arguments.minutes, list[Sample]()
-    scene.lives.come_at(rate)
+    env.lives.come_at(rate)
     async with asyncio.TaskGroup() as group:
         coming = group.create_task(
-            open_loop(scene.lives.live, _ids(), rate=rate, seconds=seconds), name="lives"
+            open_loop(env.lives.live, _ids(), rate=rate, seconds=seconds), name="lives"
         )
         lives, before, begun = 0, time.monotonic(), time.monotonic()
         while not coming.done():
             await asyncio.wait({coming}, timeout=arguments.every)
-            now, took = time.monotonic(), sorted(scene.lives.took)
-            scene.lives.took.clear()
+            now, took = time.monotonic(), sorted(env.lives.took)
+            env.lives.took.clear()
             if coming.done() and now - before < arguments.every / 2 and samples:
                 break  # Too short to say anything.
             lives += len(took)
-            sample = await _sample(scene, took, lives, at=now - begun, seconds=now - before)
+            sample = await _sample(env, took, lives, at=now - begun, seconds=now - before)
             before = now
             samples.append(sample)
             _tell({"name": "soak_sample", **dataclasses.asdict(sample)}, arguments.json)
     return samples
 
 
-async def _sample(
-    scene: _Scene, took: list[float], lives: int, *, at: float, seconds: float
-) -> Sample:
-    tables, indexes, dead = await read_sizes(scene.connection)
+async def _sample(env: _Env, took: list[float], lives: int, *, at: float, seconds: float) -> Sample:
+    tables, indexes, dead = await read_sizes(env.connection)
     times = took or [0.0]
     return Sample(
         at=round(at, 1),
         lives=lives,
         lives_per_s=round(len(took) / seconds, 2),
-        failed=scene.lives.failed,
+        failed=env.lives.failed,
         p50_ms=round(1000 * times[len(times) // 2], 2),
         p99_ms=round(1000 * times[int(0.99 * (len(times) - 1))], 2),
-        engine_mb=round(resident_mb(scene.engine.pid), 2),
+        engine_mb=round(resident_mb(env.engine.pid), 2),
         table_mb=tables,
         index_mb=indexes,
         dead_rows=dead,
@@ -149,10 +147,10 @@ async def _sample(
 
 
 async def _main(arguments: argparse.Namespace) -> int:
-    async with _scene(arguments.dsn) as scene:
-        peak = await _peak(scene) if arguments.lives is None else None
+    async with _env(arguments.dsn) as env:
+        peak = await _peak(env) if arguments.lives is None else None
         rate = arguments.lives if peak is None else arguments.load * peak
-        samples = await _soak(scene, arguments, rate)
+        samples = await _soak(env, arguments, rate)
     verdict = judge(samples, memory_mb_per_hour_max=arguments.memory_slope_max)
     line = {
         "name": "soak",

@@ -9,8 +9,8 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from bench.disturbing.doors import Door, pick
-from bench.disturbing.patient import ARGS_SIZE, args_of
+from bench.disturbing.processor import ARGS_SIZE, args_of
+from bench.disturbing.routes import Route, pick
 from progressor import errors
 from progressor.sdk import Client, EngineUnavailableError
 
@@ -35,8 +35,8 @@ _WORTH_ANOTHER = (
 Ask = Callable[[Client], Awaitable[object]]
 
 
-async def insist(doors: Sequence[Door], number: int, ask: Ask) -> int:
-    """Ask until there is an answer, elsewhere where a door is shut; return how often in vain.
+async def insist(routes: Sequence[Route], number: int, ask: Ask) -> int:
+    """Ask until there is an answer, elsewhere where a route is shut; return how often in vain.
 
     `ask` sends the same request under the same idempotency key each time.
 
@@ -45,11 +45,11 @@ async def insist(doors: Sequence[Door], number: int, ask: Ask) -> int:
     """
     pause, failed = _FIRST_PAUSE_SECONDS, 0
     while True:  # ends with an answer
-        door = pick(doors, number)
+        route = pick(routes, number)
         try:
-            await ask(door.client)
+            await ask(route.client)
         except _WORTH_ANOTHER:
-            door.shut()
+            route.shut()
             failed += 1
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
@@ -71,15 +71,14 @@ class Caller:
 class Callers:
     """All of them. ``acknowledged`` counts the answered requests of each process."""
 
-    def __init__(self, doors: Sequence[Door], *, count: int) -> None:
-        """Ask nothing yet."""
+    def __init__(self, routes: Sequence[Route], *, count: int) -> None:
         self.all = [Caller(number) for number in range(count)]
         self.acknowledged: Counter[str] = Counter()
         self.large_share = 0.0
         """Of calls that carry a payload of LARGE_SIZE."""
         self.stuck: list[str] = []
         """Who got no answer in the end."""
-        self._doors = doors
+        self._doors = routes
         self._ending = asyncio.Event()
 
     @contextlib.asynccontextmanager

@@ -13,11 +13,11 @@ from typing import Any
 from bench.disturbing import backlog, checks, faults, windows
 from bench.disturbing.callers import Callers
 from bench.disturbing.cost import Cost, Meter
+from bench.disturbing.env import Env, open_env, open_server
 from bench.disturbing.pace import Pace
-from bench.disturbing.scene import Scene, open_scene, open_server
 from bench.peers import started
 
-Disturb = Callable[[Scene, Callers, Pace], Awaitable[faults.Facts]]
+Disturb = Callable[[Env, Callers, Pace], Awaitable[faults.Facts]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,19 +108,19 @@ class Turn:
 
 
 async def turn(cell: Cell, pace: Pace) -> Turn:
-    """Disturb a scene of its own once."""
-    async with _opened(cell, pace) as (scene, due_at):
-        callers = Callers(scene.doors, count=pace.callers)
+    """Run one cell once in an environment of its own."""
+    async with _opened(cell, pace) as (env, due_at):
+        callers = Callers(env.routes, count=pace.callers)
         async with callers.asking():
             await _warm_up(pace, due_at)
-            before = await _window(scene, pace)
+            before = await _window(env, pace)
             begun = time.process_time()
-            facts = await cell.disturb(scene, callers, pace)
+            facts = await cell.disturb(env, callers, pace)
             client_seconds = time.process_time() - begun
-            after = await _window(scene, pace)
-        found = await checks.findings(scene, callers)
+            after = await _window(env, pace)
+        found = await checks.findings(env, callers)
         if cell.has_backlog:
-            found += await asyncio.to_thread(backlog.undone, scene.dsn, pace)
+            found += await asyncio.to_thread(backlog.undone, env.dsn, pace)
     measured = _measured(callers, before, after, client_seconds)
     return dataclasses.replace(measured, facts=dict(facts), findings=found)
 
@@ -134,24 +134,24 @@ class _Window:
     cost: Cost
 
 
-async def _window(scene: Scene, pace: Pace) -> _Window:
-    meter = Meter(scene)
+async def _window(env: Env, pace: Pace) -> _Window:
+    meter = Meter(env)
     await asyncio.sleep(pace.seconds)
     ended_at, cost = meter.read()
     return _Window(begun_at=meter.begun_at, ended_at=ended_at, cost=cost)
 
 
 @contextlib.asynccontextmanager
-async def _opened(cell: Cell, pace: Pace) -> AsyncIterator[tuple[Scene, float | None]]:
-    """Yield a scene, and when its backlog falls due; None: it has none."""
-    async with open_server() as server, started("patient") as processor:
+async def _opened(cell: Cell, pace: Pace) -> AsyncIterator[tuple[Env, float | None]]:
+    """Yield an environment, and when its backlog falls due; None: no backlog."""
+    async with open_server() as server, started("disturbed_processor") as processor:
         await processor.ask(seconds=cell.step_seconds)
         due_at = None
         if cell.has_backlog:
             create = functools.partial(backlog.create, processor=processor.address)
             due_at = await asyncio.to_thread(create, server.dsn, pace)
-        async with open_scene(server, processor) as scene:
-            yield scene, due_at
+        async with open_env(server, processor) as env:
+            yield env, due_at
 
 
 async def _warm_up(pace: Pace, due_at: float | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import psycopg
 
 from bench.disturbing.callers import Callers
-from bench.disturbing.scene import Scene
+from bench.disturbing.env import Env
 from progressor.cli.doctor.doctor import examine
 from progressor.settings import config
 from progressor.storage.doctor.findings import State
@@ -24,16 +24,16 @@ _STORED = """
     GROUP BY p.process_id, p.status"""
 
 
-async def findings(scene: Scene, callers: Callers) -> list[str]:
+async def findings(env: Env, callers: Callers) -> list[str]:
     """Return what is wrong; nothing, if all is well."""
     found = [f"no answer in the end for {process_id}" for process_id in callers.stuck]
-    for replica in scene.replicas:
+    for replica in env.replicas:
         try:
             await replica.scan_found()
         except RuntimeError:
             found.append(f"the replica at {replica.address} has left by itself")
-    found += await asyncio.to_thread(_lost, scene, callers.acknowledged)
-    return found + await doctor(scene.dsn)
+    found += await asyncio.to_thread(_lost, env, callers.acknowledged)
+    return found + await doctor(env.dsn)
 
 
 async def doctor(dsn: str) -> list[str]:
@@ -47,10 +47,10 @@ async def doctor(dsn: str) -> list[str]:
     ]
 
 
-def _lost(scene: Scene, acknowledged: Mapping[str, int]) -> list[str]:
+def _lost(env: Env, acknowledged: Mapping[str, int]) -> list[str]:
     """Return the processes whose events are not one for each acknowledged request."""
-    with psycopg.connect(scene.dsn) as connection:
-        rows = connection.execute(_STORED, (scene.namespace,)).fetchall()
+    with psycopg.connect(env.dsn) as connection:
+        rows = connection.execute(_STORED, (env.namespace,)).fetchall()
     stored = {process_id: rest for process_id, *rest in rows}
     wrong = [
         f"{process_id}: {count} acknowledged, stored is {stored.get(process_id, 'nothing')}"

@@ -5,15 +5,15 @@ import time
 from collections.abc import Mapping
 
 from bench.cpu import cpu_seconds
-from bench.disturbing.scene import Scene
+from bench.disturbing.env import Env
 
 Cost = Mapping[str, float]
 
 
-def spent(scene: Scene) -> Cost:
+def spent(env: Env) -> Cost:
     """Return the CPU seconds that each component has used so far; they grow while none is begun."""
-    parts = [("engine", replica.pid) for replica in scene.replicas]
-    parts += [("processor", scene.processor.pid), ("client", os.getpid())]
+    parts = [("engine", replica.pid) for replica in env.replicas]
+    parts += [("processor", env.processor.pid), ("client", os.getpid())]
     used = cpu_seconds(parts, all_postgres=False)
     # All the others are below the client.
     used["client"] -= used["engine"] + used["processor"]
@@ -23,13 +23,12 @@ def spent(scene: Scene) -> Cost:
 class Meter:
     """Begins when it is made."""
 
-    def __init__(self, scene: Scene) -> None:
-        """Look what was spent so far."""
-        self._scene = scene
-        self._spent = spent(scene)
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._spent = spent(env)
         self.begun_at = time.monotonic()
 
     def read(self) -> tuple[float, Cost]:
         """Return the instant, and the CPU seconds since it began by component."""
-        at, now = time.monotonic(), spent(self._scene)
+        at, now = time.monotonic(), spent(self._env)
         return at, {name: now[name] - before for name, before in self._spent.items()}

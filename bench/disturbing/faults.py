@@ -10,8 +10,8 @@ import psycopg
 
 from bench.disturbing.backlog import worked_off
 from bench.disturbing.callers import Callers
+from bench.disturbing.env import Env
 from bench.disturbing.pace import Pace
-from bench.disturbing.scene import Scene
 
 STEP_SECONDS = 0.005
 """What a step takes where the processor is to become slower."""
@@ -34,65 +34,65 @@ _END_OTHERS = """
 Facts = Mapping[str, Any]
 
 
-async def nothing(_scene: Scene, _callers: Callers, pace: Pace) -> Facts:
+async def nothing(_env: Env, _callers: Callers, pace: Pace) -> Facts:
     """Break nothing, for as long as a window."""
     await asyncio.sleep(pace.seconds)
     return {}
 
 
-async def nothing_for_long(_scene: Scene, _callers: Callers, pace: Pace) -> Facts:
+async def nothing_for_long(_env: Env, _callers: Callers, pace: Pace) -> Facts:
     """Break nothing, for as long as xmin is held: what time, and what is stored in it, cost."""
     await asyncio.sleep(pace.hold_seconds)
     return {"hold_seconds": pace.hold_seconds}
 
 
-async def restart(scene: Scene, _callers: Callers, _pace: Pace) -> Facts:
+async def restart(env: Env, _callers: Callers, _pace: Pace) -> Facts:
     """Shut PostgreSQL down fast, and start it."""
-    await asyncio.to_thread(scene.server.stop)
-    await asyncio.to_thread(scene.server.start)
+    await asyncio.to_thread(env.server.stop)
+    await asyncio.to_thread(env.server.start)
     return {}
 
 
-async def kill_postgres(scene: Scene, _callers: Callers, _pace: Pace) -> Facts:
+async def kill_postgres(env: Env, _callers: Callers, _pace: Pace) -> Facts:
     """Kill PostgreSQL, and start it."""
-    await asyncio.to_thread(scene.server.kill)
-    await asyncio.to_thread(scene.server.start)
+    await asyncio.to_thread(env.server.kill)
+    await asyncio.to_thread(env.server.start)
     return {}
 
 
-async def end_backends(scene: Scene, _callers: Callers, _pace: Pace) -> Facts:
+async def end_backends(env: Env, _callers: Callers, _pace: Pace) -> Facts:
     """End all sessions at once."""
 
     def end() -> int:
-        with psycopg.connect(scene.dsn, autocommit=True, application_name=_OURS) as connection:
+        with psycopg.connect(env.dsn, autocommit=True, application_name=_OURS) as connection:
             return len(connection.execute(_END_OTHERS, (_OURS,)).fetchall())
 
     return {"ended": await asyncio.to_thread(end)}
 
 
-async def take_connections(scene: Scene, _callers: Callers, _pace: Pace) -> Facts:
+async def take_connections(env: Env, _callers: Callers, _pace: Pace) -> Facts:
     """Take every connection there is, also those that the engine had, for some seconds."""
-    return {"taken": await asyncio.to_thread(_take, scene.dsn)}
+    return {"taken": await asyncio.to_thread(_take, env.dsn)}
 
 
-async def kill_one(scene: Scene, _callers: Callers, _pace: Pace) -> Facts:
+async def kill_one(env: Env, _callers: Callers, _pace: Pace) -> Facts:
     """Kill a replica, and start it as a supervisor would."""
-    await _kill(scene, 0)
+    await _kill(env, 0)
     return {}
 
 
-async def kill_many(scene: Scene, _callers: Callers, _pace: Pace) -> Facts:
+async def kill_many(env: Env, _callers: Callers, _pace: Pace) -> Facts:
     """Kill each replica in turn, several times."""
     for number in range(_KILL_COUNT):
         if number:
             await asyncio.sleep(_BETWEEN_KILLS_SECONDS)
-        await _kill(scene, number % len(scene.replicas))
+        await _kill(env, number % len(env.replicas))
     return {"kills": _KILL_COUNT}
 
 
-async def hold_xmin(scene: Scene, _callers: Callers, pace: Pace) -> Facts:
+async def hold_xmin(env: Env, _callers: Callers, pace: Pace) -> Facts:
     """Have a session sit idle in a transaction whose snapshot holds back vacuum."""
-    async with await psycopg.AsyncConnection.connect(scene.dsn) as connection:
+    async with await psycopg.AsyncConnection.connect(env.dsn) as connection:
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         await connection.execute("SELECT FROM progressor.processes LIMIT 1")
         await asyncio.sleep(pace.hold_seconds)
@@ -100,10 +100,10 @@ async def hold_xmin(scene: Scene, _callers: Callers, pace: Pace) -> Facts:
     return {"hold_seconds": pace.hold_seconds}
 
 
-async def work_off(scene: Scene, _callers: Callers, pace: Pace) -> Facts:
+async def work_off(env: Env, _callers: Callers, pace: Pace) -> Facts:
     """Wait until the backlog, which falls due now, is worked off."""
     begun_at = time.monotonic()
-    await worked_off(scene.dsn)
+    await worked_off(env.dsn)
     seconds = time.monotonic() - begun_at
     return {
         "backlog": pace.backlog,
@@ -112,15 +112,15 @@ async def work_off(scene: Scene, _callers: Callers, pace: Pace) -> Facts:
     }
 
 
-async def slow_down(scene: Scene, _callers: Callers, pace: Pace) -> Facts:
+async def slow_down(env: Env, _callers: Callers, pace: Pace) -> Facts:
     """Have the processor take longer for every step."""
-    await scene.processor.ask(seconds=SLOWER * STEP_SECONDS)
+    await env.processor.ask(seconds=SLOWER * STEP_SECONDS)
     await asyncio.sleep(pace.seconds)
-    await scene.processor.ask(seconds=STEP_SECONDS)
+    await env.processor.ask(seconds=STEP_SECONDS)
     return {"step_ms": 1000 * STEP_SECONDS, "slow_step_ms": 1000 * SLOWER * STEP_SECONDS}
 
 
-async def send_large(_scene: Scene, callers: Callers, pace: Pace) -> Facts:
+async def send_large(_env: Env, callers: Callers, pace: Pace) -> Facts:
     """Have some of the calls carry much."""
     callers.large_share = LARGE_SHARE
     await asyncio.sleep(pace.seconds)
@@ -128,10 +128,10 @@ async def send_large(_scene: Scene, callers: Callers, pace: Pace) -> Facts:
     return {"large_share": LARGE_SHARE}
 
 
-async def _kill(scene: Scene, number: int) -> None:
-    await scene.replicas[number].kill()
+async def _kill(env: Env, number: int) -> None:
+    await env.replicas[number].kill()
     await asyncio.sleep(_DOWN_SECONDS)
-    await scene.replicas[number].start()
+    await env.replicas[number].start()
 
 
 def _take(dsn: str) -> int:

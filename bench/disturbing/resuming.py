@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from bench.disturbing import checks, faults, windows
 from bench.disturbing.callers import Callers
+from bench.disturbing.env import Env, open_env, open_server
 from bench.disturbing.pace import Pace
-from bench.disturbing.scene import Scene, open_scene, open_server
 from bench.peers import started
 
 RESUMED_SECONDS_MAX = 5.0
@@ -18,7 +18,7 @@ _WATCHED_SECONDS = 15.0
 """At most, from when PostgreSQL is back."""
 _POLL_SECONDS = 0.05
 
-WAYS: Mapping[str, Callable[[Scene, Callers, Pace], Awaitable[faults.Facts]]] = MappingProxyType(
+WAYS: Mapping[str, Callable[[Env, Callers, Pace], Awaitable[faults.Facts]]] = MappingProxyType(
     {"restart": faults.restart, "kill": faults.kill_postgres}
 )
 """In which it goes."""
@@ -42,17 +42,17 @@ async def turn(way: str, pace: Pace) -> Resumed:
     """Let PostgreSQL go once, and watch until all are answered."""
     async with (
         open_server() as server,
-        started("patient") as processor,
-        open_scene(server, processor) as scene,
+        started("disturbed_processor") as processor,
+        open_env(server, processor) as env,
     ):
-        callers = Callers(scene.doors, count=pace.callers)
+        callers = Callers(env.routes, count=pace.callers)
         async with callers.asking():
             await asyncio.sleep(pace.warm_up)
             gone_at = time.monotonic()
-            await WAYS[way](scene, callers, pace)
+            await WAYS[way](env, callers, pace)
             back_at = time.monotonic()
             await _watch(callers, back_at)
-        found = await checks.findings(scene, callers)
+        found = await checks.findings(env, callers)
     each = [windows.first_after(caller.answered_at, back_at) for caller in callers.all]
     answered = [seconds for seconds in each if seconds is not None]
     return Resumed(

@@ -11,9 +11,9 @@ import psycopg
 
 from bench.disturbing import checks
 from bench.disturbing.callers import insist
+from bench.disturbing.env import Env, open_env, open_server
 from bench.disturbing.pace import Pace
-from bench.disturbing.patient import HOLD, TIMED, args_of
-from bench.disturbing.scene import Scene, open_scene, open_server
+from bench.disturbing.processor import HOLD, TIMED, args_of
 from bench.peers import started
 from progressor import errors
 from progressor.sdk import ZombiePolicy
@@ -67,21 +67,21 @@ async def turn(pace: Pace) -> Killed:
     names = [f"held-{number}" for number in range(pace.processes)]
     async with (
         open_server() as server,
-        started("patient") as processor,
-        open_scene(server, processor, zombie_policy=policy, settings=settings) as scene,
+        started("disturbed_processor") as processor,
+        open_env(server, processor, zombie_policy=policy, settings=settings) as env,
     ):
-        await _start(scene, names)
+        await _start(env, names)
         async with asyncio.timeout(2 * _END_SECONDS_MAX), asyncio.TaskGroup() as group:
-            held = [group.create_task(_call(scene, name), name=name) for name in names]
-            await _all_in_hand(scene, names)
-            await _leave_behind(scene, names)
+            held = [group.create_task(_call(env, name), name=name) for name in names]
+            await _all_in_hand(env, names)
+            await _leave_behind(env, names)
             killed_at, killed_at_epoch = time.monotonic(), time.time()
-            await scene.replicas[_VICTIM].kill()
-        asked = (await scene.processor.ask())["asked_at"]
-        await _all_settled(scene)
-        rows = await asyncio.to_thread(_ended, scene)
+            await env.replicas[_VICTIM].kill()
+        asked = (await env.processor.ask())["asked_at"]
+        await _all_settled(env)
+        rows = await asyncio.to_thread(_ended, env)
         found = _judged(rows, names, _FAILED if pace.fails else _RETRIED)
-        found += await checks.doctor(scene.dsn)
+        found += await checks.doctor(env.dsn)
     return Killed(
         asked=[at - killed_at for name in names for at in asked[name][1:]],
         settled=[float(row[-1]) - killed_at_epoch for row in rows],
@@ -90,36 +90,36 @@ async def turn(pace: Pace) -> Killed:
     )
 
 
-async def _start(scene: Scene, names: Sequence[str]) -> None:
+async def _start(env: Env, names: Sequence[str]) -> None:
     """Start processes that have a timer, which waits for long."""
 
     async def start(name: str) -> None:
         args = args_of(name, letter=TIMED)
-        await scene.doors[_VICTIM].client.start(name, args, idempotency_key="start")
+        await env.routes[_VICTIM].client.start(name, args, idempotency_key="start")
 
     async with asyncio.TaskGroup() as group:
         for name in names:
             group.create_task(start(name), name=name)
 
 
-async def _call(scene: Scene, name: str) -> float:
+async def _call(env: Env, name: str) -> float:
     """Call a process until it is known what came of it, and return when that was."""
     args = args_of(name, letter=HOLD)
     # What it may come to is held against the database.
     with contextlib.suppress(errors.ProcessFailedError):
         await insist(
-            scene.doors,
+            env.routes,
             _VICTIM,
             lambda client: client.call(name, args, idempotency_key="held"),
         )
     return time.monotonic()
 
 
-async def _leave_behind(scene: Scene, names: Sequence[str]) -> None:
+async def _leave_behind(env: Env, names: Sequence[str]) -> None:
     """Leave one more call with each process, which waits behind the one in hand."""
 
     async def call(name: str) -> None:
-        await scene.doors[1 - _VICTIM].client.call(
+        await env.routes[1 - _VICTIM].client.call(
             name, args_of(f"{name}-behind"), idempotency_key="behind", accept_only=True
         )
 
@@ -128,17 +128,17 @@ async def _leave_behind(scene: Scene, names: Sequence[str]) -> None:
             group.create_task(call(name), name=name)
 
 
-async def _all_in_hand(scene: Scene, names: Sequence[str]) -> None:
+async def _all_in_hand(env: Env, names: Sequence[str]) -> None:
     held = 0
     while held < len(names):  # ends by the timeout around it at the latest
         await asyncio.sleep(_POLL_SECONDS)
-        held = len((await scene.processor.ask())["asked_at"])
+        held = len((await env.processor.ask())["asked_at"])
 
 
-async def _all_settled(scene: Scene) -> None:
+async def _all_settled(env: Env) -> None:
     """Wait until what was left behind is over too."""
     ends_at = time.monotonic() + _END_SECONDS_MAX
-    async with await psycopg.AsyncConnection.connect(scene.dsn, autocommit=True) as connection:
+    async with await psycopg.AsyncConnection.connect(env.dsn, autocommit=True) as connection:
         while time.monotonic() < ends_at:
             cursor = await connection.execute(
                 "SELECT EXISTS (SELECT FROM progressor.running)"
@@ -150,9 +150,9 @@ async def _all_settled(scene: Scene) -> None:
             await asyncio.sleep(_POLL_SECONDS)
 
 
-def _ended(scene: Scene) -> list[tuple[Any, ...]]:
-    with psycopg.connect(scene.dsn) as connection:
-        return connection.execute(_ENDED, (scene.namespace,)).fetchall()
+def _ended(env: Env) -> list[tuple[Any, ...]]:
+    with psycopg.connect(env.dsn) as connection:
+        return connection.execute(_ENDED, (env.namespace,)).fetchall()
 
 
 def _judged(

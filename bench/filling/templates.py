@@ -17,7 +17,6 @@ class Hole:
     """A place in a template. ``size`` bytes without their length, or None: a field with it."""
 
     def __init__(self, size: int | None, *, field_count: int = 1) -> None:
-        """Take what the template must know; a hole may hold several whole fields."""
         assert size is None or field_count == 1, "a length says how long one field is"
         self.size = size
         self.field_count = field_count

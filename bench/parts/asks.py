@@ -72,7 +72,6 @@ class Unary:
     """Asks by unary calls on one channel."""
 
     def __init__(self, channel: grpc.aio.Channel, order: Order) -> None:
-        """Send nothing yet."""
         self._stub = ProcessServiceStub(channel)
         self._gates = GateServiceStub(channel)
         self._jobs = JobServiceStub(channel)
@@ -203,7 +202,6 @@ class InSession:
     """Asks by the SDK's client, which keeps a session."""
 
     def __init__(self, client: Client, order: Order) -> None:
-        """Send nothing yet."""
         self._client = client
         self._order = order
         self._args = order.args(0)

@@ -3,11 +3,11 @@
 import statistics
 
 from bench.cpu import memory_mb
+from bench.env import SESSION, STREAM, Env
 from bench.measurement import Measurement, Pace, Turn, ratio, summed_up
 from bench.parts.percentiles import curve
 from bench.questions import steps
 from bench.questions.quiet import until_quiet
-from bench.stage import SESSION, STREAM, Stage
 
 _NODE_COUNT = 10_000
 _STEPPING = 50
@@ -15,7 +15,7 @@ _LEADERS = {"fan_out": "submit", "fan_out_own": "start"}
 NAMES = tuple(_LEADERS)
 
 
-async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Run jobs, each between two stretches of processes that make steps.
 
     fan_out is led by the engine, fan_out_own by its own processor. The rate counts from the
@@ -25,17 +25,17 @@ async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
     `peak_rss_mb` is the engine's after each job: flat, if a job leaves nothing behind.
     """
     return [
-        await _ask(name, what, stage, pace) for name, what in _LEADERS.items() if pace.wants(name)
+        await _ask(name, what, env, pace) for name, what in _LEADERS.items() if pace.wants(name)
     ]
 
 
-async def _ask(name: str, what: str, stage: Stage, pace: Pace) -> Measurement:
+async def _ask(name: str, what: str, env: Env, pace: Pace) -> Measurement:
     count = pace.count(_NODE_COUNT, least=10)
     turns, beside, memory = [], [], []
     for _ in range(pace.long_turns):
-        beside.append(await _steps(stage, pace))
-        turns.append(await job(name, what, count, stage))
-        memory.append(round(memory_mb(stage.engines[0].pid)[1]))
+        beside.append(await _steps(env, pace))
+        turns.append(await job(name, what, count, env))
+        memory.append(round(memory_mb(env.engines[0].pid)[1]))
     return summed_up(
         name,
         turns,
@@ -46,23 +46,23 @@ async def _ask(name: str, what: str, stage: Stage, pace: Pace) -> Measurement:
     )
 
 
-async def job(name: str, what: str, count: int, stage: Stage, *, jobs: int = 1) -> Turn:
+async def job(name: str, what: str, count: int, env: Env, *, jobs: int = 1) -> Turn:
     """Run so many jobs at once, of `count` nodes each, to their end."""
-    prefix = stage.prefix()
+    prefix = env.prefix()
     order = {"what": what, "prefix": prefix, "plan": "j", "number": count, "count": jobs}
-    async with stage.measured(name) as stretch:
-        await stage.ask(order, STREAM)
-        ended = await stage.driver.ask(what="job", prefix=prefix)
+    async with env.measured(name) as stretch:
+        await env.ask(order, STREAM)
+        ended = await env.driver.ask(what="job", prefix=prefix)
     assert ended["done"] == count * jobs, "a job that was not done"
     seconds = ended["seconds"]
     return stretch.turn(count=ended["done"], seconds=seconds, times_ms=curve([seconds]))
 
 
-async def _steps(stage: Stage, pace: Pace) -> Turn:
-    processor = stage.processor(SESSION)
+async def _steps(env: Env, pace: Pace) -> Turn:
+    processor = env.processor(SESSION)
     await processor.ask(halted=False)
-    await stage.ask({"what": "start", "plan": "s", "count": _STEPPING}, SESSION)
-    turn = await steps.turn("", SESSION, stage, pace)
+    await env.ask({"what": "start", "plan": "s", "count": _STEPPING}, SESSION)
+    turn = await steps.turn("", SESSION, env, pace)
     await processor.ask(halted=True)
     await until_quiet(processor)
     return turn

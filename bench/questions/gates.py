@@ -1,8 +1,8 @@
 """What does a task cost that goes through a gate, by how many wait at a thousand of them?"""
 
+from bench.env import STREAM, Env
 from bench.measurement import Measurement, Pace, Turn, summed_up
 from bench.questions.quiet import until_quiet, until_reached
-from bench.stage import STREAM, Stage
 
 _GATE_COUNT = 1000
 _MEASURED = 2000
@@ -10,36 +10,36 @@ _WAITING = {"gates_8k": 8_000, "gates_30k": 30_000, "gates_100k": 100_000}
 NAMES = tuple(_WAITING)
 
 
-async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Let so many wait before closed gates, and measure the first that pass once all are open.
 
     ops_per_s is of those, while the others wait; ratio_to_fewest compares each with the fewest
     waiting: 1 says that it costs nothing that others wait.
     """
     found: list[Measurement] = []
-    before = await stage.scan_found()
+    before = await env.scan_found()
     for name, waiting in _WAITING.items():
         if pace.wants(name):
             gates = pace.count(_GATE_COUNT, least=10)
             turn = await _turn(
-                stage, name, gates=gates, waiting=pace.count(waiting), count=pace.count(_MEASURED)
+                env, name, gates=gates, waiting=pace.count(waiting), count=pace.count(_MEASURED)
             )
             fewest = found[0].ops_per_s if found else turn.ops_per_s
             ratio = round(turn.ops_per_s / fewest, 3)
             count = pace.count(waiting)
             found.append(summed_up(name, [turn], gates=gates, waiting=count, ratio_to_fewest=ratio))
-    assert await stage.scan_found() == before, "a wake-up was lost"
+    assert await env.scan_found() == before, "a wake-up was lost"
     return found
 
 
-async def _turn(stage: Stage, name: str, *, gates: int, waiting: int, count: int) -> Turn:
-    processor, prefix = stage.processor(STREAM), stage.prefix()
+async def _turn(env: Env, name: str, *, gates: int, waiting: int, count: int) -> Turn:
+    processor, prefix = env.processor(STREAM), env.prefix()
     order = {"prefix": prefix, "gates": gates, "plan": "g"}
-    await stage.ask({**order, "what": "gate", "count": gates, "number": 0}, STREAM)
-    await stage.ask({**order, "what": "gated", "count": waiting}, STREAM)
-    await stage.ask({**order, "what": "gate", "count": gates, "number": 1}, STREAM)
+    await env.ask({**order, "what": "gate", "count": gates, "number": 0}, STREAM)
+    await env.ask({**order, "what": "gated", "count": waiting}, STREAM)
+    await env.ask({**order, "what": "gate", "count": gates, "number": 1}, STREAM)
     await processor.ask(forget=True)
-    async with stage.measured(name) as stretch:
+    async with env.measured(name) as stretch:
         begun = await processor.ask()
         await until_reached(processor, "count", count)
         ended = await processor.ask()

@@ -1,8 +1,8 @@
 """What does Get of a process with 10 events cost, beside an empty RPC of the same server?"""
 
+from bench.env import SESSION, STREAM, Env
 from bench.measurement import Measurement, Pace, median_p50, ratio, summed_up
 from bench.questions.rounds import Way, processes, rounds
-from bench.stage import SESSION, STREAM, Stage
 
 _PROCESS_COUNT = 256
 _EVENT_COUNT = 10
@@ -10,14 +10,14 @@ _VARIANTS = {"get": STREAM, "get_session": SESSION}
 NAMES = tuple(_VARIANTS)
 
 
-async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Read with 64 callers; the empty RPC is a health check, unary, by as many."""
     count = pace.count(_PROCESS_COUNT, least=64)
-    prefix = await processes(stage, STREAM, count, events=_EVENT_COUNT)
+    prefix = await processes(env, STREAM, count, events=_EVENT_COUNT)
     order = {"what": "get", "prefix": prefix, "distinct": count}
     ways = {"empty": Way({"what": "check"}, STREAM)}
     ways |= {name: Way(order, each) for name, each in _VARIANTS.items() if pace.wants(name)}
-    turns = await rounds(stage, pace, ways)
+    turns = await rounds(env, pace, ways)
     empty = turns.pop("empty")
     beside = summed_up("empty", empty)
     return [

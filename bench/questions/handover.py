@@ -1,8 +1,8 @@
 """How soon is a call answered that waits behind a step, once that has settled?"""
 
+from bench.env import STREAM, Env
 from bench.measurement import Measurement, Pace, summed_up
 from bench.questions.rounds import processes
-from bench.stage import STREAM, Stage
 
 _CALL_COUNT = 8000
 _PAIRS_AT_ONCE = 8
@@ -10,21 +10,21 @@ _HELD_SECONDS = 0.02
 NAMES = ("handover",)
 
 
-async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Call in pairs, the second while the processor holds up the first for 20 ms.
 
     The time is from the first answer to the second, so it includes the whole step of the second.
     """
     count = 2 * _PAIRS_AT_ONCE
     pairs = pace.count(_CALL_COUNT // 2, least=2 * count)
-    prefix = await processes(stage, STREAM, count)
+    prefix = await processes(env, STREAM, count)
     order = {
         "what": "handover", "prefix": prefix, "distinct": count, "callers": _PAIRS_AT_ONCE,
         "number": _HELD_SECONDS,
     }  # fmt: skip
-    await stage.ask({**order, "count": count}, STREAM)
-    before = await stage.scan_found()
-    turn = await stage.turn("handover", {**order, "count": pairs}, STREAM)
+    await env.ask({**order, "count": count}, STREAM)
+    before = await env.scan_found()
+    turn = await env.turn("handover", {**order, "count": pairs}, STREAM)
     # A call that only a scan has found is one whose wake-up was lost: none must be.
-    found = await stage.scan_found() - before
+    found = await env.scan_found() - before
     return [summed_up("handover", [turn], calls=2 * pairs, scan_found=found)]

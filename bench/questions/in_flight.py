@@ -5,9 +5,9 @@ import secrets
 import time
 
 from bench.cpu import memory_mb
+from bench.env import SESSION, STREAM, Env, Variant, turn_of
 from bench.measurement import Measurement, Pace, summed_up
 from bench.questions.quiet import until_reached
-from bench.stage import SESSION, STREAM, Stage, Variant, turn_of
 
 _CALL_COUNT = 10_000
 _WORKER_COUNT_MAX = 20_000
@@ -16,33 +16,33 @@ _VARIANTS = {"in_flight": STREAM, "in_flight_session": SESSION}
 NAMES = tuple(_VARIANTS)
 
 
-async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Call as many processes at once; the processor holds all the steps, and then answers them.
 
     The engine is a fresh one each time, so its peak is of these calls (and of the starts before).
     """
     return [
-        await _measure(name, variant, pace.count(_CALL_COUNT), stage)
+        await _measure(name, variant, pace.count(_CALL_COUNT), env)
         for name, variant in _VARIANTS.items()
         if pace.wants(name)
     ]
 
 
-async def _measure(name: str, variant: Variant, count: int, stage: Stage) -> Measurement:
-    processor = stage.processor(variant)
-    async with stage.engine_beside(*_ROOM) as engine:
+async def _measure(name: str, variant: Variant, count: int, env: Env) -> Measurement:
+    processor = env.processor(variant)
+    async with env.engine_beside(*_ROOM) as engine:
         namespace = f"bench-held-{secrets.token_hex(4)}"
-        await stage.clients[0].ask(
+        await env.clients[0].ask(
             what="namespace", target=engine.address, name=namespace,
             processor=processor.address, workers=_WORKER_COUNT_MAX,
         )  # fmt: skip
-        order = {"prefix": stage.prefix(), "namespace": namespace, "targets": [engine.address]}
-        await stage.ask({**order, "what": "start", "count": count}, variant)
+        order = {"prefix": env.prefix(), "namespace": namespace, "targets": [engine.address]}
+        await env.ask({**order, "what": "start", "count": count}, variant)
         idle, _ = memory_mb(engine.pid)
         held = {**order, "what": "call", "plan": "w", "count": count, "callers": count}
-        async with stage.measured(name) as stretch, asyncio.TaskGroup() as group:
+        async with env.measured(name) as stretch, asyncio.TaskGroup() as group:
             begun = time.monotonic()
-            calls = group.create_task(stage.ask(held, variant), name="calls")
+            calls = group.create_task(env.ask(held, variant), name="calls")
             await until_reached(processor, "held", count)
             filled = time.monotonic() - begun
             now, _ = memory_mb(engine.pid)

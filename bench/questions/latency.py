@@ -1,8 +1,8 @@
 """How long does a lone caller wait, beside two hops and the two commits that a call needs?"""
 
+from bench.env import RELAY, SESSION, STREAM, Env, turn_of
 from bench.measurement import Measurement, Pace, Turn, median_p50, summed_up
 from bench.questions.rounds import processes
-from bench.stage import RELAY, SESSION, STREAM, Stage, turn_of
 
 _VARIANTS = {"latency": STREAM, "latency_session": SESSION}
 _PROCESS_COUNT = 100
@@ -11,26 +11,26 @@ _COMMITS_SHARE = 0.5
 NAMES = tuple(_VARIANTS)
 
 
-async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Call with one caller; `ratio` is its p50 over the relay's and that of two commits.
 
     A commit is of one row, by the driver, on the same PostgreSQL and disk. `latency` tells of the
     session too.
     """
     count = pace.count(_PROCESS_COUNT)
-    prefix = await processes(stage, STREAM, count)
+    prefix = await processes(env, STREAM, count)
     order = {"what": "call", "prefix": prefix, "distinct": count, "callers": 1}
     for variant in (RELAY, *_VARIANTS.values()):
-        await stage.ask({**order, "seconds": pace.warm_up}, variant)
+        await env.ask({**order, "seconds": pace.warm_up}, variant)
     order["seconds"] = pace.seconds
     relay: list[Turn] = []
     commits: list[Turn] = []
     turns: dict[str, list[Turn]] = {name: [] for name in _VARIANTS}
     for _ in range(pace.turns):
-        relay.append(await stage.turn("", order, RELAY))
-        commits.append(await _commits(stage, _COMMITS_SHARE * pace.seconds))
+        relay.append(await env.turn("", order, RELAY))
+        commits.append(await _commits(env, _COMMITS_SHARE * pace.seconds))
         for name, variant in _VARIANTS.items():
-            turns[name].append(await stage.turn(name, order, variant))
+            turns[name].append(await env.turn(name, order, variant))
     floor = median_p50(relay) + median_p50(commits)
     session = median_p50(turns["latency_session"])
     told = {
@@ -44,7 +44,7 @@ async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
     ]
 
 
-async def _commits(stage: Stage, seconds: float) -> Turn:
-    async with stage.measured("") as stretch:
-        answer = await stage.driver.ask(what="commits", seconds=seconds)
+async def _commits(env: Env, seconds: float) -> Turn:
+    async with env.measured("") as stretch:
+        answer = await env.driver.ask(what="commits", seconds=seconds)
     return turn_of(stretch, [answer])

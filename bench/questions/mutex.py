@@ -3,15 +3,15 @@
 import itertools
 import statistics
 
+from bench.env import STREAM, Env
 from bench.measurement import Measurement, Pace, Turn, summed_up
 from bench.questions.quiet import until_reached
-from bench.stage import STREAM, Stage
 
 _TASK_COUNT = 1000
 NAMES = ("mutex",)
 
 
-async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Start processes that all want one gate of one.
 
     The time is from one answer of the processor until it is asked the next: so it includes the
@@ -20,42 +20,42 @@ async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
     left and who is next is promoted; null where PostgreSQL keeps no instants of commits.
     """
     count = pace.count(_TASK_COUNT, least=10)
-    before = await stage.scan_found()
+    before = await env.scan_found()
     turns, released = [], list[float]()
     for _ in range(pace.long_turns):
-        prefix = stage.prefix()
-        turns.append(await _turn(stage, prefix, count))
-        released += await _released(stage, prefix)
+        prefix = env.prefix()
+        turns.append(await _turn(env, prefix, count))
+        released += await _released(env, prefix)
     return [
         summed_up(
             "mutex",
             turns,
             tasks=count,
-            scan_found=await stage.scan_found() - before,
+            scan_found=await env.scan_found() - before,
             released_p50_ms=round(1000 * statistics.median(released), 2) if released else None,
         )
     ]
 
 
-async def _released(stage: Stage, prefix: str) -> list[float]:
+async def _released(env: Env, prefix: str) -> list[float]:
     """Return how long each step came after the commit that left the gate, in seconds."""
     settled: dict[str, float] | None
-    settled = (await stage.driver.ask(what="settled", prefix=prefix))["settled"]
-    asked: dict[str, float] = (await stage.processor(STREAM).ask(asked=True))["asked"]
+    settled = (await env.driver.ask(what="settled", prefix=prefix))["settled"]
+    asked: dict[str, float] = (await env.processor(STREAM).ask(asked=True))["asked"]
     if settled is None:
         return []
     order = sorted(asked, key=asked.__getitem__)
     return [asked[following] - settled[first] for first, following in itertools.pairwise(order)]
 
 
-async def _turn(stage: Stage, prefix: str, count: int) -> Turn:
-    processor = stage.processor(STREAM)
+async def _turn(env: Env, prefix: str, count: int) -> Turn:
+    processor = env.processor(STREAM)
     await processor.ask(forget=True)
     order = {"prefix": prefix, "gates": 1, "plan": "g"}
-    await stage.ask({**order, "what": "gate", "count": 1, "number": 1}, STREAM)
-    async with stage.measured("mutex") as stretch:
+    await env.ask({**order, "what": "gate", "count": 1, "number": 1}, STREAM)
+    async with env.measured("mutex") as stretch:
         begun = await processor.ask()
-        await stage.ask({**order, "what": "gated", "count": count}, STREAM)
+        await env.ask({**order, "what": "gated", "count": count}, STREAM)
         await until_reached(processor, "count", count - 1)
         ended = await processor.ask()
     seconds = ended["at"] - begun["at"]

@@ -1,9 +1,9 @@
 """How long do requests wait that come at a constant rate, at 50 and 80 % of what can be done?"""
 
+from bench.env import SESSION, STREAM, Env, Variant
 from bench.measurement import Measurement, Pace, summed_up
 from bench.questions.quiet import until_quiet
 from bench.questions.rounds import processes
-from bench.stage import SESSION, STREAM, Stage, Variant
 
 _PROCESS_COUNT = 1000
 _WHATS = ("start", "call", "notify", "get")
@@ -23,7 +23,7 @@ NAMES = tuple(
 )  # fmt: skip
 
 
-async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Measure the closed loop first, then send at a share of its rate.
 
     Times count from when a request was due to be sent, so none is left out because an earlier one
@@ -36,26 +36,26 @@ async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
                 share: name for share in _SHARES if pace.wants(name := _name(what, suffix, share))
             }
             if names:
-                answered += await _measure(what, names, variant, stage, pace)
+                answered += await _measure(what, names, variant, env, pace)
     return answered
 
 
 async def _measure(
-    what: str, names: dict[int, str], variant: Variant, stage: Stage, pace: Pace
+    what: str, names: dict[int, str], variant: Variant, env: Env, pace: Pace
 ) -> list[Measurement]:
     count = pace.count(_PROCESS_COUNT, least=64)
     order: dict[str, object] = {"what": what}
     if what != "start":
-        prefix = await processes(stage, variant, count, events=10)
+        prefix = await processes(env, variant, count, events=10)
         order |= {"prefix": prefix, "distinct": count}
-    processor = stage.processor(variant)
-    closed = await stage.turn("", {**order, "seconds": pace.seconds / 2}, variant)
+    processor = env.processor(variant)
+    closed = await env.turn("", {**order, "seconds": pace.seconds / 2}, variant)
     answered = []
     for share, name in names.items():
         await until_quiet(processor)
         rate = closed.ops_per_s * share / 100
-        fresh = {**order, "prefix": stage.prefix()} if what == "start" else order
-        turn = await stage.turn(
+        fresh = {**order, "prefix": env.prefix()} if what == "start" else order
+        turn = await env.turn(
             name, {**fresh, "seconds": pace.seconds, "rate": max(rate, 1.0)}, variant
         )
         answered.append(

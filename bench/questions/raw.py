@@ -1,8 +1,8 @@
 """How many calls a second does PostgreSQL admit and settle alone, by the engine's own functions?"""
 
+from bench.env import SESSION, Env, turn_of
 from bench.measurement import Measurement, Pace, Turn, ratio, summed_up
 from bench.questions.rounds import processes
-from bench.stage import SESSION, Stage, turn_of
 
 _PROCESS_COUNT = 1000
 _CONNECTION_COUNT = 4
@@ -10,29 +10,29 @@ _BATCHES = {"raw_1": 1, "raw_8": 8, "raw_32": 32}
 NAMES = tuple(_BATCHES)
 
 
-async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Write from a small driver on 4 connections, in batches of 1, 8 and 32; no engine, no gRPC.
 
     `engine_ratio` is the engine's rate of calls in the same minute, by session and stream, to this.
     """
     count = pace.count(_PROCESS_COUNT, least=_CONNECTION_COUNT * max(_BATCHES.values()))
-    prefix = await processes(stage, SESSION, count)
+    prefix = await processes(env, SESSION, count)
     order = {"what": "call", "prefix": prefix, "distinct": count}
-    await stage.ask({**order, "seconds": pace.warm_up}, SESSION)
+    await env.ask({**order, "seconds": pace.warm_up}, SESSION)
     order["seconds"] = pace.seconds
     engine: list[Turn] = []
     turns: dict[str, list[Turn]] = {name: [] for name in NAMES if pace.wants(name)}
     lost = 0
     for _ in range(pace.turns):
-        engine.append(await stage.turn("", order, SESSION))
+        engine.append(await env.turn("", order, SESSION))
         for name, own in turns.items():
-            async with stage.measured("") as stretch:
-                answer = await stage.driver.ask(
+            async with env.measured("") as stretch:
+                answer = await env.driver.ask(
                     what="calls",
                     seconds=pace.seconds,
                     batch=_BATCHES[name],
                     connections=_CONNECTION_COUNT,
-                    namespace=stage.namespaces[True],
+                    namespace=env.namespaces[True],
                     ids=[f"{prefix}-{number}" for number in range(count)],
                 )
             lost += answer["lost"]

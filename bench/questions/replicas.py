@@ -2,9 +2,9 @@
 
 import contextlib
 
+from bench.env import SESSION, Env
 from bench.measurement import Measurement, Pace, Turn, ratio, summed_up
 from bench.questions.rounds import processes
-from bench.stage import SESSION, Stage
 
 _PROCESS_COUNT = 1000
 _CALLERS_PER_REPLICA = 64
@@ -12,27 +12,27 @@ _REPLICA_COUNT = 3
 NAMES = tuple(f"replicas_{count}" for count in range(1, _REPLICA_COUNT + 1))
 
 
-async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Call by session and stream, 64 callers more with each replica, spread over all of them.
 
     `cores` says who was busy: at the limit of PostgreSQL its share stops growing with the replicas.
     """
     count = pace.count(_PROCESS_COUNT, least=3 * _CALLERS_PER_REPLICA)
-    prefix = await processes(stage, SESSION, count)
+    prefix = await processes(env, SESSION, count)
     order = {"what": "call", "prefix": prefix, "distinct": count}
     turns: dict[str, list[Turn]] = {}
     async with contextlib.AsyncExitStack() as stack:
         for replicas, name in enumerate(NAMES, start=1):
-            if replicas > len(stage.engines):
-                await stack.enter_async_context(stage.engine_beside())
+            if replicas > len(env.engines):
+                await stack.enter_async_context(env.engine_beside())
             wanted = {
                 **order,
-                "targets": [engine.address for engine in stage.engines[:replicas]],
+                "targets": [engine.address for engine in env.engines[:replicas]],
                 "callers": _CALLERS_PER_REPLICA * replicas,
             }
-            await stage.ask({**wanted, "seconds": pace.warm_up}, SESSION)
+            await env.ask({**wanted, "seconds": pace.warm_up}, SESSION)
             wanted["seconds"] = pace.seconds
-            turns[name] = [await stage.turn(name, wanted, SESSION) for _ in range(pace.turns)]
+            turns[name] = [await env.turn(name, wanted, SESSION) for _ in range(pace.turns)]
     one = turns[NAMES[0]]
     return [
         summed_up(name, own, ratio_to_one=round(ratio(own, one), 3))

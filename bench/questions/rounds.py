@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from bench.env import RELAY, Env, Variant
 from bench.measurement import Measurement, Pace, Turn, summed_up
-from bench.stage import RELAY, Stage, Variant
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -16,33 +16,33 @@ class Way:
     variant: Variant
 
 
-async def rounds(stage: Stage, pace: Pace, ways: Mapping[str, Way]) -> dict[str, list[Turn]]:
+async def rounds(env: Env, pace: Pace, ways: Mapping[str, Way]) -> dict[str, list[Turn]]:
     """Return the turns of each way by its name: after a warm-up of all, each in its turn."""
     for way in ways.values():
-        await stage.ask({**way.order, "seconds": pace.warm_up}, way.variant)
+        await env.ask({**way.order, "seconds": pace.warm_up}, way.variant)
     turns: dict[str, list[Turn]] = {name: [] for name in ways}
     for _ in range(pace.turns):
         for name, way in ways.items():
             order = {**way.order, "seconds": pace.seconds}
-            turns[name].append(await stage.turn(name, order, way.variant))
+            turns[name].append(await env.turn(name, order, way.variant))
     return turns
 
 
 async def beside_relay(
-    stage: Stage, pace: Pace, order: Mapping[str, Any], variants: Mapping[str, Variant]
+    env: Env, pace: Pace, order: Mapping[str, Any], variants: Mapping[str, Variant]
 ) -> list[Measurement]:
     """Return what the relay does with an order and, beside it, what the wanted variants do."""
     ways = {"relay": Way(order, RELAY)}
     ways |= {name: Way(order, each) for name, each in variants.items() if pace.wants(name)}
-    turns = await rounds(stage, pace, ways)
+    turns = await rounds(env, pace, ways)
     relay = turns.pop("relay")
     measured = [summed_up(name, own, relay) for name, own in turns.items()]
     return [summed_up("relay", relay), *measured]
 
 
-async def processes(stage: Stage, variant: Variant, count: int, *, events: int = 1) -> str:
+async def processes(env: Env, variant: Variant, count: int, *, events: int = 1) -> str:
     """Start processes of so many events, and return the prefix of their ids."""
-    prefix = stage.prefix()
+    prefix = env.prefix()
     order = {"what": "start", "prefix": prefix, "count": count, "plan": "m", "number": events}
-    await stage.ask(order, variant)
+    await env.ask(order, variant)
     return prefix

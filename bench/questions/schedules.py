@@ -8,10 +8,10 @@ from typing import Any
 
 import grpc
 
+from bench.env import SESSION, Env, turn_of
 from bench.measurement import Measurement, Pace, Turn, summed_up
 from bench.parts.plans import plan
 from bench.questions.quiet import until_quiet, until_reached
-from bench.stage import SESSION, Stage, turn_of
 from progressor.sdk.codec.wire import duration_to_wire, instant_to_wire
 from progressor.v1 import schedule_service_pb2 as messages
 from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceStub
@@ -25,7 +25,7 @@ _RATE = 150.0
 NAMES = tuple(_SPAN_SECONDS)
 
 
-async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Make them well ahead, each to start one process; PostgreSQL tells when each did.
 
     The times are how late that was, from the instant to the transaction; ops_per_s is how fast, up
@@ -33,39 +33,39 @@ async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
     starts: its claim, its step and its settlement.
     """
     count = pace.count(_SCHEDULE_COUNT)
-    before = await stage.scan_found()
+    before = await env.scan_found()
     measured = []
     for name, span in _SPAN_SECONDS.items():
         if pace.wants(name):
-            turn = await _turn(stage, name, count=count, span=span * pace.scale)
+            turn = await _turn(env, name, count=count, span=span * pace.scale)
             measured.append(summed_up(name, [turn], schedules=count, max_ms=round(turn.at(1.0), 3)))
-    assert await stage.scan_found() == before, "a wake-up was lost"
+    assert await env.scan_found() == before, "a wake-up was lost"
     return measured
 
 
-async def _turn(stage: Stage, name: str, *, count: int, span: float) -> Turn:
-    processor, prefix = stage.processor(SESSION), stage.prefix()
+async def _turn(env: Env, name: str, *, count: int, span: float) -> Turn:
+    processor, prefix = env.processor(SESSION), env.prefix()
     await until_quiet(processor)
     first = time.time() + _LEAD_SECONDS + count / _RATE
     ids = [f"{prefix}-{number}" for number in range(count)]
-    await _make(stage, ids, first, span / count)
+    await _make(env, ids, first, span / count)
     answered = (await processor.ask())["answers"]
     await asyncio.sleep(max(0.0, first - time.time() - 0.1))
-    async with stage.measured(name) as stretch:
+    async with env.measured(name) as stretch:
         await asyncio.sleep(span)
         await until_reached(processor, "answers", answered + count)
         seconds = time.time() - first
-    told: dict[str, Any] = await stage.driver.ask(what="firings", prefix=prefix)
-    await _delete(stage, ids)
+    told: dict[str, Any] = await env.driver.ask(what="firings", prefix=prefix)
+    await _delete(env, ids)
     assert told["done"] == count, f"{told['done']} of {count} schedules have fired once"
     return turn_of(stretch, [{**told, "seconds": seconds}])
 
 
-async def _make(stage: Stage, ids: list[str], first: float, step: float) -> None:
+async def _make(env: Env, ids: list[str], first: float, step: float) -> None:
     """Make schedules, each due once within a day, the first at `first`, then one each `step`."""
     waiting = iter(enumerate(ids))
     start = messages.ScheduledStart(args=plan("n"))
-    async with grpc.aio.insecure_channel(stage.engines[0].address) as channel:
+    async with grpc.aio.insecure_channel(env.engines[0].address) as channel:
         stub: Any = ScheduleServiceStub(channel)
 
         async def work() -> None:
@@ -77,7 +77,7 @@ async def _make(stage: Stage, ids: list[str], first: float, step: float) -> None
                 spec = messages.ScheduleSpec(interval=times, start=start)
                 await stub.CreateSchedule(
                     messages.CreateScheduleRequest(
-                        namespace=stage.namespaces[True], schedule_id=schedule_id, spec=spec
+                        namespace=env.namespaces[True], schedule_id=schedule_id, spec=spec
                     )
                 )
 
@@ -87,16 +87,16 @@ async def _make(stage: Stage, ids: list[str], first: float, step: float) -> None
         raise RuntimeError(message)
 
 
-async def _delete(stage: Stage, ids: list[str]) -> None:
+async def _delete(env: Env, ids: list[str]) -> None:
     waiting = iter(ids)
-    async with grpc.aio.insecure_channel(stage.engines[0].address) as channel:
+    async with grpc.aio.insecure_channel(env.engines[0].address) as channel:
         stub: Any = ScheduleServiceStub(channel)
 
         async def work() -> None:
             for schedule_id in waiting:
                 await stub.DeleteSchedule(
                     messages.DeleteScheduleRequest(
-                        namespace=stage.namespaces[True], schedule_id=schedule_id
+                        namespace=env.namespaces[True], schedule_id=schedule_id
                     )
                 )
 

@@ -1,13 +1,13 @@
 """How many processes can 64 callers start in a second, each with one event?"""
 
+from bench.env import SESSION, STREAM, UNARY, Env
 from bench.measurement import Measurement, Pace
 from bench.questions.rounds import beside_relay
-from bench.stage import SESSION, STREAM, UNARY, Stage
 
 _VARIANTS = {"start": UNARY, "start_stream": STREAM, "start_session": SESSION}
 NAMES = ("relay", *_VARIANTS)
 
 
-async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Start new processes; the relay's own answer is told here."""
-    return await beside_relay(stage, pace, {"what": "start"}, _VARIANTS)
+    return await beside_relay(env, pace, {"what": "start"}, _VARIANTS)

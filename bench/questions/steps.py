@@ -2,41 +2,41 @@
 
 import asyncio
 
+from bench.env import SESSION, UNARY, Env, Variant
 from bench.measurement import Measurement, Pace, Turn, summed_up
 from bench.questions.quiet import until_quiet
-from bench.stage import SESSION, UNARY, Stage, Variant
 
 _PROCESSES = {"steps": (50, SESSION), "steps_200": (200, SESSION), "steps_unary": (50, UNARY)}
 NAMES = tuple(_PROCESSES)
 
 
-async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Let processes run; the processor counts each step.
 
     The times are from one step of a process to its next.
     """
     return [
-        await _run(name, count, variant, stage, pace)
+        await _run(name, count, variant, env, pace)
         for name, (count, variant) in _PROCESSES.items()
         if pace.wants(name)
     ]
 
 
-async def _run(name: str, count: int, variant: Variant, stage: Stage, pace: Pace) -> Measurement:
-    processor = stage.processor(variant)
+async def _run(name: str, count: int, variant: Variant, env: Env, pace: Pace) -> Measurement:
+    processor = env.processor(variant)
     await processor.ask(halted=False)
-    await stage.ask({"what": "start", "plan": "s", "count": count}, variant)
+    await env.ask({"what": "start", "plan": "s", "count": count}, variant)
     await asyncio.sleep(pace.warm_up)
-    turns = [await turn(name, variant, stage, pace) for _ in range(pace.turns)]
+    turns = [await turn(name, variant, env, pace) for _ in range(pace.turns)]
     await processor.ask(halted=True)
     await until_quiet(processor)
     return summed_up(name, turns, processes=count)
 
 
-async def turn(name: str, variant: Variant, stage: Stage, pace: Pace) -> Turn:
+async def turn(name: str, variant: Variant, env: Env, pace: Pace) -> Turn:
     """Count the steps that are made in one turn."""
-    processor = stage.processor(variant)
-    async with stage.measured(name) as stretch:
+    processor = env.processor(variant)
+    async with env.measured(name) as stretch:
         before = await processor.ask(forget=True)
         await asyncio.sleep(pace.seconds)
         after = await processor.ask()

@@ -2,11 +2,11 @@
 
 import asyncio
 
+from bench.env import SESSION, Env
 from bench.measurement import Measurement, Pace, Turn, ratio, summed_up
 from bench.peers import Peer, started
 from bench.questions.quiet import until_quiet
 from bench.questions.steps import turn
-from bench.stage import SESSION, Stage
 
 _PROCESS_COUNT = 200
 _EVERY = {"traced_off": 0, "traced_none": 0, "traced_1": 100}
@@ -15,7 +15,7 @@ _EVERY = {"traced_off": 0, "traced_none": 0, "traced_1": 100}
 NAMES = tuple(_EVERY)
 
 
-async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
+async def ask(env: Env, pace: Pace) -> list[Measurement]:
     """Let processes run by turns on an engine without and on one with a collector.
 
     `ratio_to_off` is the rate as a share of that without.
@@ -23,13 +23,13 @@ async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
     turns: dict[str, list[Turn]] = {name: [] for name in NAMES}
     async with started("collector") as collector:
         more = f"telemetry.otlp_endpoint=http://{collector.address}", "telemetry.sample_ratio=0"
-        async with stage.engine_beside(*more) as pushing:
+        async with env.engine_beside(*more) as pushing:
             for number in range(pace.turns):
                 first = number % len(NAMES)
                 # Each is first, second and last in turn: what the machine loses is no cost.
                 for name in (*NAMES[first:], *NAMES[:first]):
-                    engine = stage.engines[0] if name == "traced_off" else pushing
-                    turns[name].append(await _run(name, engine, stage, pace))
+                    engine = env.engines[0] if name == "traced_off" else pushing
+                    turns[name].append(await _run(name, engine, env, pace))
         # An engine that leaves has pushed the last of them.
         assert (await collector.ask())["bytes"], "nothing was traced"
     off = turns["traced_off"]
@@ -38,16 +38,16 @@ async def ask(stage: Stage, pace: Pace) -> list[Measurement]:
     ]
 
 
-async def _run(name: str, engine: Peer, stage: Stage, pace: Pace) -> Turn:
-    processor = stage.processor(SESSION)
+async def _run(name: str, engine: Peer, env: Env, pace: Pace) -> Turn:
+    processor = env.processor(SESSION)
     await processor.ask(halted=False)
     order = {
         "what": "start", "plan": "s", "count": pace.count(_PROCESS_COUNT),
         "targets": [engine.address], "traced_every": _EVERY[name],
     }  # fmt: skip
-    await stage.ask(order, SESSION)
+    await env.ask(order, SESSION)
     await asyncio.sleep(pace.warm_up)
-    measured = await turn(name, SESSION, stage, pace)
+    measured = await turn(name, SESSION, env, pace)
     await processor.ask(halted=True)
     await until_quiet(processor)
     return measured

@@ -37,7 +37,6 @@ class Lives:
     """
 
     def __init__(self, channel: grpc.aio.Channel, namespace: str) -> None:
-        """Begin none yet."""
         self._stub: ProcessServiceAsyncStub = ProcessServiceStub(channel)
         self._namespace = namespace
         self._begun = 0.0
@@ -67,7 +66,7 @@ class Lives:
             self.took.append(time.perf_counter() - due)
 
 
-class Mortal:
+class FinishingProcessor:
     """The processor that leads processes through their lives."""
 
     name = "bench.soaking"

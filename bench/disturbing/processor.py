@@ -1,8 +1,8 @@
-"""The processor: one event a step, which names its request; slower for a while if it is told so.
+"""The processor: one event per step, which names its request; it can be slowed down.
 
-What the args ask for, by their first letter:
+The first letter of the args selects what a step does:
 
-w  no answer to the first attempt; who is asked again answers at once
+w  no answer to the first attempt; the next one is answered at once
 t  a timer in an hour
 """
 
@@ -36,13 +36,12 @@ def name_in(args: bytes) -> bytes:
     return args[:ARGS_SIZE].partition(_END)[0]
 
 
-class Patient:
-    """Answers steps, and remembers when it was asked for those that it holds."""
+class DisturbedProcessor:
+    """Answers steps, and records when each held process was asked for."""
 
     name = "bench.disturbing"
 
     def __init__(self) -> None:
-        """Take no time for a step."""
         self._seconds = 0.0
         self._asked_at: dict[str, list[float]] = collections.defaultdict(list)
 

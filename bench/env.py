@@ -1,4 +1,4 @@
-"""The stage: the parts at work, and the stretches that are measured."""
+"""The environment: the parts at work, and the stretches that are measured."""
 
 import asyncio
 import contextlib
@@ -63,7 +63,7 @@ class Stretch:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class Env:
     """All parts, running."""
 
     engines: list[Peer]

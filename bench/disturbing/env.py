@@ -1,4 +1,4 @@
-"""The scene: a PostgreSQL that can be killed, replicas that can be killed, and a processor."""
+"""The environment: a PostgreSQL and replicas that can be killed, and a processor."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
-from bench.disturbing.doors import Door
+from bench.disturbing.routes import Route
 from bench.peers import Peer, started
 from progressor.sdk import Client, NamespaceConfig, ZombiePolicy
 from progressor.storage.embedded.server import EmbeddedPostgres
@@ -30,7 +30,6 @@ class Server:
     """PostgreSQL, with full durability; methods block."""
 
     def __init__(self, directory: Path) -> None:
-        """Start nothing yet."""
         self._directory = directory
         self._embedded = EmbeddedPostgres(data_directory=directory)
         self.dsn = ""
@@ -56,7 +55,6 @@ class Replica:
     """An engine in a process of its own, always at the same address."""
 
     def __init__(self, address: str, settings: Mapping[str, str]) -> None:
-        """Start nothing yet."""
         self.address = address
         chosen = {"server.bind": address, "log.level": "error", **settings}
         self._settings = [f"{key}={value}" for key, value in chosen.items()]
@@ -94,12 +92,12 @@ class Replica:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """All parts, running; a door leads to each replica."""
+class Env:
+    """All parts, running, with a route to each replica."""
 
     server: Server
     replicas: Sequence[Replica]
-    doors: Sequence[Door]
+    routes: Sequence[Route]
     processor: Peer
     namespace: str
 
@@ -124,13 +122,13 @@ async def open_server() -> AsyncIterator[Server]:
 
 
 @contextlib.asynccontextmanager
-async def open_scene(
+async def open_env(
     server: Server,
     processor: Peer,
     *,
     zombie_policy: ZombiePolicy = ZombiePolicy.RETRY,
     settings: Mapping[str, str] | None = None,
-) -> AsyncIterator[Scene]:
+) -> AsyncIterator[Env]:
     """Start replicas, with all settings as they are by default but for `settings`."""
     chosen = {"database.dsn": server.dsn, **(settings or {})}
     replicas = [Replica(f"127.0.0.1:{port}", chosen) for port in _free_ports(REPLICA_COUNT)]
@@ -148,13 +146,13 @@ async def open_scene(
             await replica.start()
         async with Client(replicas[0].address, namespace=config.name) as client:
             await client.namespaces.create(config)
-        doors = [Door(replica.address, config.name) for replica in replicas]
-        for door in doors:
-            await stack.enter_async_context(door)
-        yield Scene(
+        routes = [Route(replica.address, config.name) for replica in replicas]
+        for route in routes:
+            await stack.enter_async_context(route)
+        yield Env(
             server=server,
             replicas=replicas,
-            doors=doors,
+            routes=routes,
             processor=processor,
             namespace=config.name,
         )

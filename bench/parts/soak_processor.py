@@ -1,9 +1,9 @@
-"""The processor of the soak: processes that finish; a streaming one."""
+"""Runs the streaming processor of the soak, whose processes finish."""
 
 from typing import Any
 
 from bench.parts import orders
-from bench.soaking.lives import Mortal
+from bench.soaking.lives import FinishingProcessor
 from progressor.sdk import Limits, running
 
 _LIMITS = Limits(steps_max=30_000)
@@ -14,7 +14,9 @@ async def _obey(order: dict[str, Any]) -> orders.Answer:
 
 
 async def _main() -> None:
-    async with running(Mortal(), bind="127.0.0.1:0", limits=_LIMITS, streaming=True) as address:
+    async with running(
+        FinishingProcessor(), bind="127.0.0.1:0", limits=_LIMITS, streaming=True
+    ) as address:
         orders.tell({"address": address})
         await orders.obey(_obey)
 

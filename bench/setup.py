@@ -1,4 +1,4 @@
-"""Setting the stage: a database, the parts, the namespaces; and clearing it afterwards."""
+"""Sets up the environment (a database, the parts, the namespaces) and clears it afterwards."""
 
 import contextlib
 import dataclasses
@@ -13,9 +13,9 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from bench.env import Env
 from bench.peers import Peer, spawned, started
 from bench.profiling import Profiler
-from bench.stage import Stage
 
 _WORKER_COUNT_MAX = 1000
 _CONNECTIONS_PER_WORKER = 4
@@ -45,7 +45,7 @@ class Setting:
 
 
 @contextlib.asynccontextmanager
-async def open_stage(setting: Setting) -> AsyncIterator[Stage]:
+async def open_env(setting: Setting) -> AsyncIterator[Env]:
     """Start everything."""
     async with contextlib.AsyncExitStack() as stack:
         enter = stack.enter_async_context
@@ -66,7 +66,7 @@ async def open_stage(setting: Setting) -> AsyncIterator[Stage]:
         engines = [engine]
         for _ in range(setting.replicas - 1):
             await enter(_engine_beside(engines, dsn))
-        yield Stage(
+        yield Env(
             engines=engines,
             replicas=setting.replicas,
             connections=1 if setting.workers == 1 else _CONNECTIONS_PER_WORKER * setting.workers,

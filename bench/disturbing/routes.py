@@ -1,4 +1,4 @@
-"""Doors: the ways to the replicas, of which the shut ones are avoided, as a load balancer does."""
+"""Routes to the replicas; failed ones are avoided, as a load balancer does."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from progressor.sdk import BYTES, Client
 
 ATTEMPT_SECONDS = 20.0
-"""After which a caller asks again, under the same key: longer than any wait that is to be seen."""
+"""Time after which a caller repeats a request under the same key: longer than any measured wait."""
 
 _PROBE_SECONDS = 0.1
 _PROBE_TIMEOUT_SECONDS = 1.0
@@ -25,14 +25,13 @@ _CHANNEL_OPTIONS = (
 )
 
 
-class Door:
-    """The way to one replica: a session, for callers who repeat what fails themselves.
+class Route:
+    """A session with one replica, for callers who repeat failed requests themselves.
 
-    Once told that something failed it stays shut until the replica says that it serves.
+    After `shut` it stays closed until the replica reports SERVING.
     """
 
     def __init__(self, address: str, namespace: str) -> None:
-        """Connect to nothing yet."""
         self.is_open = True
         # Who asks decides where to ask again, and when.
         self.client = Client(
@@ -49,9 +48,9 @@ class Door:
         self._shut.set()
 
     async def __aenter__(self) -> Self:
-        """Begin to look after it."""
+        """Begin to probe the replica."""
         await self._group.__aenter__()
-        self._watch = self._group.create_task(self._open_again(), name="door")
+        self._watch = self._group.create_task(self._open_again(), name="route")
         return self
 
     async def __aexit__(
@@ -81,9 +80,9 @@ class Door:
                     self.is_open = True
 
 
-def pick(doors: Sequence[Door], number: int) -> Door:
-    """Return the door for a caller of a number: its own if that is open, else any that may be."""
-    own = doors[number % len(doors)]
+def pick(routes: Sequence[Route], number: int) -> Route:
+    """Return the route of a caller by its number: its own if that is open, else any open one."""
+    own = routes[number % len(routes)]
     if own.is_open:
         return own
-    return random.choice([door for door in doors if door.is_open] or doors)
+    return random.choice([route for route in routes if route.is_open] or routes)
