@@ -124,7 +124,7 @@ proto-breaking: $(DONE)/dev ## Fail if proto/ breaks users of the one at AGAINST
 check: lint arch proto-lint proto-check types test-unit ## All that needs no database, < 60 s
 
 .PHONY: fmt
-fmt: $(DONE)/dev ## Format the code and mend what a tool can mend
+fmt: $(DONE)/dev ## Format the code, and fix what a tool can fix
 	$(RUN) ruff format $(SOURCES)
 	$(RUN) ruff check --fix $(SOURCES)
 
@@ -151,7 +151,11 @@ AT_ONCE ?= 3
 IN_ORDER := --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: $(DONE)/dev ## The whole test suite
+test: $(DONE)/dev ## The tests but for the slow ones: long explorers, and most cases of the fault matrix
+	HYPOTHESIS_PROFILE=quick $(RUN) pytest tests -m "not slow" -n $(AT_ONCE) $(IN_ORDER) $(ARGS)
+
+.PHONY: test-all
+test-all: $(DONE)/dev ## The whole test suite, as CI runs it
 	$(RUN) pytest tests -n $(AT_ONCE) $(IN_ORDER) $(ARGS)
 
 .PHONY: test-unit

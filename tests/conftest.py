@@ -1,5 +1,6 @@
 """What every test may ask for: a PostgreSQL, a database in it, and how hard hypothesis tries."""
 
+import collections
 import os
 from collections.abc import Iterator
 
@@ -14,11 +15,11 @@ TEMPLATE = "progressor_template"
 
 # What everybody runs asks the same each time, so that what it finds belongs to a change. The others
 # look for what nobody has found yet; whatever they find becomes a case of its own.
-for name, examples in (("dev", 50), ("ci", 200), ("nightly", 20_000)):
+for name, examples in (("quick", 20), ("dev", 50), ("ci", 200), ("nightly", 20_000)):
     hypothesis.settings.register_profile(
         name,
         max_examples=examples,
-        derandomize=name == "dev",
+        derandomize=name in {"quick", "dev"},
         deadline=None,  # The machines are shared: how long an example takes says nothing.
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
         print_blob=True,
@@ -32,6 +33,22 @@ hypothesis.settings.load_profile(PROFILE)
 if PROFILE != "nightly":
     assert engine.MAX_SHRINKING_SECONDS, "hypothesis calls it otherwise now"
     engine.MAX_SHRINKING_SECONDS = 30
+
+
+MATRIX_SHARE = 10
+"""Of the cases of a matrix, one in so many is run by `make test`."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark most cases of a matrix as slow, before pytest chooses by marks."""
+    cases: collections.Counter[str] = collections.Counter()
+    for item in items:
+        if item.get_closest_marker("matrix") is not None:
+            name = item.nodeid.partition("[")[0]
+            if cases[name] % MATRIX_SHARE:
+                item.add_marker("slow")
+            cases[name] += 1
 
 
 @pytest.fixture(scope="session")

@@ -68,6 +68,7 @@ async def begun(ground: Ground, name: str) -> None:
     )
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("fault", HARDER)
 async def test_a_crowd_that_drives_itself_goes_through_faults_of_its_batches(
     ground: Ground, fault: str, chance: random.Random

@@ -154,6 +154,7 @@ async def drained(survivor: Replica, ground: Ground, directory: Path, name: str)
         )
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", PASSING)
 async def test_a_drain_settles_what_is_answered_and_hands_the_rest_back(
     survivor: Replica, ground: Ground, tmp_path: Path, name: str
@@ -167,6 +168,7 @@ async def test_a_drain_settles_what_is_answered_and_hands_the_rest_back(
     assert found.asked == [3, 4] * (COUNT // 2)
 
 
+@pytest.mark.slow
 async def test_a_drain_without_a_way_to_the_database_ends_in_time_and_loses_nothing(
     survivor: Replica, ground: Ground, tmp_path: Path
 ) -> None:
@@ -187,6 +189,7 @@ async def test_a_drain_without_a_way_to_the_database_ends_in_time_and_loses_noth
         check_cut_off(drain.result())
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", ABSENT)
 async def test_a_drain_while_the_server_is_away_ends_in_time_and_loses_nothing(
     survivor: Replica, ground: Ground, tmp_path: Path, name: str
@@ -202,6 +205,7 @@ def check_cut_off(found: Drained) -> None:
     assert max(found.asked) <= 4
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("mode", [STREAM, UNARY])
 @pytest.mark.parametrize("end", [signal.SIGSTOP, signal.SIGKILL], ids=["frozen", "dead"])
 async def test_a_drain_does_not_wait_for_a_processor_that_is_gone(

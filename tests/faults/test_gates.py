@@ -51,6 +51,7 @@ async def on(
             proxy.restore()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("play", "fault"), CELLS)
 async def test_a_fault_in_the_middle_leaves_no_gate_held_and_nobody_in_line(
     on: GateGround, play: Play, fault: str

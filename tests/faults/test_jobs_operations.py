@@ -59,6 +59,7 @@ async def on(
         proxy.restore()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("play", "fault"), CELLS)
 async def test_a_fault_in_the_middle_of_a_job_loses_nothing_and_does_nothing_twice(
     on: JobGround, play: Play, fault: str

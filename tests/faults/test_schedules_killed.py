@@ -16,6 +16,7 @@ from typing import Any, LiteralString
 
 import grpc
 import psycopg
+import pytest
 
 from progressor.domain.schedules.schedule import instant_text
 from progressor.sdk import Client, NamespaceConfig
@@ -85,6 +86,7 @@ LEAVES = Answer(ProcessResponse(remove=RemoveProcess()))
 STAYS = Answer(ProcessResponse(complete=Complete()))
 
 
+@pytest.mark.slow
 async def test_a_minutely_schedule_fires_each_minute_once_while_replicas_are_killed(
     own_database: str, tmp_path: Path, chance: random.Random
 ) -> None:

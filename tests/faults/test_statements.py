@@ -89,6 +89,7 @@ async def ground_of(
         yield ground_of
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("operation", "fault", "unary"), CELLS)
 async def test_a_fault_in_the_middle_loses_nothing_and_does_nothing_twice(
     ground_of: GroundOf, operation: Operation, fault: str, unary: bool

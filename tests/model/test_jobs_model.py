@@ -123,6 +123,7 @@ def test_jobs_do_what_their_model_does(own_database: str) -> None:
         run_state_machine_as_test(Machine, settings=settings(chosen, stateful_step_count=40))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(6))
 def test_a_graph_of_up_to_200_nodes_whatever_becomes_of_them(own_database: str, seed: int) -> None:
     chosen = random.Random(seed)
@@ -146,6 +147,7 @@ def test_a_graph_of_up_to_200_nodes_whatever_becomes_of_them(own_database: str, 
         jobs.finish()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(8))
 def test_random_deeds_that_come_to_failures_repairs_and_retries(
     own_database: str, seed: int

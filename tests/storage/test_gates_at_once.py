@@ -123,6 +123,7 @@ class Party:
             self.desk.told.append(promoted)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("holds", [False, True], ids=["by task", "by process too"])
 @pytest.mark.parametrize("patience", [CALM, dt.timedelta()], ids=["young", "old"])
 @pytest.mark.parametrize("seed", range(2))

@@ -133,6 +133,7 @@ def _due(desk: Desk) -> list[tuple[ProcessKey, int]]:
     return [due for promoted in desk.told for due in promoted.due]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("work", WORK, ids=[work.__name__ for work in WORK])
 async def test_it_reads_no_more_for_a_crowd(
     crowds: Mapping[int, Crowd], work: Callable[[Crowd, Desk], Awaitable[None]]

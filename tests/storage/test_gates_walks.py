@@ -8,6 +8,7 @@ import datetime as dt
 import random
 from collections.abc import Callable
 
+import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
@@ -209,6 +210,7 @@ def test_a_retry_is_claimed_though_its_first_attempt_was_claimed_by_another_than
         storage.everything_ends_by_what_is_told()
 
 
+@pytest.mark.slow
 def test_wherever_a_walk_leads_the_laws_of_gates_hold_and_everything_ends(
     own_database: str,
 ) -> None:

@@ -175,6 +175,7 @@ async def parties(database: str) -> AsyncIterator[list[Party]]:
         await each.close()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("one", "other"), PAIRS, ids=[f"{a.__name__}-{b.__name__}" for a, b in PAIRS]
 )

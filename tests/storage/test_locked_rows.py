@@ -176,6 +176,7 @@ async def test_every_table_is_locked_by_a_test(eye: psycopg.Connection[Any]) -> 
     assert sorted(row[0] for row in found.fetchall()) == TABLES
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("table", TABLES)
 async def test_what_has_nothing_to_do_with_a_locked_row_is_written_soon(
     jobs: JobDesk, database: str, table: str
@@ -240,6 +241,7 @@ async def test_an_insertion_of_the_same_key_elsewhere_holds_up_nobody_else(
     assert "batch not written" not in caplog.messages
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("wait", [False, True])
 @pytest.mark.parametrize("table", TABLES)
 async def test_what_is_due_is_claimed_but_for_what_is_locked(

@@ -205,6 +205,7 @@ async def test_a_rare_write_that_is_given_up_is_not_seen(
     await until(lambda: eye.execute(question).fetchall() != before)
 
 
+@pytest.mark.slow
 async def test_the_sessions_that_were_given_up_are_bounded(
     desk: Desk, eye: psycopg.Connection[Any]
 ) -> None:

@@ -34,6 +34,7 @@ def findings(line: dict[str, Any]) -> list[str]:
     return [finding for turn in line["turns"] for finding in turn["findings"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["killed", "backlog"])
 async def test_callers_go_on_and_lose_nothing_while_something_is_broken(name: str) -> None:
     (line,) = (await measured("--only", name)).values()
@@ -58,6 +59,7 @@ async def test_what_a_killed_replica_had_in_hand_is_asked_again_on_the_other() -
     assert line["answered"]["p50"] > 0
 
 
+@pytest.mark.slow
 async def test_by_the_policy_fail_nothing_is_asked_again() -> None:
     (line,) = (await measured("--only", "kills_p99", "--policy", "fail")).values()
 
@@ -68,6 +70,7 @@ async def test_by_the_policy_fail_nothing_is_asked_again() -> None:
     assert len(turn["settled"]) == 20
 
 
+@pytest.mark.slow
 async def test_every_caller_is_answered_once_postgresql_is_back() -> None:
     lines = await measured("--only", "postgres_resume")
 

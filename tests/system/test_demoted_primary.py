@@ -283,6 +283,7 @@ class TestAStandbyThatTakesOver:
         ):
             yield stage
 
+    @pytest.mark.slow
     async def test_goes_on_where_the_primary_was_killed_under_load(
         self, stage: Stage, pair: Pair, both: str
     ) -> None:
@@ -293,6 +294,7 @@ class TestAStandbyThatTakesOver:
 
         assert await nothing_is_lost_or_done_twice(stage, writing(both))
 
+    @pytest.mark.slow
     async def test_changes_places_with_the_primary_and_back_under_load(
         self, stage: Stage, pair: Pair, both: str
     ) -> None:

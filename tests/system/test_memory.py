@@ -234,6 +234,7 @@ REQUESTS: list[Ask] = [
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("ask", REQUESTS, ids=lambda it: it.__name__)
 async def test_what_a_request_takes_is_free_without_a_garbage_collection(
     asking: Asking, ask: Ask
@@ -241,6 +242,7 @@ async def test_what_a_request_takes_is_free_without_a_garbage_collection(
     assert await left_by(lambda: ask(asking), rounds=ROUNDS) == {}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("args", [ARGS, BY_CALL], ids=["by_stream", "by_call"])
 @pytest.mark.parametrize(
     "steps",

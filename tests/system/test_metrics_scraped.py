@@ -29,7 +29,12 @@ from tests.support.trace_receiver import running_receiver
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SCRAPED = {"telemetry.metrics_bind": "127.0.0.1:0"}
+SCRAPED = {
+    "telemetry.metrics_bind": "127.0.0.1:0",
+    # No lease may be lost by itself, however slow the machine is: a step that is asked again takes
+    # the next answer of the script.
+    "replica.lease_timeout_seconds": "10",
+}
 OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0"}
 SCRAPES_MAX = 20
 THE_EIGHT = [name for name, it in METRICS.items() if it.name.endswith("_duration_ms")]

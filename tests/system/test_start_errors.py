@@ -249,6 +249,7 @@ CASES: dict[Callable[[Ground], list[str]], str] = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("case", CASES, ids=lambda it: it.__name__)
 def test_an_error_at_the_start_is_one_line_and_exit_code_2(
     case: Callable[[Ground], list[str]], ground: Ground

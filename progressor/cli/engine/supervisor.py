@@ -284,9 +284,11 @@ class _ReplicaProcess:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, if there is a process."""
-        if self._process is not None:
+        if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
+                # Not `send_signal`: it reaps a process that has just ended, and then asyncio, which
+                # wanted to do so, logs "Unknown child process".
+                os.kill(self._process.pid, number)
 
     def _take(self, notification: Notification) -> None:
         match notification:
