@@ -19,18 +19,18 @@ import progressor
 from progressor import errors
 from progressor.api.calls.ports import Activities as ActivitiesPort
 from progressor.api.calls.ports import Gates as GatesPort
-from progressor.api.calls.ports import Intake as IntakePort
 from progressor.api.calls.ports import Jobs as JobsPort
-from progressor.api.calls.ports import Launches as LaunchesPort
 from progressor.api.calls.ports import Namespaces as NamespacesPort
 from progressor.api.calls.ports import Processes as ProcessesPort
+from progressor.api.calls.ports import Requests as RequestsPort
 from progressor.api.calls.ports import Roster as RosterPort
+from progressor.api.calls.ports import ScheduleRuns as ScheduleRunsPort
 from progressor.api.calls.ports import Schedules as SchedulesPort
 from progressor.api.server.binding import Tls
 from progressor.api.server.server import ApiServer, Listening
 from progressor.clock import Clock, SystemClock
 from progressor.domain.processes.namespace import Namespace
-from progressor.engine.wiring import Assembly
+from progressor.engine.wiring import Wiring
 from progressor.runtime.core.leases import Ending
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.upkeep.heartbeat import Heartbeat
@@ -99,13 +99,13 @@ class Engine:
         if config.server.tls_certificate is not None and config.server.tls_key is not None:
             tls = Tls(certificate=config.server.tls_certificate, key=config.server.tls_key)
         self._server = ApiServer(
-            intake=cast("IntakePort", self._doors.intake),
+            requests=cast("RequestsPort", self._doors.requests),
             processes=cast("ProcessesPort", self._doors.processes),
             namespaces=cast("NamespacesPort", self._doors.namespaces),
             gates=cast("GatesPort", self._doors.gates),
             jobs=cast("JobsPort", self._doors.jobs),
             schedules=cast("SchedulesPort", self._doors.schedules),
-            launches=cast("LaunchesPort", self._doors.launches),
+            schedule_runs=cast("ScheduleRunsPort", self._doors.schedule_runs),
             roster=cast("RosterPort", self._doors.roster),
             activities=cast("ActivitiesPort", self._doors.activities),
             log_levels=LogLevel(asyncio.get_running_loop().call_later),
@@ -146,9 +146,9 @@ class Engine:
             watching = group.create_task(self._watch_health(), name="health")
             try:
                 async with contextlib.AsyncExitStack() as stack:
-                    opened = await self._open(stack)
-                    if opened is not None:
-                        await self._serve(opened)
+                    wiring = await self._open(stack)
+                    if wiring is not None:
+                        await self._serve(wiring)
             finally:
                 await self._server.drain(dt.timedelta())
                 watching.cancel()
@@ -159,7 +159,7 @@ class Engine:
         """Begin to drain."""
         self._stop.set()
 
-    async def _open(self, stack: contextlib.AsyncExitStack) -> Assembly | None:
+    async def _open(self, stack: contextlib.AsyncExitStack) -> Wiring | None:
         """Reach PostgreSQL, however long it takes; None if the engine is stopped first."""
         dsn = self._config.database.dsn
         if not dsn:
@@ -173,7 +173,7 @@ class Engine:
             stopping.cancel()
         return None if reaching.cancelled() else reaching.result()
 
-    async def _reach(self, dsn: str, stack: contextlib.AsyncExitStack) -> Assembly:
+    async def _reach(self, dsn: str, stack: contextlib.AsyncExitStack) -> Wiring:
         database = self._config.database
         migrated = functools.partial(asyncio.to_thread, migrate_configured, database, dsn)
         for name in await _until_there(migrated, database=self.database):
@@ -186,48 +186,48 @@ class Engine:
             "PostgreSQL is reached",
             extra={"database": self.database, "replica_id": self.replica_id},
         )
-        opened = Assembly(
+        wiring = Wiring(
             self._config, connection_string(database, dsn, application="progressor replies"),
             pools, replicas, self.replica_id,
             clock=self._clock, observers=self.observers, telemetry=self._telemetry,
             metrics=self.metrics,
         )  # fmt: skip
-        create = functools.partial(self._create_namespaces, opened)
+        create = functools.partial(self._create_namespaces, wiring)
         await _until_there(create, database=self.database)
         self.dsn = dsn
-        return opened
+        return wiring
 
-    async def _create_namespaces(self, opened: Assembly) -> None:
+    async def _create_namespaces(self, wiring: Wiring) -> None:
         """Create the configured namespaces that are absent; log those that differ."""
         for namespace in self._config.namespaces:
             try:
-                await opened.namespaces.create(namespace)
+                await wiring.namespaces.create(namespace)
             except errors.NamespaceAlreadyExistsError:
                 with contextlib.suppress(errors.NamespaceNotFoundError):
-                    _tell_difference(namespace, await opened.namespaces.get(namespace.name))
+                    _tell_difference(namespace, await wiring.namespaces.get(namespace.name))
 
-    async def _serve(self, opened: Assembly) -> None:
-        heartbeat = self._heartbeat(opened)
+    async def _serve(self, wiring: Wiring) -> None:
+        heartbeat = self._heartbeat(wiring)
         self.metrics.heartbeat_age.read_from(lambda: [((), heartbeat.age_seconds)])
         heartbeat.start()
         try:
             async with asyncio.TaskGroup() as group:
                 watching = [
                     group.create_task(heartbeat.watch(), name="watch leases"),
-                    group.create_task(self._leave_read_only(opened), name="leave read-only"),
+                    group.create_task(self._leave_read_only(wiring), name="leave read-only"),
                 ]
                 if await self._enter():
-                    opened.start(group)
-                    self._doors.open(opened)
+                    wiring.start(group)
+                    self._doors.open(wiring)
                     await self._stop.wait()
-                    await self._drain(opened, heartbeat, group)
+                    await self._drain(wiring, heartbeat, group)
                 for task in watching:
                     task.cancel()
         finally:
             self._doors.close()
             await asyncio.to_thread(heartbeat.stop)
         with contextlib.suppress(errors.StorageError):
-            await opened.replicas.retire(self.replica_id)
+            await wiring.replicas.retire(self.replica_id)
 
     async def _enter(self) -> bool:
         """Wait for the first heartbeat; False if the engine is stopped before it.
@@ -242,7 +242,7 @@ class Engine:
             stopping.cancel()
         return self._entered.is_set()
 
-    def _heartbeat(self, opened: Assembly) -> Heartbeat:
+    def _heartbeat(self, wiring: Wiring) -> Heartbeat:
         loop = asyncio.get_running_loop()
         return Heartbeat(
             heartbeats=Heartbeats(
@@ -253,7 +253,7 @@ class Engine:
                     replica_id=self.replica_id,
                     name=self._config.replica.name,
                     version=progressor.__version__,
-                    functions=opened.functions.schema,
+                    functions=wiring.functions.schema,
                 ),
                 replica=self._config.replica,
                 clock=self._clock,
@@ -262,58 +262,56 @@ class Engine:
             replica=self._config.replica,
             clock=self._clock,
             loop=loop,
-            load=opened.load,
-            on_beat=functools.partial(self._beat, opened),
+            load=wiring.load,
+            on_beat=functools.partial(self._beat, wiring),
             on_miss=lambda: self._health.set(healthy=False),
-            on_lost=functools.partial(self._lose_leases, opened),
+            on_lost=functools.partial(self._lose_leases, wiring),
         )
 
-    async def _leave_read_only(self, opened: Assembly) -> None:
+    async def _leave_read_only(self, wiring: Wiring) -> None:
         """Leave a server that takes no writes any more; ends only by cancellation."""
         while True:
             await self._read_only.wait()
             self._read_only.clear()
             _log.warning("PostgreSQL takes no writes; looking for one that does")
-            await opened.leave_server()
+            await wiring.leave_server()
 
-    def _beat(self, opened: Assembly) -> None:
-        if opened.workers.suspended:
-            opened.workers.suspended = opened.leases.lost = False
+    def _beat(self, wiring: Wiring) -> None:
+        if wiring.slots.suspended:
+            wiring.slots.suspended = wiring.leases.lost = False
             _log.info("steps are taken again")
             # What came due meanwhile found no place here.
-            opened.workers.room_made.set()
-        opened.look()
+            wiring.slots.room_made.set()
+        wiring.look()
         self._entered.set()
         self._health.set(healthy=True)
         self.observers.tell("beat")
 
-    def _lose_leases(self, opened: Assembly) -> None:
-        opened.workers.suspended = opened.leases.lost = True
-        opened.leases.let_go(Ending.ABANDONED)
+    def _lose_leases(self, wiring: Wiring) -> None:
+        wiring.slots.suspended = wiring.leases.lost = True
+        wiring.leases.let_go(Ending.ABANDONED)
 
-    async def _drain(
-        self, opened: Assembly, heartbeat: Heartbeat, group: asyncio.TaskGroup
-    ) -> None:
+    async def _drain(self, wiring: Wiring, heartbeat: Heartbeat, group: asyncio.TaskGroup) -> None:
         """Let what is in hand come to its end, and leave the rest to others."""
-        _log.info("draining", extra={"waiting": opened.replies.waiting_count})
-        opened.workers.draining = True
+        _log.info("draining", extra={"waiting": wiring.replies.waiting_count})
+        wiring.slots.draining = True
         heartbeat.drain()
-        group.create_task(opened.stop_scanning(), name="stop scanning")
+        group.create_task(wiring.stop_scanning(), name="stop scanning")
         deadline = self._config.server.drain_timeout
         draining = group.create_task(self._server.drain(deadline), name="drain server")
         try:
             async with asyncio.timeout(deadline.total_seconds()):
-                await opened.workers.idle()
+                await wiring.slots.idle()
         except TimeoutError:
-            opened.leases.let_go(Ending.RELEASED)
+            wiring.leases.let_go(Ending.RELEASED)
         await draining
         # What the processor has answered is written; nothing but PostgreSQL can hold this up.
         try:
             async with asyncio.timeout(_FLUSH_TIMEOUT.total_seconds()):
-                await opened.finish()
+                await wiring.finish()
         except TimeoutError:
             _log.warning("settlements left to the other replicas: PostgreSQL does not answer")
-            opened.cancel()
+            wiring.cancel()
 
     async def _watch_health(self) -> None:
         """Update the health checks and wake the callers waiting for `serving`."""
@@ -401,22 +399,22 @@ class _Doors:
     """What the server is given before there is anything behind it."""
 
     def __init__(self) -> None:
-        self.intake, self.processes = _Door(), _Door()
+        self.requests, self.processes = _Door(), _Door()
         self.namespaces, self.gates = _Door(), _Door()
         self.jobs = _Door()
-        self.schedules, self.launches = _Door(), _Door()
+        self.schedules, self.schedule_runs = _Door(), _Door()
         self.roster, self.activities = _Door(), _Door()
 
-    def open(self, opened: Assembly) -> None:
-        self.intake.lead_to(opened.intake)
-        self.processes.lead_to(opened.processes)
-        self.namespaces.lead_to(opened.namespaces)
-        self.gates.lead_to(opened.gates)
-        self.jobs.lead_to(opened.jobs)
-        self.schedules.lead_to(opened.schedules)
-        self.launches.lead_to(opened.launches)
-        self.roster.lead_to(opened.roster)
-        self.activities.lead_to(opened.activities)
+    def open(self, wiring: Wiring) -> None:
+        self.requests.lead_to(wiring.requests)
+        self.processes.lead_to(wiring.processes)
+        self.namespaces.lead_to(wiring.namespaces)
+        self.gates.lead_to(wiring.gates)
+        self.jobs.lead_to(wiring.jobs)
+        self.schedules.lead_to(wiring.schedules)
+        self.schedule_runs.lead_to(wiring.schedule_runs)
+        self.roster.lead_to(wiring.roster)
+        self.activities.lead_to(wiring.activities)
 
     def close(self) -> None:
         for door in vars(self).values():

@@ -15,30 +15,30 @@ from progressor.domain.processes.task import TaskError
 from progressor.domain.views.replica import CREWS_MAX, Crew, Load
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
-from progressor.runtime.core.counters import Tallies
-from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.counters import Counters
+from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.loop import JITTER, repeat
-from progressor.runtime.core.measures import MILLISECONDS, IntakeMeasures, StepMeasures
+from progressor.runtime.core.measures import MILLISECONDS, RequestMeasures, StepMeasures
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.replies import Replies
 from progressor.runtime.core.scan_measures import ScanMeasures
-from progressor.runtime.core.slots import Workers
-from progressor.runtime.gates.giving_way import GivingWay
+from progressor.runtime.core.slots import Slots
+from progressor.runtime.gates.lowered_gates import LoweredGates
 from progressor.runtime.gates.scan import GateScan
-from progressor.runtime.gates.wake_ups import Promotions
-from progressor.runtime.jobs.graphs import Graphs
+from progressor.runtime.gates.wake_ups import GateWakeUps
+from progressor.runtime.jobs.job_steps import JobSteps
 from progressor.runtime.jobs.upkeep import JobScan
-from progressor.runtime.jobs.upkeep_queue import Tending
-from progressor.runtime.requests.requests import Intake
-from progressor.runtime.schedules.runs import Launches
+from progressor.runtime.jobs.upkeep_queue import UpkeepQueue
+from progressor.runtime.requests.requests import Requests
+from progressor.runtime.schedules.runs import ScheduleRuns
 from progressor.runtime.schedules.scan import ScheduleScan
-from progressor.runtime.step.history_cache import Snapshots
+from progressor.runtime.step.history_cache import HistoryCache
 from progressor.runtime.step.step import Steps
 from progressor.runtime.timers.backlog import Backlog
 from progressor.runtime.timers.due import DueScan
-from progressor.runtime.timers.places import Places
+from progressor.runtime.timers.reservations import SlotReservations
 from progressor.runtime.timers.timers import Timers
 from progressor.runtime.upkeep.queues import INTERVAL as QUEUES_INTERVAL
 from progressor.runtime.upkeep.queues import QueueScan
@@ -72,11 +72,11 @@ from progressor.telemetry.instruments import Labels
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.setup import Telemetry
 
-_AGENDA_MAX = 100_000
+_DUE_QUEUE_MAX = 100_000
 _TO_PROCESSORS: Labels = ("processor",)
 
 
-class Assembly:
+class Wiring:
     """All that there is once PostgreSQL is reached."""
 
     def __init__(  # noqa: PLR0913  it builds the rest
@@ -100,10 +100,10 @@ class Assembly:
         self._own_id = replica_id
         self._spread = random.Random()  # noqa: S311  jitter, not a secret
         self._called = asyncio.Event()
-        self._workers_stop = asyncio.Event()
+        self._slots_stop = asyncio.Event()
         self._scanners: list[asyncio.Task[None]] = []
         self._writers: list[asyncio.Task[None]] = []
-        self._workers_task: asyncio.Task[None] | None = None
+        self._slots_task: asyncio.Task[None] | None = None
         self._replies_task: asyncio.Task[None] | None = None
         self._channels_task: asyncio.Task[None] | None = None
         self._build_storage()
@@ -115,14 +115,14 @@ class Assembly:
         return self._own_id
 
     def _crowd(self) -> int:
-        return self.workers.busy_total
+        return self.slots.busy_total
 
     def _jitter(self) -> float:
         return self._spread.uniform(-1, 1)
 
     def _forget(self, namespace: str) -> None:
         self._channels.forget(namespace)
-        self._tallies.forget(namespace)
+        self._counters.forget(namespace)
 
     def _count_batch(self, name: str, size: int, wait_seconds: float) -> None:
         self._metrics.batch_items.record(size, (name,))
@@ -147,10 +147,10 @@ class Assembly:
         )  # fmt: skip
 
     def _stopped(self, key: ProcessKey, task: Cancelled, error: TaskError) -> None:
-        self._tending.stopped(key, task, error)
+        self._upkeep_queue.stopped(key, task, error)
 
     def _untended(self, key: ProcessKey) -> None:
-        self._tending.add(key)
+        self._upkeep_queue.add(key)
 
     def _ended(self, key: ProcessKey, state: JobState) -> None:
         self._metrics.jobs_ended.add(1, (key.namespace, state))
@@ -158,17 +158,17 @@ class Assembly:
     def _heard_of_jobs(self, news: JobNews) -> None:
         for key in news.failed:
             self._ended(key, JobState.FAILED)
-        self._tending.heard(news)
+        self._upkeep_queue.heard(news)
 
     def _promoted(self, told: Promoted) -> None:
-        self._promotions.heard(told)
+        self._wake_ups.heard(told)
 
     def _build_storage(self) -> None:
         config, pools, functions = self._config, self._pools, self.functions
         clock, own_id = self._clock, self._replica_id
         timeout, grace = config.database.statement_timeout, config.replica.step_grace
         self._channels = Channels()
-        self._tallies = Tallies()
+        self._counters = Counters()
         self.namespaces = Namespaces(pool=pools.front, functions=functions, on_gone=self._forget)
         self.roster = Roster(
             pool=pools.front, clock=clock, lease_timeout=config.replica.lease_timeout
@@ -225,53 +225,57 @@ class Assembly:
             jitter=self._jitter,
             metrics=self._metrics,
         )
-        self._agenda = Agenda(clock=clock, horizon=config.scanner.horizon, size_max=_AGENDA_MAX)
+        self._due_queue = DueQueue(
+            clock=clock, horizon=config.scanner.horizon, size_max=_DUE_QUEUE_MAX
+        )
         gates = self._gates_on(self._pools.worker)
-        self._giving_way = GivingWay(gates=gates, clock=clock, jitter=self._jitter)
-        self._promotions = Promotions(
+        self._lowered_gates = LoweredGates(gates=gates, clock=clock, jitter=self._jitter)
+        self._wake_ups = GateWakeUps(
             gates=gates,
-            giving_way=self._giving_way,
-            agenda=self._agenda,
+            lowered_gates=self._lowered_gates,
+            due_queue=self._due_queue,
             clock=clock,
             horizon_seconds=config.scanner.horizon.total_seconds(),
             jitter=self._jitter,
         )
-        self._aftermath = Aftermath(replies=self.replies, agenda=self._agenda, replica_id=own_id)
-        self._tending = Tending(self._agenda, self._aftermath)
+        self._aftermath = Aftermath(
+            replies=self.replies, due_queue=self._due_queue, replica_id=own_id
+        )
+        self._upkeep_queue = UpkeepQueue(self._due_queue, self._aftermath)
         self._processor = ProcessorClient(self._channels, clock)
         steps = Steps(
             processor=self._processor,
             settlements=self._settlements,
             histories=Histories(pool=self._pools.worker),
             namespaces=self.namespaces,
-            snapshots=Snapshots(bytes_max=config.snapshots.bytes_max),
+            history_cache=HistoryCache(bytes_max=config.snapshots.bytes_max),
             aftermath=self._aftermath,
-            graphs=Graphs(self._jobs_on(self._pools.worker)),
+            job_steps=JobSteps(self._jobs_on(self._pools.worker)),
             leases=self.leases,
             clock=clock,
             spread=self._spread,
             step_grace=grace,
             tracing=self._telemetry.tracing,
             observers=observers,
-            measures=StepMeasures(self._metrics, self._tallies),
+            measures=StepMeasures(self._metrics, self._counters),
         )
-        self.workers = Workers(lambda task: steps.carry(task, self.workers))
-        self.intake = Intake(
+        self.slots = Slots(lambda task: steps.carry(task, self.slots))
+        self.requests = Requests(
             admissions=self._admissions,
-            workers=self.workers,
+            slots=self.slots,
             replies=self.replies,
             results=self._results,
             processes=self.processes,
             namespaces=self.namespaces,
-            agenda=self._agenda,
+            due_queue=self._due_queue,
             aftermath=self._aftermath,
             step_grace=grace,
             observers=observers,
             tracing=self._telemetry.tracing,
             clock=clock,
-            measures=IntakeMeasures(self._metrics),
+            measures=RequestMeasures(self._metrics),
         )
-        self._places = Places(workers=self.workers, step_grace=grace)
+        self._reservations = SlotReservations(slots=self.slots, step_grace=grace)
 
     def _build_schedules(self) -> None:
         self._schedules_changed = asyncio.Event()
@@ -280,7 +284,7 @@ class Assembly:
             statement_timeout=self._config.database.statement_timeout,
             on_changed=self._schedules_changed.set,
         )  # fmt: skip
-        self.launches = self._launches_on(self._firings_on(self._pools.front))
+        self.schedule_runs = self._schedule_runs_on(self._firings_on(self._pools.front))
 
     def _firings_on(self, pool: Pool) -> Firings:
         config = self._config
@@ -290,9 +294,9 @@ class Assembly:
             on_promoted=self._promoted,
         )  # fmt: skip
 
-    def _launches_on(self, firings: Firings) -> Launches:
-        return Launches(
-            firings=firings, schedules=self.schedules, requests=self.intake, jobs=self.jobs,
+    def _schedule_runs_on(self, firings: Firings) -> ScheduleRuns:
+        return ScheduleRuns(
+            firings=firings, schedules=self.schedules, requests=self.requests, jobs=self.jobs,
             observers=self._observers, metrics=self._metrics, tracing=self._telemetry.tracing,
         )  # fmt: skip
 
@@ -300,10 +304,10 @@ class Assembly:
         metrics = self._metrics
         self._pools.observed_by(metrics)
         metrics.steps_in_flight.read_from(
-            lambda: [((name,), busy) for name, busy, _ in self.workers.places()]
+            lambda: [((name,), busy) for name, busy, _ in self.slots.usage()]
         )
         metrics.workers_free.read_from(
-            lambda: [((name,), free) for name, _, free in self.workers.places()]
+            lambda: [((name,), free) for name, _, free in self.slots.usage()]
         )
         metrics.writes_waiting.read_from(
             lambda: [((each.name,), each.count) for each in self._writes_waiting()]
@@ -322,7 +326,7 @@ class Assembly:
     def load(self) -> Load:
         """Return what is in hand at the moment; from any thread."""
         return Load(
-            step_count=self.workers.busy_total,
+            step_count=self.slots.busy_total,
             caller_count=self.replies.waiting_count,
             crews=self._crews(),
         )
@@ -335,17 +339,17 @@ class Assembly:
         """Return what is known of the namespaces that matter most to those who wait."""
         unreachable = self._processor.reach.unreachable()
         largest_steps = self._processor.sizes.largest()
-        places = [it for it in self.workers.places() if self.namespaces.is_known(it[0])]
-        places.sort(key=lambda it: (it[0] not in unreachable, -it[1]))
+        usage = [it for it in self.slots.usage() if self.namespaces.is_known(it[0])]
+        usage.sort(key=lambda it: (it[0] not in unreachable, -it[1]))
         return {
             name: Crew(
                 busy_count=busy,
                 size=busy + free,
                 unreachable_for=unreachable.get(name),
-                tally=self._tallies.of(name),
+                tally=self._counters.of(name),
                 largest_step=largest_steps.get(name),
             )
-            for name, busy, free in places[:CREWS_MAX]
+            for name, busy, free in usage[:CREWS_MAX]
         }
 
     def start(self, group: asyncio.TaskGroup) -> None:
@@ -356,42 +360,43 @@ class Assembly:
             group.create_task(self.processes.run(), name="reads"),
         ]
         self._channels_task = group.create_task(self._channels.run(), name="channels")
-        self._workers_task = group.create_task(self.workers.run(self._workers_stop), name="workers")
+        self._slots_task = group.create_task(self.slots.run(self._slots_stop), name="slots")
         self._replies_task = group.create_task(self.replies.run(), name="replies")
         scanner, observers = self._config.scanner, self._observers
         measures = ScanMeasures(self._metrics)
         timers = Timers(
-            agenda=self._agenda, claims=self._claims, namespaces=self.namespaces,
-            places=self._places, pool=self._pools.worker, batch_max=scanner.batch_max,
+            due_queue=self._due_queue, claims=self._claims, namespaces=self.namespaces,
+            reservations=self._reservations, pool=self._pools.worker, batch_max=scanner.batch_max,
             observers=observers, jitter=self._jitter, clock=self._clock, measures=measures,
         )  # fmt: skip
         backlog = Backlog(
-            claims=self._claims, namespaces=self.namespaces, places=self._places,
+            claims=self._claims, namespaces=self.namespaces, reservations=self._reservations,
             pool=self._pools.worker, batch_max=scanner.batch_max, observers=observers,
             jitter=self._jitter, clock=self._clock, measures=measures,
         )  # fmt: skip
         due = DueScan(
-            claims=self._claims, namespaces=self.namespaces, places=self._places,
-            agenda=self._agenda, pool=self._pools.scan, scanner=scanner,
+            claims=self._claims, namespaces=self.namespaces, reservations=self._reservations,
+            due_queue=self._due_queue, pool=self._pools.scan, scanner=scanner,
             replica=self._config.replica, observers=observers, called=self._called,
             clock=self._clock, measures=measures,
         )  # fmt: skip
         jobs = JobScan(
-            jobs=self._jobs_on(self._pools.scan), tending=self._tending, scanner=scanner,
+            jobs=self._jobs_on(self._pools.scan), upkeep_queue=self._upkeep_queue, scanner=scanner,
             observers=observers, metrics=self._metrics, jitter=self._jitter,
         )  # fmt: skip
         jobs.observed()
         firings = self._firings_on(self._pools.scan)
         schedules = ScheduleScan(
-            firings=firings, launches=self._launches_on(firings), interval=scanner.interval,
-            lease=self._config.replica.lease_timeout, observers=observers, metrics=self._metrics,
-            jitter=self._jitter, changed=self._schedules_changed,
+            firings=firings, schedule_runs=self._schedule_runs_on(firings),
+            interval=scanner.interval, lease=self._config.replica.lease_timeout,
+            observers=observers, metrics=self._metrics, jitter=self._jitter,
+            changed=self._schedules_changed,
         )  # fmt: skip
         self._scanners = [
             group.create_task(schedules.run(), name="schedules"),
             group.create_task(timers.run(), name="timers"),
-            group.create_task(self._promotions.run(), name="promotions"),
-            group.create_task(self._giving_way.run(), name="giving way"),
+            group.create_task(self._wake_ups.run(), name="gate wake-ups"),
+            group.create_task(self._lowered_gates.run(), name="lowered gates"),
             group.create_task(jobs.run(), name="jobs"),
             group.create_task(backlog.run(), name="backlog"),
             group.create_task(due.run_called(), name="due, called"),
@@ -424,7 +429,7 @@ class Assembly:
         )  # fmt: skip
         gates = GateScan(
             gates=self._gates_on(self._pools.scan), namespaces=self.namespaces,
-            promotions=self._promotions, scanner=scanner, observers=observers,
+            wake_ups=self._wake_ups, scanner=scanner, observers=observers,
             metrics=self._metrics,
         )  # fmt: skip
         queues = QueueScan(queues=self._queues, namespaces=self.namespaces, metrics=self._metrics)
@@ -476,8 +481,8 @@ class Assembly:
 
     async def finish(self) -> None:
         """Wait for the steps in hand, then write what is decided, and close the channels."""
-        await self.workers.idle()
-        self._workers_stop.set()
+        await self.slots.idle()
+        self._slots_stop.set()
         self._admissions.close()
         self._settlements.close()
         self.processes.close()
@@ -491,7 +496,7 @@ class Assembly:
         """Give up what could not be written in time."""
         for task in (
             *self._scanners, *self._writers,
-            self._workers_task, self._replies_task, self._channels_task,
+            self._slots_task, self._replies_task, self._channels_task,
         ):  # fmt: skip
             if task is not None:
                 task.cancel()

@@ -132,7 +132,7 @@ async def test_a_replica_that_was_frozen_with_a_claim_changes_nothing(
 
     item = timetable.scan.planned(claimed)
     assert item is not None
-    [done] = await timetable.launches.fire([item])
+    [done] = await timetable.schedule_runs.fire([item])
     assert done.verdict == "changed"
     assert count(eye, "processes") == count(eye, "firings") == 0
 

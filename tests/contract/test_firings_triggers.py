@@ -55,7 +55,7 @@ async def test_a_trigger_fires_now_whether_or_not_the_schedule_is_paused(
 ) -> None:
     schedule = await timetable.create(paused=True)
 
-    firing = await timetable.launches.trigger(schedule.key, policy=None, idempotency_key=None)
+    firing = await timetable.schedule_runs.trigger(schedule.key, policy=None, idempotency_key=None)
 
     assert (firing.instant, firing.state) == (clock.now(), FiringState.RUNNING)
     assert count(eye, "processes") == 1
@@ -69,7 +69,9 @@ async def test_a_trigger_leaves_what_is_due_as_it_is(
     schedule = await timetable.create()
     clock.advance(MINUTE / 2)
 
-    await timetable.launches.trigger(schedule.key, policy=OverlapPolicy.ALLOW, idempotency_key=None)
+    await timetable.schedule_runs.trigger(
+        schedule.key, policy=OverlapPolicy.ALLOW, idempotency_key=None
+    )
 
     assert (await timetable.schedules.get(schedule.key)).upcoming == schedule.upcoming
     clock.advance(MINUTE / 2)
@@ -80,10 +82,10 @@ async def test_a_trigger_with_a_key_fires_once(
     timetable: ScheduleDesk, rival: ScheduleDesk, clock: ManualClock, eye: Eye
 ) -> None:
     schedule = await timetable.create(a_spec(overlap_policy=OverlapPolicy.ALLOW))
-    first = await timetable.launches.trigger(schedule.key, policy=None, idempotency_key="k")
+    first = await timetable.schedule_runs.trigger(schedule.key, policy=None, idempotency_key="k")
     clock.advance(MINUTE / 2)
 
-    second = await rival.launches.trigger(schedule.key, policy=None, idempotency_key="k")
+    second = await rival.schedule_runs.trigger(schedule.key, policy=None, idempotency_key="k")
 
     assert second.instant == first.instant
     assert count(eye, "processes") == 1
@@ -96,7 +98,7 @@ async def test_triggers_of_one_key_at_once_fire_once(
 
     found = await asyncio.gather(
         *(
-            each.launches.trigger(schedule.key, policy=None, idempotency_key="k")
+            each.schedule_runs.trigger(schedule.key, policy=None, idempotency_key="k")
             for each in (timetable, rival) * 5
         )
     )
@@ -119,7 +121,7 @@ async def test_triggers_of_one_key_at_different_instants_fire_once(desk: Desk, e
 
     found = await asyncio.gather(
         *(
-            ticking.launches.trigger(schedule.key, policy=None, idempotency_key="k")
+            ticking.schedule_runs.trigger(schedule.key, policy=None, idempotency_key="k")
             for _ in range(10)
         )
     )
@@ -132,7 +134,9 @@ async def test_a_trigger_of_a_schedule_that_is_not_there_is_refused(
     timetable: ScheduleDesk,
 ) -> None:
     with pytest.raises(job_errors.ScheduleNotFoundError):
-        await timetable.launches.trigger(fresh_schedule_key(), policy=None, idempotency_key=None)
+        await timetable.schedule_runs.trigger(
+            fresh_schedule_key(), policy=None, idempotency_key=None
+        )
 
 
 @pytest.mark.parametrize("has_queued", [False, True])
@@ -149,7 +153,9 @@ async def test_what_becomes_of_a_firing_is_what_the_table_says(
 
     async def trigger(policy: OverlapPolicy) -> Firing:
         clock.advance(dt.timedelta(seconds=1))
-        return await timetable.launches.trigger(schedule.key, policy=policy, idempotency_key=None)
+        return await timetable.schedule_runs.trigger(
+            schedule.key, policy=policy, idempotency_key=None
+        )
 
     first = await trigger(OverlapPolicy.SKIP)
     if has_queued:
@@ -193,7 +199,7 @@ async def test_what_a_trigger_starts_goes_on_with_its_trace(
         await desk.started(process_key(NAMESPACE.name, CALLED))
     schedule = await timetable.create(a_spec(target))
 
-    firing = await timetable.launches.trigger(
+    firing = await timetable.schedule_runs.trigger(
         schedule.key, policy=None, idempotency_key=None, trace_context=context
     )
 

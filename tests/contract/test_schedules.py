@@ -134,7 +134,7 @@ async def test_an_update_makes_what_was_claimed_before_void(
 
     item = timetable.scan.planned(claimed)
     assert item is not None
-    [done] = await timetable.launches.fire([item])
+    [done] = await timetable.schedule_runs.fire([item])
     assert done.verdict == "changed"
 
 

@@ -170,7 +170,7 @@ class Play:
                     await self._end(model.at_work[which % len(model.at_work)], how)
             case Trigger(policy):
                 self.clock.advance(dt.timedelta(milliseconds=1))
-                await timetable.launches.trigger(key, policy=policy, idempotency_key=None)
+                await timetable.schedule_runs.trigger(key, policy=policy, idempotency_key=None)
                 model.fire(self.clock.now(), policy or model.policy)
             case Backfill(ago, count, policy):
                 past = model.next - (ago + 1) * MINUTE

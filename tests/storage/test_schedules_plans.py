@@ -79,7 +79,7 @@ async def _fire(timetable: ScheduleDesk) -> None:
     due = await timetable.firings.claim_due(limit=BATCH, lease=LEASE_TIMEOUT)
     items = [item for each in due if (item := timetable.scan.planned(each)) is not None]
     if items:
-        await timetable.launches.fire(items)
+        await timetable.schedule_runs.fire(items)
 
 
 async def _queue(timetable: ScheduleDesk) -> None:

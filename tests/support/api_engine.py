@@ -51,7 +51,7 @@ class Engine:
     """A server, what stands behind it, and a channel to it."""
 
     server: ApiServer
-    intake: MemoryIntake
+    requests: MemoryIntake
     processes: MemoryProcesses
     namespaces: MemoryNamespaces
     jobs: MemoryJobs
@@ -110,17 +110,17 @@ def build(
     MemoryRoster,
     MemoryLogLevels,
 ]:
-    intake, processes, namespaces = MemoryIntake(), MemoryProcesses(), MemoryNamespaces()
+    requests, processes, namespaces = MemoryIntake(), MemoryProcesses(), MemoryNamespaces()
     jobs, schedules = MemoryJobs(), MemorySchedules()
     roster, log_levels = MemoryRoster(), MemoryLogLevels()
     server = ApiServer(
-        intake=intake,
+        requests=requests,
         processes=processes,
         namespaces=namespaces,
         gates=MemoryGates(),
         jobs=jobs,
         schedules=schedules,
-        launches=MemoryLaunches(schedules),
+        schedule_runs=MemoryLaunches(schedules),
         roster=roster,
         activities=MemoryActivities(),
         log_levels=log_levels,
@@ -128,7 +128,7 @@ def build(
         clock=SystemClock(),
         listening=listening,
     )
-    return server, intake, processes, namespaces, jobs, roster, log_levels
+    return server, requests, processes, namespaces, jobs, roster, log_levels
 
 
 async def failure(call: Any) -> grpc.aio.AioRpcError:
@@ -159,7 +159,7 @@ def violations_of(error: grpc.aio.AioRpcError) -> dict[str, str]:
 @contextlib.asynccontextmanager
 async def running_engine(*, in_sessions: bool) -> AsyncIterator[Engine]:
     """Serve, and connect to it; requests on processes go by calls of their own, or by sessions."""
-    server, intake, processes, namespaces, jobs, roster, log_levels = build(
+    server, requests, processes, namespaces, jobs, roster, log_levels = build(
         Listening(bind=("127.0.0.1:0",))
     )
     (address,) = await server.start()
@@ -167,7 +167,7 @@ async def running_engine(*, in_sessions: bool) -> AsyncIterator[Engine]:
     async with grpc.aio.insecure_channel(address) as channel:
         yield Engine(
             server=server,
-            intake=intake,
+            requests=requests,
             processes=processes,
             namespaces=namespaces,
             jobs=jobs,

@@ -7,13 +7,13 @@ from typing import cast
 
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import RunningTask, TaskType
-from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.scan_measures import ScanMeasures
-from progressor.runtime.core.slots import Workers
+from progressor.runtime.core.slots import Slots
 from progressor.runtime.timers.backlog import Backlog
 from progressor.runtime.timers.due import DueScan
-from progressor.runtime.timers.places import Places
+from progressor.runtime.timers.reservations import SlotReservations
 from progressor.runtime.timers.timers import Timers
 from progressor.settings.sections import Replica, Scanner
 from progressor.storage.namespaces.namespaces import Namespaces
@@ -44,19 +44,19 @@ class Bench:
         self.namespaces = MemoryNamespaces(*namespaces)
         self.carried: list[int] = []
         self.ends: dict[int, asyncio.Event] = {}
-        self.workers = Workers(self._carry)
-        self.agenda = Agenda(clock=LoopClock(), horizon=seconds(5), size_max=1000)
+        self.slots = Slots(self._carry)
+        self.due_queue = DueQueue(clock=LoopClock(), horizon=seconds(5), size_max=1000)
         self.observers = Observers()
         self.metrics = Metrics()
         measures = ScanMeasures(self.metrics)
-        self.places = Places(workers=self.workers, step_grace=seconds(2))
+        self.reservations = SlotReservations(slots=self.slots, step_grace=seconds(2))
         claims = cast("Claims", self.claims)
         known = cast("Namespaces", self.namespaces)
         self.timers = Timers(
-            agenda=self.agenda,
+            due_queue=self.due_queue,
             claims=claims,
             namespaces=known,
-            places=self.places,
+            reservations=self.reservations,
             pool=POOL,
             batch_max=10,
             observers=self.observers,
@@ -66,7 +66,7 @@ class Bench:
         self.backlog = Backlog(
             claims=claims,
             namespaces=known,
-            places=self.places,
+            reservations=self.reservations,
             pool=POOL,
             batch_max=10,
             observers=self.observers,
@@ -76,8 +76,8 @@ class Bench:
         self.due = DueScan(
             claims=claims,
             namespaces=known,
-            places=self.places,
-            agenda=self.agenda,
+            reservations=self.reservations,
+            due_queue=self.due_queue,
             pool=POOL,
             scanner=Scanner(batch_max=10),
             replica=Replica(),
@@ -99,11 +99,11 @@ class Bench:
             self.claims.add(make_claimed(task))
 
     def remember(self, *task_ids: int, ahead: float = 0.0, namespace: str = "orders") -> None:
-        """Note tasks on the agenda."""
+        """Note tasks on the due_queue."""
         for task_id in task_ids:
             key = make_key(f"p{task_id}", namespace=namespace)
             due_at = START + seconds(ahead)
-            self.agenda.add(make_due(task_id, key=key, due_at=due_at), told_at=START)
+            self.due_queue.add(make_due(task_id, key=key, due_at=due_at), told_at=START)
 
     def end(self, task_id: int) -> None:
         """Let a step end."""
@@ -111,7 +111,7 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def running(self, *scanners: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-        tasks = [asyncio.ensure_future(self.workers.run(asyncio.Event()))]
+        tasks = [asyncio.ensure_future(self.slots.run(asyncio.Event()))]
         await settled()
         tasks += [asyncio.ensure_future(scanner()) for scanner in scanners]
         await settled()

@@ -1,7 +1,7 @@
 """Storage with constraints as three replicas use it, one deed after the other.
 
-What is claimed is claimed because a statement has told of it, as the agenda and the promotions of a
-replica do it: so that what is told to nobody is never done, and the last look finds it.
+A task is claimed only because a statement reported it, as a replica's due queue and gate wake-ups
+do it: a task that no statement reports is never run, and the last check finds it.
 """
 
 import asyncio

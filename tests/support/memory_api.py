@@ -1,4 +1,4 @@
-"""What stands behind the API, in memory: an intake, a process, namespaces and replicas."""
+"""What stands behind the API, in memory: requests, a process, namespaces and replicas."""
 
 import asyncio
 import dataclasses

@@ -22,7 +22,7 @@ from progressor.domain.schedules.schedule import (
     schedule_key,
 )
 from progressor.runtime.core.observer import Observers
-from progressor.runtime.schedules.runs import Launches
+from progressor.runtime.schedules.runs import ScheduleRuns
 from progressor.runtime.schedules.scan import ScheduleScan
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.schedules.runs import Firings
@@ -63,7 +63,7 @@ class NoJobs:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ender:
-    """Ends what an earlier firing has started, as the intake does."""
+    """Ends what an earlier firing has started, as a client does."""
 
     desk: Desk
 
@@ -83,7 +83,7 @@ class ScheduleDesk:
     desk: Desk
     schedules: Schedules
     firings: Firings
-    launches: Launches
+    schedule_runs: ScheduleRuns
     scan: ScheduleScan
     metrics: Metrics
     fired: list[dict[str, object]]
@@ -133,7 +133,7 @@ def schedule_desk(desk: Desk) -> ScheduleDesk:
         statement_timeout=STATEMENT_TIMEOUT,
         on_promoted=desk.told.append,
     )
-    launches = Launches(
+    schedule_runs = ScheduleRuns(
         firings=firings,
         schedules=schedules,
         requests=Ender(desk=desk),
@@ -143,7 +143,7 @@ def schedule_desk(desk: Desk) -> ScheduleDesk:
     )
     scan = ScheduleScan(
         firings=firings,
-        launches=launches,
+        schedule_runs=schedule_runs,
         interval=dt.timedelta(seconds=1),
         lease=LEASE_TIMEOUT,
         observers=observers,
@@ -153,7 +153,7 @@ def schedule_desk(desk: Desk) -> ScheduleDesk:
         desk=desk,
         schedules=schedules,
         firings=firings,
-        launches=launches,
+        schedule_runs=schedule_runs,
         scan=scan,
         metrics=metrics,
         fired=fired,

@@ -12,9 +12,9 @@ from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.measures import StepMeasures
 from progressor.runtime.core.observer import Observers
-from progressor.runtime.core.slots import Workers
-from progressor.runtime.jobs.graphs import Graphs, Jobs
-from progressor.runtime.step.history_cache import Snapshots
+from progressor.runtime.core.slots import Slots
+from progressor.runtime.jobs.job_steps import Jobs, JobSteps
+from progressor.runtime.step.history_cache import HistoryCache
 from progressor.runtime.step.step import Steps
 from progressor.storage.processes.settlements import Entry, Settlements, Written
 from progressor.telemetry.metrics.registry import Metrics
@@ -62,7 +62,7 @@ class Bench:
         self.settlements = MemorySettlements()
         self.histories = MemoryHistories()
         self.namespaces = MemoryNamespaces(*([] if namespace is None else [namespace]))
-        self.snapshots = Snapshots(bytes_max=snapshot_bytes)
+        self.history_cache = HistoryCache(bytes_max=snapshot_bytes)
         self.aftermath = HeardAftermath()
         self.leases = Leases()
         self.observers = Observers()
@@ -72,9 +72,9 @@ class Bench:
             settlements=cast("Settlements", self.settlements),
             histories=self.histories,
             namespaces=self.namespaces,
-            snapshots=self.snapshots,
+            history_cache=self.history_cache,
             aftermath=cast("Aftermath", self.aftermath),
-            graphs=Graphs(cast("Jobs", RefusedJobs())),
+            job_steps=JobSteps(cast("Jobs", RefusedJobs())),
             leases=self.leases,
             clock=LoopClock(),
             spread=random.Random(1),
@@ -83,10 +83,10 @@ class Bench:
             observers=self.observers,
             measures=StepMeasures(self.metrics),
         )
-        self.workers = Workers(lambda task: self.steps.carry(task, self.workers))
+        self.slots = Slots(lambda task: self.steps.carry(task, self.slots))
 
     async def carry(self, task: RunningTask | None = None) -> None:
-        await self.steps.carry(make_task() if task is None else task, self.workers)
+        await self.steps.carry(make_task() if task is None else task, self.slots)
 
     @property
     def points(self) -> dict[str, int]:

@@ -51,7 +51,7 @@ async def test_a_job_is_the_start_of_a_leader_whose_args_are_the_graph(api: Engi
         metadata=(("traceparent", TRACEPARENT),),
     )
 
-    (request,) = api.intake.requests
+    (request,) = api.requests.requests
     assert isinstance(request, Request)
     assert answer == pb.SubmitJobResponse(task_id=1)
     assert request == Request(
@@ -75,7 +75,7 @@ async def test_a_graph_may_be_larger_than_a_payload(api: Engine) -> None:
 
     await api.job_service.SubmitJob(submission(nodes=nodes))
 
-    (request,) = api.intake.requests
+    (request,) = api.requests.requests
     assert isinstance(request, Request)
     assert len(request.args) > 3 * PAYLOAD_MAX
 
@@ -111,7 +111,7 @@ async def test_a_graph_that_cannot_be_is_refused_by_its_field(
     (told,) = violations_of(error).items()
     assert told[0] == field
     assert told[1].startswith(words)
-    assert api.intake.requests == []
+    assert api.requests.requests == []
 
 
 async def test_a_job_in_a_namespace_that_is_not_there_is_refused(api: Engine) -> None:
@@ -121,7 +121,7 @@ async def test_a_job_in_a_namespace_that_is_not_there_is_refused(api: Engine) ->
 
 
 async def test_a_taken_id_is_told_as_of_any_start(api: Engine) -> None:
-    api.intake.raises = errors.ProcessAlreadyExistsError("orders", "job")
+    api.requests.raises = errors.ProcessAlreadyExistsError("orders", "job")
 
     code, info = await end_of(api.job_service.SubmitJob(submission()))
 

@@ -58,12 +58,12 @@ async def test_an_event_that_does_not_exist_is_named(api: Engine) -> None:
 
 @pytest.mark.parametrize("end", [None, errors.ProcessFailedError("1", "why", task_id=1)])
 async def test_get_waits_until_a_process_is_made(api: Engine, end: Exception | None) -> None:
-    api.processes.status, api.intake.raises = ProcessStatus.INIT, end
+    api.processes.status, api.requests.raises = ProcessStatus.INIT, end
     request = pb.GetRequest(namespace="orders", process_id="1", await_init=True)
     response = await api.process_service.Get(request)
 
     assert response.process.status == 2
-    assert api.intake.requests == [process_key("orders", "1")]
+    assert api.requests.requests == [process_key("orders", "1")]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ async def test_get_waits_until_a_process_is_made(api: Engine, end: Exception | N
 async def test_a_wait_that_ends_before_init_is_told(
     api: Engine, end: Exception, code: grpc.StatusCode
 ) -> None:
-    api.processes.status, api.intake.raises = ProcessStatus.INIT, end
+    api.processes.status, api.requests.raises = ProcessStatus.INIT, end
     request = pb.GetRequest(namespace="orders", process_id="1", await_init=True)
 
     assert (await end_of(api.process_service.Get(request)))[0] is code

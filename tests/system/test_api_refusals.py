@@ -37,7 +37,7 @@ async def test_all_violations_are_told_before_anything_is_written(api: Engine) -
         "args": f"must be at most {PAYLOAD_MAX} bytes, got {PAYLOAD_MAX + 1}",
         "idempotency_key": "must not contain the control character U+0000",
     }
-    assert api.intake.requests == []
+    assert api.requests.requests == []
 
 
 @pytest.mark.parametrize("name", ["!", "unknown"])
@@ -68,7 +68,7 @@ async def test_an_unknown_namespace_is_named_by_every_method(api: Engine) -> Non
         code, info = await end_of(call)
         assert (code, info.reason) == (grpc.StatusCode.NOT_FOUND, "NAMESPACE_NOT_FOUND")
         assert info.metadata["namespace"] == "unknown"
-    assert api.intake.requests == []
+    assert api.requests.requests == []
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ async def test_bytes_that_are_no_message_are_an_invalid_argument(
 
 
 async def test_a_bug_tells_nothing_of_itself(api: Engine) -> None:
-    api.intake.raises = ValueError("password=hunter2")
+    api.requests.raises = ValueError("password=hunter2")
     request = pb.CallRequest(namespace="orders", process_id="1")
     error = await failure(api.process_service.Call(request))
 
@@ -100,7 +100,7 @@ async def test_a_bug_tells_nothing_of_itself(api: Engine) -> None:
 
 
 async def test_a_rejection_arrives_as_the_processor_put_it(api: Engine) -> None:
-    api.intake.raises = errors.RejectedError(
+    api.requests.raises = errors.RejectedError(
         "残高不足\n50 %", code=13, processor_reason="NO_MONEY", metadata={"left": "3"}
     )
     request = pb.CallRequest(namespace="orders", process_id="1")
@@ -118,7 +118,7 @@ async def test_a_rejection_arrives_as_the_processor_put_it(api: Engine) -> None:
 
 @pytest.mark.parametrize("letter", ["x", "残"])
 async def test_an_error_with_a_huge_text_still_arrives(api: Engine, letter: str) -> None:
-    api.intake.raises = errors.ProcessFailedError("1", letter * 100_000, task_id=9)
+    api.requests.raises = errors.ProcessFailedError("1", letter * 100_000, task_id=9)
     request = pb.CallRequest(namespace="orders", process_id="1")
     code, info = await end_of(api.process_service.Call(request))
 
@@ -135,10 +135,10 @@ async def test_large_requests_in_flight_are_bounded_by_their_bytes_together(
     first = asyncio.ensure_future(
         ended_with(stub.Call(pb.CallRequest(namespace="orders", process_id="1", args=b"hang")))
     )
-    await api.intake.asked.wait()
+    await api.requests.asked.wait()
     large = pb.CallRequest(namespace="orders", process_id="1", args=b"x" * 1_000_000)
     refused = await ended_with(stub.Call(large))
-    api.intake.release.set()
+    api.requests.release.set()
     await first
     answered = await ended_with(stub.Call(large))
 

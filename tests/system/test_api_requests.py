@@ -50,7 +50,7 @@ async def test_each_method_reaches_its_collaborator(api: Engine) -> None:
     assert await stub.Remove(pb.RemoveRequest(**key)) == pb.RemoveResponse()
     awaited = await stub.AwaitTask(pb.AwaitTaskRequest(**key, idempotency_key="k"))
     assert awaited == pb.AwaitTaskResponse(task_id=3, type=2, response=b"k")  # type: ignore[arg-type]
-    kinds = [r.task_type for r in api.intake.requests if isinstance(r, Request)]
+    kinds = [r.task_type for r in api.requests.requests if isinstance(r, Request)]
     assert kinds == ["init", "init", "call", "call", "repair", "repair", "notify"]
 
 
@@ -59,7 +59,7 @@ async def test_the_trace_of_the_caller_goes_with_the_request(api: Engine) -> Non
     request = pb.NotifyRequest(namespace="orders", process_id="1")
     await api.process_service.Notify(request, metadata=(("traceparent", parent),))
 
-    (seen,) = api.intake.requests
+    (seen,) = api.requests.requests
     assert isinstance(seen, Request)
     assert seen.trace_context == {"traceparent": parent}
 
@@ -128,19 +128,19 @@ async def test_a_deadline_that_has_passed_asks_for_nothing(api: Engine) -> None:
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     # A request that comes through says that the first, if it got that far, is done with.
     await api.process_service.Notify(pb.NotifyRequest(namespace="orders", process_id="1"))
-    assert len(api.intake.requests) == 1
+    assert len(api.requests.requests) == 1
 
 
 async def test_a_caller_that_hangs_up_is_let_go(api: Engine) -> None:
     request = pb.CallRequest(namespace="orders", process_id="1", args=b"hang")
     call = api.process_service.Call(request)
     waiting = asyncio.ensure_future(failure_or_cancel(call))
-    await api.intake.asked.wait()
+    await api.requests.asked.wait()
     call.cancel()
     await waiting
 
     async with asyncio.timeout(5):
-        await api.intake.cancelled.wait()
+        await api.requests.cancelled.wait()
 
 
 async def failure_or_cancel(call: Any) -> None:

@@ -145,13 +145,13 @@ async def test_a_drain_turns_work_away_and_waits_for_what_is_in_flight(api: Engi
     watch = health_stub(api).Watch(health_pb2.HealthCheckRequest())
     assert (await watch.read()).status == SERVING
     waiting = asyncio.ensure_future(as_coroutine(stub.Call(hanging)))
-    await api.intake.asked.wait()
+    await api.requests.asked.wait()
     draining = asyncio.create_task(api.server.drain(30 * SECOND))
     assert (await watch.read()).status == NOT_SERVING
 
     code, info = await end_of(stub.Notify(pb.NotifyRequest(namespace="orders", process_id="1")))
     read = await stub.Get(pb.GetRequest(namespace="orders", process_id="1"))
-    api.intake.release.set()
+    api.requests.release.set()
     answer = await waiting
     async with asyncio.timeout(5):
         await draining
@@ -168,7 +168,7 @@ async def as_coroutine(call: Any) -> process_service_pb2.CallResponse:
 async def test_a_drain_that_runs_out_of_grace_tells_those_who_wait(api: Engine) -> None:
     hanging = pb.CallRequest(namespace="orders", process_id="1", args=b"hang")
     waiting = asyncio.ensure_future(end_of(api.process_service.Call(hanging)))
-    await api.intake.asked.wait()
+    await api.requests.asked.wait()
     async with asyncio.timeout(5):
         await api.server.drain(SECOND / 20)
     code, info = await waiting

@@ -59,11 +59,11 @@ class TestOverTheWire:
         begun = (await watch.read()).status
         async with asyncio.TaskGroup() as group:
             group.create_task(ask(), name="hanging call")
-            await api.intake.asked.wait()
+            await api.requests.asked.wait()
             group.create_task(api.server.drain(30 * SECOND), name="drain")
             left = (await watch.read()).status
             await api.replica_service.SetLogLevel(to_debug())
-            api.intake.release.set()
+            api.requests.release.set()
 
         assert (begun, left) == (SERVING, NOT_SERVING)
         assert len(api.log_levels.asked) == 1

@@ -17,7 +17,7 @@ from prometheus_client import generate_latest
 from progressor import errors
 from progressor.clock import SystemClock
 from progressor.domain.processes.admission import Verdict
-from progressor.runtime.core.measures import IntakeMeasures
+from progressor.runtime.core.measures import RequestMeasures
 from progressor.settings.addresses import http_bind
 from progressor.settings.sections import METRICS_KEY
 from progressor.telemetry.metrics.otlp import EXPORTER_LOGGER, Push
@@ -209,11 +209,11 @@ async def test_an_engine_counts_what_it_does(database: str) -> None:
 @pytest.mark.slow
 async def test_a_hundred_thousand_processes_make_no_series_more_than_one() -> None:
     bench = Bench()
-    intake = IntakeMeasures(bench.metrics)
+    requests = RequestMeasures(bench.metrics)
 
     async def step(number: int) -> None:
         key = make_key(f"process-{number}")
-        intake.admitted(make_request(key=key), Verdict.ACCEPTED, 0.001)
+        requests.admitted(make_request(key=key), Verdict.ACCEPTED, 0.001)
         await bench.carry(make_task(process=make_process(key=key), task_id=number))
 
     await step(0)

@@ -72,8 +72,8 @@ TOLD: list[errors.ProgressorError] = [
 class Api:
     """The server of the API with collaborators in memory, and channels to it."""
 
-    def __init__(self, server: ApiServer, intake: MemoryIntake, address: str) -> None:
-        self.server, self.intake, self.address = server, intake, address
+    def __init__(self, server: ApiServer, requests: MemoryIntake, address: str) -> None:
+        self.server, self.requests, self.address = server, requests, address
         self.channel = grpc.aio.insecure_channel(address)
         self.stub: Any = ProcessServiceStub(self.channel)
 
@@ -85,9 +85,9 @@ class Api:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def api() -> AsyncIterator[Api]:
-    server, intake, *_ = build(Listening(bind=("127.0.0.1:0",)))
+    server, requests, *_ = build(Listening(bind=("127.0.0.1:0",)))
     (address,) = await server.start()
-    api = Api(server, intake, address)
+    api = Api(server, requests, address)
     yield api
     await api.channel.close()
     await server.drain(dt.timedelta(0))
@@ -107,7 +107,7 @@ def info_of(error: pb.SessionError) -> error_details_pb2.ErrorInfo:
 async def test_an_error_in_a_session_is_the_error_of_a_unary_call(
     api: Api, error: errors.ProgressorError
 ) -> None:
-    api.intake.raises = error
+    api.requests.raises = error
     with pytest.raises(grpc.aio.AioRpcError) as unary:
         await api.stub.Call(request())
     async with api.session() as session:
@@ -157,11 +157,11 @@ async def test_each_call_has_a_deadline_of_its_own_which_names_its_task(api: Api
 async def test_a_cancelled_call_stops_waiting_and_the_session_goes_on(api: Api) -> None:
     async with api.session() as session:
         await session.send(call_of(1, request(b"hang")))
-        await api.intake.asked.wait()
+        await api.requests.asked.wait()
         await session.send(call_of(2, request(b"on")), cancelled=[1])
         answers = await session.answered()
         async with asyncio.timeout(10):
-            await api.intake.cancelled.wait()
+            await api.requests.cancelled.wait()
         await session.ended()
 
     assert answers.keys() == {2}
@@ -171,10 +171,10 @@ async def test_a_cancelled_call_stops_waiting_and_the_session_goes_on(api: Api) 
 async def test_a_client_that_is_gone_lets_its_calls_go(api: Api) -> None:
     async with api.session() as session:
         await session.send(call_of(1, request(b"hang")))
-        await api.intake.asked.wait()
+        await api.requests.asked.wait()
 
     async with asyncio.timeout(10):
-        await api.intake.cancelled.wait()
+        await api.requests.cancelled.wait()
 
 
 async def test_bytes_that_are_no_frame_end_the_session(api: Api) -> None:
@@ -193,8 +193,8 @@ async def test_ten_thousand_calls_are_in_flight_on_one_session_and_not_one_more(
             await session.send(*(call_of(n, request(b"hang")) for n in numbers))
         await session.send(call_of(MANY, request(b"hang")))
         overloaded = await session.answered()
-        waiting = len(api.intake.requests)
-        api.intake.release.set()
+        waiting = len(api.requests.requests)
+        api.requests.release.set()
         answers = await session.answered(MANY + 1)
 
     assert waiting == MANY
@@ -204,9 +204,9 @@ async def test_ten_thousand_calls_are_in_flight_on_one_session_and_not_one_more(
 
 async def test_a_client_that_does_not_read_is_not_read_from() -> None:
     listening = Listening(bind=("127.0.0.1:0",), session_calls_max=FEW)
-    server, intake, *_ = build(listening)
+    server, requests, *_ = build(listening)
     (address,) = await server.start()
-    api = Api(server, intake, address)
+    api = Api(server, requests, address)
     sent = asyncio.Event()
 
     async def send_all(session: RawSession) -> None:
@@ -220,7 +220,7 @@ async def test_a_client_that_does_not_read_is_not_read_from() -> None:
             for number in range(300):
                 await neighbour.send(call_of(number, request(b"n")))
                 await neighbour.answered(number + 1)
-        begun = sum(1 for it in intake.requests if getattr(it, "args", b"") != b"n")
+        begun = sum(1 for it in requests.requests if getattr(it, "args", b"") != b"n")
         answers = await deaf.answered(8 * FEW)
     await api.channel.close()
     await server.drain(dt.timedelta(0))
@@ -232,12 +232,12 @@ async def test_a_client_that_does_not_read_is_not_read_from() -> None:
 
 
 async def test_a_session_that_is_held_open_does_not_hold_up_the_drain() -> None:
-    server, intake, *_ = build(Listening(bind=("127.0.0.1:0",)))
+    server, requests, *_ = build(Listening(bind=("127.0.0.1:0",)))
     (address,) = await server.start()
-    api = Api(server, intake, address)
+    api = Api(server, requests, address)
     async with api.session() as session:
         await session.send(call_of(1, request(b"hang")))
-        await intake.asked.wait()
+        await requests.asked.wait()
         draining = asyncio.ensure_future(server.drain(dt.timedelta(seconds=30)))
         await session.told_draining()
         await session.send(
@@ -245,7 +245,7 @@ async def test_a_session_that_is_held_open_does_not_hold_up_the_drain() -> None:
             call_of(3, pb.GetRequest(namespace="orders", process_id="1")),
         )
         during = await session.answered(2)
-        intake.release.set()
+        requests.release.set()
         end = await session.read()
         while end is not None:
             end = await session.read()

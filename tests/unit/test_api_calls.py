@@ -123,7 +123,7 @@ def test_a_deadline_that_has_passed_ends_the_call(remaining: float) -> None:
 async def test_no_method_of_processes_begins_after_the_deadline(name: str) -> None:
     # Collaborators that cannot be called at all: nothing may reach them.
     servicer = ProcessServicer(
-        intake=None,  # type: ignore[arg-type]
+        requests=None,  # type: ignore[arg-type]
         processes=None,  # type: ignore[arg-type]
         namespaces=None,  # type: ignore[arg-type]
     )

@@ -185,7 +185,7 @@ class Watched:
         self.pauses: list[float] = []
         self.changes = {5: make_job(revision=2), 8: make_job(revision=3, state=JobState.DONE)}
         self.servicer = JobServicer(
-            intake=MemoryIntake(),
+            requests=MemoryIntake(),
             jobs=self.jobs,
             namespaces=MemoryNamespaces(),
             clock=SystemClock(),

@@ -60,7 +60,7 @@ async def made() -> ScheduleServicer:
     await schedules.create(schedule_key("clocks", "rare"), spec, paused=False, note="")
     return ScheduleServicer(
         schedules=schedules,
-        launches=MemoryLaunches(schedules),
+        schedule_runs=MemoryLaunches(schedules),
         namespaces=namespaces,
         clock=ManualClock(),
     )

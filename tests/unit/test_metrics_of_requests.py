@@ -17,8 +17,8 @@ from progressor.telemetry.instruments import OVERFLOW
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.v1 import namespace_service_pb2, process_service_pb2
 from tests.support.builders import make_cancelled, make_request, make_result, seconds
-from tests.support.intake_bench import KEY, WAITING, Bench
 from tests.support.measured import counted, recorded
+from tests.support.requests_bench import KEY, WAITING, Bench
 from tests.support.virtual_time import in_virtual_time, settled
 
 RETRY_AFTER = seconds(1)
@@ -74,7 +74,7 @@ async def test_a_removal_by_request_is_told_by_that_type() -> None:
     bench = Bench()
     bench.processes.removed = (make_cancelled(),)
 
-    await bench.intake.remove(KEY)
+    await bench.requests.remove(KEY)
 
     assert recorded(bench.metrics.process_removing) == {("orders", "remove"): (1, 0)}
 
@@ -84,7 +84,7 @@ async def test_an_import_writes_its_history() -> None:
     bench = Bench()
     history = (NewEvent(payload=b"one"), NewEvent(payload=b"three"))
 
-    await bench.intake.put(
+    await bench.requests.put(
         Import(key=KEY, status=ProcessStatus.RUNNING, history=history, aux_state=b"state")
     )
 

@@ -59,8 +59,8 @@ async def test_a_look_that_finds_nothing_is_told_of_all_namespaces() -> None:
 async def test_a_claim_from_the_backlog_is_counted() -> None:
     bench = Bench()
     bench.make_due(1, task_type=TaskType.CALL)
-    bench.workers.reserve_up_to(make_namespace(), 0)
-    bench.workers.mark_backlog("orders")
+    bench.slots.reserve_up_to(make_namespace(), 0)
+    bench.slots.mark_backlog("orders")
     async with bench.running(bench.backlog.run):
         await settled()
 

@@ -53,7 +53,7 @@ async def test_an_attempt_takes_as_long_as_its_processor() -> None:
     bench = Bench()
     steps = dataclasses.replace(bench.steps, processor=SlowProcessor())
 
-    await steps.carry(make_task(), bench.workers)
+    await steps.carry(make_task(), bench.slots)
 
     assert recorded(bench.metrics.task_processing) == {("orders", "call"): (1, 20)}
     assert recorded(bench.metrics.task_completion) == {("orders", "call"): (1, 0)}
@@ -216,6 +216,6 @@ async def test_places_taken_and_free_are_told_by_namespace() -> None:
     bench = Bench()
     [namespace] = bench.namespaces.known()
 
-    bench.workers.reserve_up_to(namespace, 3)
+    bench.slots.reserve_up_to(namespace, 3)
 
-    assert bench.workers.places() == [("orders", 3, namespace.worker_count_max - 3)]
+    assert bench.slots.usage() == [("orders", 3, namespace.worker_count_max - 3)]

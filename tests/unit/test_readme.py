@@ -31,7 +31,7 @@ from progressor.domain.jobs import graph, job
 from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, Namespace
 from progressor.domain.schedules import schedule
 from progressor.processor import codec, failures
-from progressor.runtime.jobs import graphs
+from progressor.runtime.jobs import job_steps
 from progressor.runtime.step import step
 from progressor.settings import config
 from progressor.settings.sources import variable_of
@@ -231,7 +231,7 @@ def test_every_reason_has_the_code_and_the_class_of_the_code() -> None:
         ("| 10,000; 50,000 |", job.NODES_MAX, 50_000),
         ("| 200,000 |", job.EDGES_PER_STEP_MAX, 200_000),
         ("handed to one task | 32 MiB |", graph.GRAPH_BYTES_MAX, 32 * 1024**2),
-        ("handed to one task | 32 MiB |", graphs.OUTCOMES_BYTES_MAX, 32 * 1024**2),
+        ("handed to one task | 32 MiB |", job_steps.OUTCOMES_BYTES_MAX, 32 * 1024**2),
         ("| 512; the others wait |", job.WINDOW, 512),
         ("from 1 s; to 1 day; 1 s to 366 days", schedule.INTERVAL_MIN, dt.timedelta(seconds=1)),
         ("from 1 s; to 1 day; 1 s to 366 days", schedule.JITTER_MAX, dt.timedelta(days=1)),

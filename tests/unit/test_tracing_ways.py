@@ -26,7 +26,7 @@ from progressor.telemetry.traces.tracing import Tracing
 from progressor.v1 import gate_service_pb2 as gates_pb
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import schedule_service_pb2 as schedules_pb
-from tests.support import intake_bench, step_bench
+from tests.support import requests_bench, step_bench
 from tests.support.builders import (
     make_key,
     make_namespace,
@@ -100,9 +100,9 @@ def steps(spans: Spans) -> step_bench.Bench:
     return bench
 
 
-def intake(spans: Spans) -> intake_bench.Bench:
-    bench = intake_bench.Bench()
-    bench.intake = dataclasses.replace(bench.intake, tracing=spans.tracing)
+def requests(spans: Spans) -> requests_bench.Bench:
+    bench = requests_bench.Bench()
+    bench.requests = dataclasses.replace(bench.requests, tracing=spans.tracing)
     return bench
 
 
@@ -200,7 +200,7 @@ async def test_a_request_that_cannot_be_read_is_told_too() -> None:
 @in_virtual_time
 async def test_an_admission_lasts_from_the_line_to_the_answer() -> None:
     spans = Spans()
-    bench = intake(spans)
+    bench = requests(spans)
     answer = await bench.ask(make_request(trace_context=TRACED))
     (entry,) = bench.admissions.entries
     assert entry.on_sent is not None
@@ -222,7 +222,7 @@ async def test_an_admission_lasts_from_the_line_to_the_answer() -> None:
 @in_virtual_time
 async def test_an_admission_that_storage_fails_says_so() -> None:
     spans = Spans()
-    bench = intake(spans)
+    bench = requests(spans)
     answer = await bench.ask(make_request(trace_context=TRACED))
 
     bench.admissions.answer(errors.StorageUnavailableError(STORAGE_WORDS))
@@ -235,11 +235,11 @@ async def test_an_admission_that_storage_fails_says_so() -> None:
 @in_virtual_time
 async def test_an_admission_for_which_there_is_no_room_says_so() -> None:
     spans = Spans()
-    bench = intake(spans)
+    bench = requests(spans)
     bench.admissions.refuses = errors.OverloadedError("9 writes wait", dt.timedelta(seconds=1))
 
     with pytest.raises(errors.OverloadedError):
-        await bench.intake.ask(make_request(trace_context=TRACED), timeout=None)
+        await bench.requests.ask(make_request(trace_context=TRACED), timeout=None)
 
     assert spans.one("progressor.admit").status.description == "OVERLOADED"
 
@@ -378,17 +378,17 @@ async def test_a_removal_that_was_due_asks_nobody() -> None:
 async def test_what_follows_a_request_is_not_logged_under_it() -> None:
     spans = Spans()
     current: list[int] = []
-    bench = intake(spans)
+    bench = requests(spans)
 
     async def carry(_task: object) -> None:
         current.append(trace.get_current_span().get_span_context().trace_id)
         await asyncio.get_running_loop().create_future()
 
-    bench.workers._carry = carry
+    bench.slots._carry = carry
     async with bench.working():
         with spans.tracing.request("s", "m", TRACED):
             asked = await bench.ask()
-        bench.admissions.answer(intake_bench.LEASED)
+        bench.admissions.answer(requests_bench.LEASED)
         await settled()
         asked.cancel()
 

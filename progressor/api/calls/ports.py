@@ -32,7 +32,7 @@ from progressor.domain.views.replica import ReplicaView
 from progressor.telemetry.logs.level import Level
 
 
-class Intake(Protocol):
+class Requests(Protocol):
     """Takes requests in, and hands out their answers.
 
     All raise `errors.RequestError` and `errors.StorageUnavailableError`. Cancelling a caller never
@@ -290,7 +290,7 @@ class Schedules(Protocol):
         """
 
 
-class Launches(Protocol):
+class ScheduleRuns(Protocol):
     """Starts the runs of schedules, and reads those of the past."""
 
     async def trigger(

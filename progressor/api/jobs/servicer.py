@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from progressor import errors
 from progressor.api.calls.deadlines import seconds_left
 from progressor.api.calls.interceptors import Method, Watch
-from progressor.api.calls.ports import CallContext, Intake, Jobs, Namespaces
+from progressor.api.calls.ports import CallContext, Jobs, Namespaces, Requests
 from progressor.api.calls.trace_context import trace_context_of
 from progressor.api.jobs import codec as job_codec
 from progressor.clock import Clock
@@ -38,13 +38,13 @@ class JobServicer:
     def __init__(
         self,
         *,
-        intake: Intake,
+        requests: Requests,
         jobs: Jobs,
         namespaces: Namespaces,
         clock: Clock,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._intake = intake
+        self._requests = requests
         self._jobs = jobs
         self._namespaces = namespaces
         self._clock = clock
@@ -76,7 +76,7 @@ class JobServicer:
         request = job_codec.request_of(
             submission, await self._lookup(names), trace_context_of(context)
         )
-        answer = await self._intake.ask(request, timeout=timeout)
+        answer = await self._requests.ask(request, timeout=timeout)
         return messages.SubmitJobResponse(task_id=answer.task_id, deduplicated=answer.deduplicated)
 
     async def get(

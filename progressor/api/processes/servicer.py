@@ -7,7 +7,7 @@ from typing import TypeVar
 from progressor import errors
 from progressor.api.calls.deadlines import seconds_left
 from progressor.api.calls.interceptors import Method
-from progressor.api.calls.ports import CallContext, Intake, Namespaces, Processes
+from progressor.api.calls.ports import CallContext, Namespaces, Processes, Requests
 from progressor.api.calls.trace_context import trace_context_of
 from progressor.api.calls.turns import Turns
 from progressor.api.processes import codec, put_codec, responses
@@ -35,13 +35,13 @@ class ProcessServicer:
     def __init__(
         self,
         *,
-        intake: Intake,
+        requests: Requests,
         processes: Processes,
         namespaces: Namespaces,
         turns: Turns | None = None,
     ) -> None:
         self._turns = turns or Turns()
-        self._intake = intake
+        self._requests = requests
         self._processes = processes
         self._namespaces = namespaces
 
@@ -69,11 +69,11 @@ class ProcessServicer:
         timeout = seconds_left(context)
         request = await self._request_of(message, TaskType.INIT, context)
         if not request.waits:
-            receipt = await self._intake.accept(request)
+            receipt = await self._requests.accept(request)
             return messages.StartResponse(
                 task_id=receipt.task_id, deduplicated=receipt.deduplicated
             )
-        answer = await self._intake.ask(request, timeout=timeout)
+        answer = await self._requests.ask(request, timeout=timeout)
         return messages.StartResponse(
             task_id=answer.task_id, response=answer.response, deduplicated=answer.deduplicated
         )
@@ -85,9 +85,9 @@ class ProcessServicer:
         timeout = seconds_left(context)
         request = await self._request_of(message, TaskType.CALL, context)
         if not request.waits:
-            receipt = await self._intake.accept(request)
+            receipt = await self._requests.accept(request)
             return messages.CallResponse(task_id=receipt.task_id, deduplicated=receipt.deduplicated)
-        answer = await self._intake.ask(request, timeout=timeout)
+        answer = await self._requests.ask(request, timeout=timeout)
         return messages.CallResponse(
             task_id=answer.task_id, response=answer.response, deduplicated=answer.deduplicated
         )
@@ -98,7 +98,7 @@ class ProcessServicer:
         """Return once a notify is durable."""
         seconds_left(context)
         request = await self._request_of(message, TaskType.NOTIFY, context)
-        receipt = await self._intake.accept(request)
+        receipt = await self._requests.accept(request)
         return messages.NotifyResponse(task_id=receipt.task_id, deduplicated=receipt.deduplicated)
 
     async def repair(
@@ -108,11 +108,11 @@ class ProcessServicer:
         timeout = seconds_left(context)
         request = await self._request_of(message, TaskType.REPAIR, context)
         if not request.waits:
-            receipt = await self._intake.accept(request)
+            receipt = await self._requests.accept(request)
             return messages.RepairResponse(
                 task_id=receipt.task_id, deduplicated=receipt.deduplicated
             )
-        answer = await self._intake.ask(request, timeout=timeout)
+        answer = await self._requests.ask(request, timeout=timeout)
         return messages.RepairResponse(
             task_id=answer.task_id, response=answer.response, deduplicated=answer.deduplicated
         )
@@ -124,7 +124,7 @@ class ProcessServicer:
         seconds_left(context)
         key = codec.key_of_request(message)
         await self._namespaces.lookup(key.namespace)
-        task_id = await self._intake.simple_repair(key)
+        task_id = await self._requests.simple_repair(key)
         if task_id is None:
             # Otherwise the timer brings it back, and its settlement tells.
             _tell("process repaired", key, context)
@@ -154,7 +154,7 @@ class ProcessServicer:
             )
 
         imported = await self._decoded(message.namespace, decode)
-        receipt = await self._intake.put(imported)
+        receipt = await self._requests.put(imported)
         if not receipt.deduplicated:
             _tell("process imported", imported.key, context)
         return messages.PutResponse(task_id=receipt.task_id, deduplicated=receipt.deduplicated)
@@ -166,7 +166,7 @@ class ProcessServicer:
         seconds_left(context)
         key = codec.key_of_request(message)
         await self._namespaces.lookup(key.namespace)
-        await self._intake.remove(key)
+        await self._requests.remove(key)
         _tell("process removed", key, context)
         return messages.RemoveResponse()
 
@@ -177,7 +177,7 @@ class ProcessServicer:
         seconds_left(context)
         named = codec.task_from_wire(message)
         await self._namespaces.lookup(named.key.namespace)
-        task_id = await self._intake.cancel(named.key, named.task)
+        task_id = await self._requests.cancel(named.key, named.task)
         _tell("task cancelled", named.key, context, task_id=task_id)
         return messages.CancelResponse(task_id=task_id)
 
@@ -213,7 +213,7 @@ class ProcessServicer:
         timeout = seconds_left(context)
         named = codec.task_from_wire(message)
         await self._namespaces.lookup(named.key.namespace)
-        answer = await self._intake.await_task(named.key, named.task, timeout=timeout)
+        answer = await self._requests.await_task(named.key, named.task, timeout=timeout)
         return messages.AwaitTaskResponse(
             task_id=answer.task_id,
             type=wire.TASK_TYPE_TO_WIRE[answer.task_type],
@@ -248,7 +248,7 @@ class ProcessServicer:
         """Return when the init task has ended, however it has."""
         key, task_id = view.process.key, view.process.init_task_id
         try:
-            await self._intake.await_task(key, task_id, timeout=seconds)
+            await self._requests.await_task(key, task_id, timeout=seconds)
         except (errors.DeadlineExceededError, errors.OverloadedError, errors.ShuttingDownError):
             # These say that the wait is over, not the task.
             raise

@@ -8,7 +8,7 @@ from concurrent import futures
 from progressor import errors
 from progressor.api.calls.deadlines import seconds_left
 from progressor.api.calls.interceptors import Method
-from progressor.api.calls.ports import CallContext, Launches, Namespaces, Schedules
+from progressor.api.calls.ports import CallContext, Namespaces, ScheduleRuns, Schedules
 from progressor.api.calls.trace_context import trace_context_of
 from progressor.api.calls.validation import check_namespace_name
 from progressor.api.schedules import codec as schedule_codec
@@ -38,12 +38,12 @@ class ScheduleServicer:
         self,
         *,
         schedules: Schedules,
-        launches: Launches,
+        schedule_runs: ScheduleRuns,
         namespaces: Namespaces,
         clock: Clock,
     ) -> None:
         self._schedules = schedules
-        self._launches = launches
+        self._schedule_runs = schedule_runs
         self._namespaces = namespaces
         self._clock = clock
         # One thread: several at once would only take the interpreter from the event loop.
@@ -103,7 +103,7 @@ class ScheduleServicer:
         reading = schedule_codec.get_from_wire(message)
         await self._namespaces.lookup(reading.key.namespace)
         schedule = await self._schedules.get(reading.key)
-        last = await self._launches.last(reading.key, limit=reading.last_count)
+        last = await self._schedule_runs.last(reading.key, limit=reading.last_count)
         following: Sequence[Upcoming] = ()
         if schedule.upcoming is not None and reading.next_count:
             first = schedule.upcoming
@@ -168,7 +168,7 @@ class ScheduleServicer:
         seconds_left(context)
         triggering = schedule_codec.trigger_from_wire(message)
         await self._namespaces.lookup(triggering.key.namespace)
-        firing = await self._launches.trigger(
+        firing = await self._schedule_runs.trigger(
             triggering.key,
             policy=triggering.policy,
             idempotency_key=triggering.idempotency_key,

@@ -15,13 +15,13 @@ from progressor.api.calls.interceptors import Interceptor
 from progressor.api.calls.ports import (
     Activities,
     Gates,
-    Intake,
     Jobs,
-    Launches,
     LogLevels,
     Namespaces,
     Processes,
+    Requests,
     Roster,
+    ScheduleRuns,
     Schedules,
 )
 from progressor.api.calls.turns import Turns
@@ -120,13 +120,13 @@ class ApiServer:
     def __init__(  # noqa: PLR0913  the services' collaborators, keyword-only
         self,
         *,
-        intake: Intake,
+        requests: Requests,
         processes: Processes,
         namespaces: Namespaces,
         gates: Gates,
         jobs: Jobs,
         schedules: Schedules,
-        launches: Launches,
+        schedule_runs: ScheduleRuns,
         roster: Roster,
         activities: Activities,
         log_levels: LogLevels,
@@ -138,14 +138,14 @@ class ApiServer:
     ) -> None:
         self._turns = Turns()
         self._processes = ProcessServicer(
-            intake=intake, processes=processes, namespaces=namespaces, turns=self._turns
+            requests=requests, processes=processes, namespaces=namespaces, turns=self._turns
         )
         self._namespaces = NamespaceServicer(namespaces=namespaces)
         self._gates = GateServicer(gates=gates, namespaces=namespaces)
         self._schedules = ScheduleServicer(
-            schedules=schedules, launches=launches, namespaces=namespaces, clock=clock
+            schedules=schedules, schedule_runs=schedule_runs, namespaces=namespaces, clock=clock
         )
-        self._jobs = JobServicer(intake=intake, jobs=jobs, namespaces=namespaces, clock=clock)
+        self._jobs = JobServicer(requests=requests, jobs=jobs, namespaces=namespaces, clock=clock)
         self._replicas = ReplicaServicer(
             roster=roster, activities=activities, log_levels=log_levels, name=replica_name
         )

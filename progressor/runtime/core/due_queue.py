@@ -1,4 +1,4 @@
-"""The agenda: tasks that this replica knows to become due soon, in the order of their times.
+"""The due queue: tasks that this replica knows to become due soon, in the order of their times.
 
 Instants are PostgreSQL's. A replica's own clock may be an hour off, so a due time is kept as the
 distance from an instant that PostgreSQL has just told, on this replica's monotonic clock.
@@ -17,7 +17,7 @@ from progressor.storage.processes.settlements import Due
 _MARGIN = 0.0005
 
 
-class Agenda:
+class DueQueue:
     """At most `size_max` tasks; what does not fit, or lies further ahead, is left to the scan."""
 
     def __init__(self, *, clock: Clock, horizon: dt.timedelta, size_max: int) -> None:

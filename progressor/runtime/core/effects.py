@@ -8,7 +8,7 @@ from progressor.domain.processes.intent import Complete
 from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry, Settlement
 from progressor.domain.processes.task import BROKEN_BY, TaskError, TaskResult, TaskStatus, TaskType
 from progressor.runtime.core import changes
-from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.replies import Replies
 from progressor.storage.processes.settlements import Entry, Written
 from progressor.storage.rows.cancelled import Cancelled
@@ -20,11 +20,13 @@ _FAILED_PRECONDITION = 9
 
 
 class Aftermath:
-    """Tells callers, here and in other replicas, the agenda, and the log."""
+    """Tells callers, here and in other replicas, the due queue, and the log."""
 
-    def __init__(self, *, replies: Replies, agenda: Agenda, replica_id: Callable[[], int]) -> None:
+    def __init__(
+        self, *, replies: Replies, due_queue: DueQueue, replica_id: Callable[[], int]
+    ) -> None:
         self._replies = replies
-        self._agenda = agenda
+        self._due_queue = due_queue
         self._replica_id = replica_id
 
     def of(self, entry: Entry, written: Written) -> None:
@@ -40,7 +42,7 @@ class Aftermath:
         for task in written.cancelled:
             self.cancelled(task, namespace=entry.key.namespace, error=error, removed=removed)
         if written.due is not None:
-            self._agenda.add(written.due, told_at=written.settled_at)
+            self._due_queue.add(written.due, told_at=written.settled_at)
         changes.settled(entry)
 
     def cancelled(

@@ -22,7 +22,7 @@ class Ending(enum.Enum):
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Grip:
+class LeaseHandle:
     """One worker's hold on a process: the lease of the task it carries now.
 
     ``asking`` is the worker while it asks the processor; `Leases.let_go` cancels it. That is what
@@ -41,26 +41,26 @@ class Leases:
     def __init__(self) -> None:
         self.lost = False
         """Whether others may have the tasks: what is leased now is abandoned before it begins."""
-        self._grips: set[Grip] = set()
+        self._grips: set[LeaseHandle] = set()
         self._task_ids: set[int] = set()
 
-    def take(self, task: RunningTask) -> Grip:
+    def take(self, task: RunningTask) -> LeaseHandle:
         """Note that a worker carries a task."""
-        grip = Grip(task.task_id, task.token, Ending.ABANDONED if self.lost else None)
-        self._grips.add(grip)
+        handle = LeaseHandle(task.task_id, task.token, Ending.ABANDONED if self.lost else None)
+        self._grips.add(handle)
         self._task_ids.add(task.task_id)
-        return grip
+        return handle
 
-    def pass_on(self, grip: Grip, task: RunningTask) -> None:
+    def pass_on(self, handle: LeaseHandle, task: RunningTask) -> None:
         """Note that the worker goes on with another task, under a new lease."""
-        self._task_ids.discard(grip.task_id)
-        grip.task_id, grip.token = task.task_id, task.token
+        self._task_ids.discard(handle.task_id)
+        handle.task_id, handle.token = task.task_id, task.token
         self._task_ids.add(task.task_id)
 
-    def drop(self, grip: Grip) -> None:
+    def drop(self, handle: LeaseHandle) -> None:
         """Note that the worker is done."""
-        self._grips.discard(grip)
-        self._task_ids.discard(grip.task_id)
+        self._grips.discard(handle)
+        self._task_ids.discard(handle.task_id)
 
     def carries(self, task_id: int) -> bool:
         """Tell whether a worker of this replica carries a task."""
@@ -68,12 +68,12 @@ class Leases:
 
     def tokens(self) -> Collection[int]:
         """Return the tokens of all leases carried."""
-        return [grip.token for grip in self._grips]
+        return [handle.token for handle in self._grips]
 
     def let_go(self, ending: Ending) -> None:
         """Stop asking processors, everywhere; settlements that are decided are still written."""
-        for grip in self._grips:
-            grip.ending = ending
-            if grip.asking is not None:
-                grip.asking.cancel()
-                grip.asking = None
+        for handle in self._grips:
+            handle.ending = ending
+            if handle.asking is not None:
+                handle.asking.cancel()
+                handle.asking = None

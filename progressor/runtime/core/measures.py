@@ -12,7 +12,7 @@ from progressor.domain.processes.process import Part, ProcessKey
 from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry, Settlement
 from progressor.domain.processes.task import TIMER_TYPES, NodeState, RunningTask, TaskType
 from progressor.processor.failures import code_name
-from progressor.runtime.core.counters import Tallies
+from progressor.runtime.core.counters import Counters
 from progressor.storage.processes.settlements import Entry
 from progressor.telemetry.metrics.registry import Metrics
 
@@ -28,7 +28,7 @@ _MILLISECOND = dt.timedelta(milliseconds=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class IntakeMeasures:
+class RequestMeasures:
     """Counts what comes in."""
 
     metrics: Metrics
@@ -63,7 +63,7 @@ class StepMeasures:
     """Counts steps; labels are made once for each point, since every step passes here."""
 
     metrics: Metrics
-    tallies: Tallies = dataclasses.field(default_factory=Tallies)
+    counters: Counters = dataclasses.field(default_factory=Counters)
 
     def begun(self, task: RunningTask) -> None:
         """Count how late a timer, or its retry, begins; both instants are PostgreSQL's."""
@@ -81,7 +81,7 @@ class StepMeasures:
         """Count an attempt at the processor that took so long."""
         namespace, task_type = task.key.namespace, task.task_type
         self.metrics.task_processing.record(seconds * MILLISECONDS, (namespace, task_type))
-        self.tallies.answered(namespace, seconds, failed=isinstance(outcome, Failed))
+        self.counters.answered(namespace, seconds, failed=isinstance(outcome, Failed))
         if isinstance(outcome, Failed):
             code = code_name(outcome.code)
             self.metrics.processor_errors.add(1, (namespace, task_type, code, "false"))
@@ -97,7 +97,7 @@ class StepMeasures:
         metrics.task_completion.record(milliseconds, (namespace, task_type))
         name = SETTLEMENT_NAMES[type(settlement)]
         metrics.settled.add(1, (namespace, task_type, name))
-        self.tallies.settled(namespace)
+        self.counters.settled(namespace)
         if isinstance(settlement, Remove):
             metrics.process_removing.record(milliseconds, (namespace, task_type))
         if entry.part is not None:

@@ -20,7 +20,7 @@ from progressor.domain.processes.task import RunningTask
 
 
 @dataclasses.dataclass(slots=True)
-class _Crew:
+class _NamespaceSlots:
     """The places of one namespace."""
 
     size: int
@@ -39,12 +39,12 @@ class _Crew:
         return max(0, self.size - self.busy)
 
 
-class Workers:
+class Slots:
     """The places of all namespaces, and the steps that fill them."""
 
     def __init__(self, carry: Callable[[RunningTask], Awaitable[None]]) -> None:
         self._carry = carry
-        self._crews: dict[str, _Crew] = {}
+        self._namespaces: dict[str, _NamespaceSlots] = {}
         self._busy_total = 0
         self._group: asyncio.TaskGroup | None = None
         self._idle = asyncio.Event()
@@ -74,26 +74,26 @@ class Workers:
 
     def reserve(self, namespace: Namespace) -> bool:
         """Reserve a slot for a new request if no other is ahead of it."""
-        crew = self._crew(namespace)
-        if self.closed or crew.has_backlog or crew.busy >= crew.size:
+        own = self._namespace_slots(namespace)
+        if self.closed or own.has_backlog or own.busy >= own.size:
             return False
-        self._take(crew, 1)
+        self._take(own, 1)
         return True
 
     def reserve_up_to(self, namespace: Namespace, wanted: int) -> int:
         """Reserve places for tasks that are due; return how many, 0 .. `wanted`."""
-        crew = self._crew(namespace)
-        count = 0 if self.closed else min(wanted, crew.free)
-        self._take(crew, count)
+        own = self._namespace_slots(namespace)
+        count = 0 if self.closed else min(wanted, own.free)
+        self._take(own, count)
         return count
 
     def give_back(self, namespace: str, count: int = 1) -> None:
         """Return places that were reserved and not needed."""
-        crew = self._crews[namespace]
-        assert crew.busy >= count, "more places given back than were taken"
-        crew.busy -= count
+        own = self._namespaces[namespace]
+        assert own.busy >= count, "more slots given back than were taken"
+        own.busy -= count
         self._busy_total -= count
-        if crew.has_backlog:
+        if own.has_backlog:
             self.room_made.set()
         if not self._busy_total:
             self._idle.set()
@@ -101,7 +101,7 @@ class Workers:
     def start(self, task: RunningTask) -> None:
         """Carry a leased task in the place that was reserved for it."""
         assert self._group is not None, "a task was leased while no workers run"
-        assert self._crews[task.key.namespace].busy > 0, "a task was leased without a place"
+        assert self._namespaces[task.key.namespace].busy > 0, "a task was leased without a place"
         # Without a context of its own, all that follows on the process would be logged under the
         # trace of the request that brought the first of it.
         self._group.create_task(
@@ -110,17 +110,17 @@ class Workers:
 
     def mark_backlog(self, namespace: str) -> None:
         """Note that a due task of this namespace found no free slot."""
-        crew = self._crews[namespace]
-        crew.marked += 1
-        if crew.free:
+        own = self._namespaces[namespace]
+        own.marked += 1
+        if own.free:
             self.room_made.set()
 
     def backlogs(self) -> dict[str, int]:
         """Return the namespaces with a backlog and free places, with their marks."""
         return {
-            name: crew.marked
-            for name, crew in self._crews.items()
-            if crew.has_backlog and crew.free
+            name: own.marked
+            for name, own in self._namespaces.items()
+            if own.has_backlog and own.free
         }
 
     def next_turn(self, namespace: str) -> bool:
@@ -128,33 +128,33 @@ class Workers:
 
         A claim is often for a single place, so the turns are counted here and not within a claim.
         """
-        crew = self._crews[namespace]
-        crew.requests_first = not crew.requests_first
-        return crew.requests_first
+        own = self._namespaces[namespace]
+        own.requests_first = not own.requests_first
+        return own.requests_first
 
     def clear_backlog(self, namespace: str, mark: int) -> None:
         """Note that nothing was due when the backlog was at `mark`; later marks stay."""
-        crew = self._crews[namespace]
-        crew.looked_at = max(crew.looked_at, mark)
+        own = self._namespaces[namespace]
+        own.looked_at = max(own.looked_at, mark)
 
     def has_backlog(self, namespace: str) -> bool:
         """Return whether due tasks of a namespace may have found no free slot."""
-        crew = self._crews.get(namespace)
-        return crew is not None and crew.has_backlog
+        own = self._namespaces.get(namespace)
+        return own is not None and own.has_backlog
 
     @property
     def busy_total(self) -> int:
         """The places taken in all namespaces."""
         return self._busy_total
 
-    def places(self) -> Sequence[tuple[str, int, int]]:
+    def usage(self) -> Sequence[tuple[str, int, int]]:
         """Return the places taken and free of each namespace, from any thread."""
-        return [(name, crew.busy, crew.free) for name, crew in tuple(self._crews.items())]
+        return [(name, own.busy, own.free) for name, own in tuple(self._namespaces.items())]
 
     def busy_count(self, namespace: str) -> int:
         """Return the places taken in a namespace."""
-        crew = self._crews.get(namespace)
-        return 0 if crew is None else crew.busy
+        own = self._namespaces.get(namespace)
+        return 0 if own is None else own.busy
 
     async def _fill(self, task: RunningTask) -> None:
         namespace = task.key.namespace
@@ -163,16 +163,16 @@ class Workers:
         finally:
             self.give_back(namespace)
 
-    def _crew(self, namespace: Namespace) -> _Crew:
-        crew = self._crews.get(namespace.name)
-        if crew is None:
-            crew = self._crews[namespace.name] = _Crew(namespace.worker_count_max)
+    def _namespace_slots(self, namespace: Namespace) -> _NamespaceSlots:
+        own = self._namespaces.get(namespace.name)
+        if own is None:
+            own = self._namespaces[namespace.name] = _NamespaceSlots(namespace.worker_count_max)
         # A smaller size takes effect as steps end; a larger one at once.
-        crew.size = namespace.worker_count_max
-        return crew
+        own.size = namespace.worker_count_max
+        return own
 
-    def _take(self, crew: _Crew, count: int) -> None:
+    def _take(self, own: _NamespaceSlots, count: int) -> None:
         if count:
-            crew.busy += count
+            own.busy += count
             self._busy_total += count
             self._idle.clear()

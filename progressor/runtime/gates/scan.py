@@ -11,7 +11,7 @@ from typing import Protocol
 
 from progressor.domain.processes.namespace import Namespace
 from progressor.runtime.core.observer import Observers
-from progressor.runtime.gates.wake_ups import Promotions
+from progressor.runtime.gates.wake_ups import GateWakeUps
 from progressor.settings.sections import Scanner
 from progressor.storage.gates.gates import BEFORE_ALL, IdleUntil
 from progressor.storage.rows.gate_effects import Again, LoweredGate, Promoted
@@ -51,7 +51,7 @@ class GateScan:
 
     gates: Gates
     namespaces: Namespaces
-    promotions: Promotions
+    wake_ups: GateWakeUps
     scanner: Scanner
     observers: Observers
     metrics: Metrics
@@ -69,14 +69,14 @@ class GateScan:
         upcoming = await self.gates.find_upcoming(
             names, horizon=self.scanner.horizon, limit=self.scanner.batch_max
         )
-        self.promotions.heard(upcoming)
+        self.wake_ups.heard(upcoming)
         late = await self.gates.promote_due(names, overdue=self.scanner.overdue)
-        self.promotions.heard(late)
+        self.wake_ups.heard(late)
         for key, task_id in late.due:
             self._tell(key.namespace, task_id=task_id)
         found = await self._find_idle(names)
         lowered = await self.gates.find_lowered(names)
-        self.promotions.heard(Promoted(again=tuple(found), lowered=lowered))
+        self.wake_ups.heard(Promoted(again=tuple(found), lowered=lowered))
         for gate in lowered:
             self._tell(gate.namespace, what=gate)
         for again in found:

@@ -1,4 +1,4 @@
-"""Promotions: sees to what statements tell of gates.
+"""GateWakeUps: sees to what statements tell of gates.
 
 A statement that leaves a gate promotes whoever comes next in its own transaction; that one is
 claimed here. What the statement would have had to lock against the order of locks, and somebody
@@ -20,8 +20,8 @@ from typing import Protocol
 from progressor import errors
 from progressor.clock import Clock
 from progressor.domain.processes.process import process_key
-from progressor.runtime.core.due_queue import Agenda
-from progressor.runtime.gates.giving_way import GivingWay
+from progressor.runtime.core.due_queue import DueQueue
+from progressor.runtime.gates.lowered_gates import LoweredGates
 from progressor.storage.postgres.backoff import Backoff, steady
 from progressor.storage.processes.settlements import Due
 from progressor.storage.rows.gate_effects import Again, Later, Promoted
@@ -53,24 +53,24 @@ class Gates(Protocol):
         """Look at tasks whose instant has come."""
 
 
-class Promotions:
+class GateWakeUps:
     """Takes what statements tell of gates."""
 
     def __init__(
         self,
         *,
         gates: Gates,
-        agenda: Agenda,
+        due_queue: DueQueue,
         clock: Clock,
         horizon_seconds: float,
-        giving_way: GivingWay,
+        lowered_gates: LoweredGates,
         jitter: Callable[[], float] = steady,
     ) -> None:
         self._gates = gates
-        self._agenda = agenda
+        self._due_queue = due_queue
         self._clock = clock
         self._horizon = horizon_seconds
-        self._giving_way = giving_way
+        self._lowered_gates = lowered_gates
         self._jitter = jitter
         # A dict for its order: oldest first.
         self._again: dict[Again, None] = {}
@@ -86,17 +86,17 @@ class Promotions:
         if promoted.due or promoted.upcoming:
             now = self._clock.now()
             for key, task_id in promoted.due:
-                self._agenda.add(Due(key=key, task_id=task_id, due_at=now), told_at=now)
+                self._due_queue.add(Due(key=key, task_id=task_id, due_at=now), told_at=now)
             for each in promoted.upcoming:
                 due_at = now + dt.timedelta(seconds=each.seconds)
-                self._agenda.add(
+                self._due_queue.add(
                     Due(key=each.key, task_id=each.task_id, due_at=due_at), told_at=now
                 )
         for later in promoted.later:
             self._note(later)
         for again in promoted.again[: max(0, AGAIN_MAX - len(self._again))]:
             self._again[again] = None
-        self._giving_way.heard(promoted.lowered)
+        self._lowered_gates.heard(promoted.lowered)
         if promoted.again or promoted.later:
             self._news.set()
 

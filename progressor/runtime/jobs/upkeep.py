@@ -17,7 +17,7 @@ from progressor import errors
 from progressor.domain.jobs.job import JobState
 from progressor.domain.processes.process import ProcessKey
 from progressor.runtime.core.observer import Observers
-from progressor.runtime.jobs.upkeep_queue import Tending
+from progressor.runtime.jobs.upkeep_queue import UpkeepQueue
 from progressor.settings.sections import Scanner
 from progressor.storage.jobs.jobs import Found, RunningJobs, Tended
 from progressor.storage.postgres.backoff import Backoff, steady
@@ -60,7 +60,7 @@ class JobScan:
     """What one replica does for jobs."""
 
     jobs: Jobs
-    tending: Tending
+    upkeep_queue: UpkeepQueue
     scanner: Scanner
     observers: Observers
     metrics: Metrics
@@ -71,9 +71,9 @@ class JobScan:
         """Tend what this replica hears of; ends only by cancellation."""
         backoff = Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self.jitter)
         while True:
-            await self.tending.changed.wait()
+            await self.upkeep_queue.changed.wait()
             failed = []
-            for key in self.tending.take():
+            for key in self.upkeep_queue.take():
                 try:
                     if not await self._tend(key):
                         failed.append(key)
@@ -85,14 +85,14 @@ class JobScan:
                 backoff.reset()
                 continue
             await asyncio.sleep(backoff.pause())
-            self.tending.add(*failed)
+            self.upkeep_queue.add(*failed)
 
     async def scan(self) -> None:
         """Do what is overdue; and, if it is this replica's turn, recover."""
         limit = self.scanner.batch_max
         for key in await self.jobs.fail_overdue(limit=limit):
             self._count_overdue(key)
-        self.tending.add(*await self.jobs.find_untended(age=OVERDUE, limit=limit))
+        self.upkeep_queue.add(*await self.jobs.find_untended(age=OVERDUE, limit=limit))
         await self.jobs.stop_orphans()
         for found in await self.jobs.recover() or ():
             self.metrics.jobs_recovered.add(1, (found.key.namespace, found.kind))

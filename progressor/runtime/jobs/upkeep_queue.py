@@ -8,7 +8,7 @@ import asyncio
 from progressor.domain.processes import reply
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TaskError
-from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.effects import Aftermath
 from progressor.storage.processes.settlements import Due
 from progressor.storage.rows.cancelled import Cancelled
@@ -23,11 +23,11 @@ _STOPPED = TaskError(
 )
 
 
-class Tending:
+class UpkeepQueue:
     """What this replica has heard of jobs."""
 
-    def __init__(self, agenda: Agenda, aftermath: Aftermath) -> None:
-        self._agenda = agenda
+    def __init__(self, due_queue: DueQueue, aftermath: Aftermath) -> None:
+        self._due_queue = due_queue
         self._aftermath = aftermath
         self._untended: dict[ProcessKey, None] = {}
         self.changed = asyncio.Event()
@@ -36,7 +36,7 @@ class Tending:
     def heard(self, news: JobNews) -> None:
         """Take note of what a settlement has told."""
         for key, task_id in news.due:
-            self._agenda.add(Due(key=key, task_id=task_id, due_at=news.at), told_at=news.at)
+            self._due_queue.add(Due(key=key, task_id=task_id, due_at=news.at), told_at=news.at)
         for key, task in news.cancelled:
             self.stopped(key, task, _STOPPED)
         self.add(*news.untended)

@@ -1,4 +1,4 @@
-"""Intake: where requests come in, become tasks, and where their callers wait for the answers.
+"""Requests: where requests come in, become tasks, and where their callers wait for the answers.
 
 A place for the step is reserved before the request is admitted, so that a free process runs it at
 once. What admission leased is carried whatever becomes of the caller: a caller who goes away takes
@@ -19,12 +19,12 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import Process, ProcessKey
 from progressor.domain.processes.reply import PROCESS_FAILED, Receipt, Reply, response_of
 from progressor.domain.processes.task import TaskError, TaskResult, TaskType
-from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.effects import Aftermath
-from progressor.runtime.core.measures import IntakeMeasures
+from progressor.runtime.core.measures import RequestMeasures
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.replies import Replies, Waiter
-from progressor.runtime.core.slots import Workers
+from progressor.runtime.core.slots import Slots
 from progressor.runtime.step.step import Namespaces
 from progressor.storage.processes.admissions import Admissions, Entry
 from progressor.storage.processes.processes import CancelledByRequest, Put, SimpleRepair
@@ -83,21 +83,23 @@ class _Ticket(_Waiting):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Intake:
+class Requests:
     """Takes requests in."""
 
     admissions: Admissions
-    workers: Workers
+    slots: Slots
     replies: Replies
     results: Results
     processes: Processes
     namespaces: Namespaces
-    agenda: Agenda
+    due_queue: DueQueue
     aftermath: Aftermath
     step_grace: dt.timedelta
     observers: Observers
     clock: Clock = dataclasses.field(default_factory=SystemClock)
-    measures: IntakeMeasures = dataclasses.field(default_factory=lambda: IntakeMeasures(Metrics()))
+    measures: RequestMeasures = dataclasses.field(
+        default_factory=lambda: RequestMeasures(Metrics())
+    )
     tracing: Tracing = SILENT
     _callers: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     """How many wait here, by namespace: one that hangs takes no room from another."""
@@ -184,7 +186,7 @@ class Intake:
         if repaired.verdict is not Verdict.ACCEPTED:
             raise _refusal(key, None, Admission(verdict=repaired.verdict))
         if repaired.due is not None:
-            self.agenda.add(repaired.due, told_at=repaired.due.due_at)
+            self.due_queue.add(repaired.due, told_at=repaired.due.due_at)
         return repaired.task_id
 
     async def put(self, process: Import) -> Receipt:
@@ -195,7 +197,7 @@ class Intake:
             admission = Admission(verdict=put.verdict)
             raise _refusal(process.key, process.idempotency_key, admission)
         if put.due is not None:
-            self.agenda.add(put.due, told_at=put.told_at)
+            self.due_queue.add(put.due, told_at=put.told_at)
         if put.verdict is Verdict.ACCEPTED:
             self.measures.imported(process)
         assert put.task_id is not None, "an import has a task"
@@ -253,7 +255,7 @@ class Intake:
 
     def _admit(self, ticket: _Ticket, namespace: Namespace) -> None:
         # What carries constraints is leased once it has passed them.
-        run = ticket.request.constraints is None and self.workers.reserve(namespace)
+        run = ticket.request.constraints is None and self.slots.reserve(namespace)
         ticket.span = self.tracing.admission(ticket.request)
         expires_after = namespace.step_timeout + self.step_grace
         entry = Entry(ticket.request, run, expires_after, ticket.span.on_sent)
@@ -263,7 +265,7 @@ class Intake:
             ticket.span.fail(error.reason)
             ticket.span.end()
             if run:
-                self.workers.give_back(namespace.name)
+                self.slots.give_back(namespace.name)
             raise
         admission.add_done_callback(functools.partial(self._admitted, ticket, namespace, run))
 
@@ -281,9 +283,9 @@ class Intake:
             _end(ticket.span, admission, error)
         if admission is not None and admission.running is not None:
             assert reserved, "a task was leased without a place"
-            self.workers.start(admission.running)
+            self.slots.start(admission.running)
         elif reserved:
-            self.workers.give_back(namespace.name)
+            self.slots.give_back(namespace.name)
         if admission is None:
             assert error is not None
             _fail(ticket, error)
@@ -310,7 +312,7 @@ class Intake:
         )
         self.observers.tell("admitted", task_id=admission.task_id, key=ticket.request.key)
         if admission.due_now:
-            self.workers.mark_backlog(namespace.name)
+            self.slots.mark_backlog(namespace.name)
         if not ticket.admitted.done():
             ticket.admitted.set_result(admission)
         if admission.ended is not None:

@@ -1,4 +1,4 @@
-"""Launches: firings with what goes before them, and what is told of them.
+"""ScheduleRuns: firings with what goes before them, and what is told of them.
 
 What ends before a firing of the policy *cancel previous* is ended by requests of their own, as a
 client would: each is safe to repeat, so that a replica that dies in between leaves nothing undone
@@ -53,7 +53,7 @@ ATTEMPTS_MAX = 5
 
 
 class Requests(Protocol):
-    """What is needed of the intake."""
+    """What is needed of the requests."""
 
     async def cancel(self, key: ProcessKey, task: int | str) -> int:
         """Cancel a task that waits, and return its id."""
@@ -76,7 +76,7 @@ class Schedules(Protocol):
         """Return a schedule."""
 
 
-class Launches:
+class ScheduleRuns:
     """Fires schedules."""
 
     def __init__(  # noqa: PLR0913  a composition root's business

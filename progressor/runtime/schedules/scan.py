@@ -21,7 +21,7 @@ from progressor.domain.processes.process import SLOT_COUNT
 from progressor.domain.schedules.cron import CronError
 from progressor.domain.schedules.schedule import Calendar, Missed
 from progressor.runtime.core.observer import Observers
-from progressor.runtime.schedules.runs import Launches
+from progressor.runtime.schedules.runs import ScheduleRuns
 from progressor.storage.postgres.backoff import Backoff, steady
 from progressor.storage.schedules.runs import (
     FIRST,
@@ -70,7 +70,7 @@ class ScheduleScan:
     """Fires what is due, and what was queued."""
 
     firings: Firings
-    launches: Launches
+    schedule_runs: ScheduleRuns
     interval: dt.timedelta
     lease: dt.timedelta
     observers: Observers
@@ -172,7 +172,7 @@ class ScheduleScan:
         """Fire a batch; where it fails as a whole, each alone."""
         for _ in range(CONFLICTS_MAX):
             try:
-                await self.launches.fire(items)
+                await self.schedule_runs.fire(items)
             except errors.StorageLockedError:
                 break
             except errors.StorageConflictError:

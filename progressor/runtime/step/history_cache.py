@@ -39,7 +39,7 @@ class _Snapshot:
             del self.events[:-keep]
 
 
-class Snapshots:
+class HistoryCache:
     """The least recently used go first when `bytes_max` is reached; 0 remembers nothing.
 
     What a step adds costs what it adds, however long the history is.

@@ -34,12 +34,12 @@ from progressor.domain.processes.settlement import Finish, Settlement, settle
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.domain.views.process import HistoryPage
 from progressor.runtime.core.effects import Aftermath
-from progressor.runtime.core.leases import Ending, Grip, Leases
+from progressor.runtime.core.leases import Ending, LeaseHandle, Leases
 from progressor.runtime.core.measures import StepMeasures
 from progressor.runtime.core.observer import Observers
-from progressor.runtime.core.slots import Workers
-from progressor.runtime.jobs.graphs import Graphs
-from progressor.runtime.step.history_cache import Snapshots
+from progressor.runtime.core.slots import Slots
+from progressor.runtime.jobs.job_steps import JobSteps
+from progressor.runtime.step.history_cache import HistoryCache
 from progressor.storage.processes.settlements import Entry, LeaseLost, Settlements, Written
 from progressor.telemetry.logs import fields as log_fields
 from progressor.telemetry.metrics.registry import Metrics
@@ -124,9 +124,9 @@ class Steps:
     settlements: Settlements
     histories: Histories
     namespaces: Namespaces
-    snapshots: Snapshots
+    history_cache: HistoryCache
     aftermath: Aftermath
-    graphs: Graphs
+    job_steps: JobSteps
     leases: Leases
     clock: Clock
     spread: random.Random
@@ -135,44 +135,44 @@ class Steps:
     observers: Observers
     measures: StepMeasures = dataclasses.field(default_factory=lambda: StepMeasures(Metrics()))
 
-    async def carry(self, task: RunningTask, workers: Workers) -> None:
+    async def carry(self, task: RunningTask, slots: Slots) -> None:
         """Carry a task, and those that follow, until the settlement of one names none.
 
         If it is cancelled, the processor may have acted; a settlement in line is still written.
         """
-        grip = self.leases.take(task)
-        if workers.draining and task.claim is not None and grip.ending is None:
+        handle = self.leases.take(task)
+        if slots.draining and task.claim is not None and handle.ending is None:
             # Its claim was under way when the drain began: no worker is waiting for it.
-            grip.ending = Ending.RELEASED
+            handle.ending = Ending.RELEASED
         turns = 0
         behind: int | None = None
         try:
             while True:
                 turns += 1
                 self.measures.begun(task)
-                yields = turns >= TURNS_MAX and workers.has_backlog(task.key.namespace)
-                continues = not (yields or workers.draining)
+                yields = turns >= TURNS_MAX and slots.has_backlog(task.key.namespace)
+                continues = not (yields or slots.draining)
                 span = self.tracing.step(task, behind=behind)
                 if span is UNTRACED:
-                    following = await self._step(task, grip, span, continues=continues)
+                    following = await self._step(task, handle, span, continues=continues)
                 else:
                     with span:
-                        following = await self._step(task, grip, span, continues=continues)
+                        following = await self._step(task, handle, span, continues=continues)
                 if following is None:
                     return
                 # The settlement of a leader, or of a node, may lease a task of another process.
                 behind = task.task_id if following.key == task.key else None
                 task = following
-                self.leases.pass_on(grip, task)
+                self.leases.pass_on(handle, task)
         finally:
-            self.leases.drop(grip)
+            self.leases.drop(handle)
 
     async def _step(
-        self, task: RunningTask, grip: Grip, span: Span, *, continues: bool
+        self, task: RunningTask, handle: LeaseHandle, span: Span, *, continues: bool
     ) -> RunningTask | None:
         self.observers.tell("claimed", task_id=task.task_id, key=task.key, attempt=task.attempt)
         namespace = await self._namespace(task)
-        outcome = None if namespace is None else await self._ask(task, grip, namespace, span)
+        outcome = None if namespace is None else await self._ask(task, handle, namespace, span)
         if namespace is None or outcome is None:
             span.fail("ABANDONED")
             self._abandon(task)
@@ -242,7 +242,7 @@ class Steps:
         """Return what a step adds to a job; waits for PostgreSQL, since the processor has acted."""
         while True:
             try:
-                return await self.graphs.plan(task, outcome, action)
+                return await self.job_steps.plan(task, outcome, action)
             except errors.StorageUnavailableError:
                 await asyncio.sleep(1)
             except errors.StorageRefusedError:
@@ -298,7 +298,7 @@ class Steps:
         if written.process is None or keep == 0:
             return
         new = _recorded(entry.settlement, task.process, entry.task_id, written.settled_at)
-        self.snapshots.extend(task.process, written.process, new, keep=keep)
+        self.history_cache.extend(task.process, written.process, new, keep=keep)
 
     async def _namespace(self, task: RunningTask) -> Namespace | None:
         """Return the task's namespace; waits for PostgreSQL if it is not in memory.
@@ -314,27 +314,27 @@ class Steps:
                 await asyncio.sleep(1)
 
     async def _ask(
-        self, task: RunningTask, grip: Grip, namespace: Namespace, span: Span
+        self, task: RunningTask, handle: LeaseHandle, namespace: Namespace, span: Span
     ) -> Outcome | None:
         """Return what came of the attempt; None if the lease was abandoned meanwhile."""
-        if grip.ending is None:
+        if handle.ending is None:
             if task.task_type is TaskType.REMOVE:
                 return Succeeded(Intent(action=RemoveProcess()))
-            grip.asking = worker = asyncio.current_task()
+            handle.asking = worker = asyncio.current_task()
             try:
                 return await self._ask_processor(task, namespace, span)
             except asyncio.CancelledError:
                 # Uncancelled only where `let_go` was the one who cancelled.
-                if grip.asking is not None or worker is None or worker.uncancel() > 0:
+                if handle.asking is not None or worker is None or worker.uncancel() > 0:
                     raise
             finally:
-                grip.asking = None
-        return None if grip.ending is Ending.ABANDONED else Released()
+                handle.asking = None
+        return None if handle.ending is Ending.ABANDONED else Released()
 
     async def _ask_processor(self, task: RunningTask, namespace: Namespace, span: Span) -> Outcome:
         try:
             if task.process.part is not None:
-                handed = await self.graphs.handed(task, task.process.part)
+                handed = await self.job_steps.handed(task, task.process.part)
                 if not isinstance(handed, RunningTask):
                     return handed
                 task = handed
@@ -385,18 +385,18 @@ class Steps:
             # The processor would see a state that is not of its history.
             return _INCOMPLETE
         if wanted.direction is Direction.FORWARD and wanted.limit is None:
-            self.snapshots.remember(process, page.events)
+            self.history_cache.remember(process, page.events)
         elif wanted.direction is Direction.BACKWARD and wanted.after == 0:
-            self.snapshots.remember(process, page.events[::-1])
+            self.history_cache.remember(process, page.events[::-1])
         return page.events
 
     def _recall(self, process: Process, wanted: HistoryRange) -> tuple[Event, ...] | None:
         if wanted.direction is Direction.FORWARD:
-            known = self.snapshots.recall(process, after=wanted.after)
+            known = self.history_cache.recall(process, after=wanted.after)
             return known if known is None else known[: wanted.limit]
         before = wanted.after or process.last_event_id + 1
         count = before - 1 if wanted.limit is None else min(wanted.limit, before - 1)
-        known = self.snapshots.recall(process, after=before - 1 - count)
+        known = self.history_cache.recall(process, after=before - 1 - count)
         return known if known is None else known[:count][::-1]
 
 

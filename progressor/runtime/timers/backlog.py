@@ -11,7 +11,7 @@ from progressor.clock import Clock, SystemClock
 from progressor.domain.processes.namespace import Namespace
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.scan_measures import ScanMeasures
-from progressor.runtime.timers.places import Places
+from progressor.runtime.timers.reservations import SlotReservations
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres.backoff import Backoff, steady
 from progressor.storage.postgres.pools import Pool
@@ -34,7 +34,7 @@ class Backlog:
 
     claims: Claims
     namespaces: Namespaces
-    places: Places
+    reservations: SlotReservations
     pool: Pool
     batch_max: int
     observers: Observers
@@ -44,14 +44,14 @@ class Backlog:
 
     async def run(self) -> None:
         """Claim whenever a namespace has both a backlog and room; ends only by cancellation."""
-        workers = self.places.workers
+        slots = self.reservations.slots
         backoff = Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self.jitter)
         while True:
-            await workers.room_made.wait()
-            workers.room_made.clear()
+            await slots.room_made.wait()
+            slots.room_made.clear()
             misses = Backoff(first=_MISS_SECONDS, longest=_BACKOFF_SECONDS, jitter=self.jitter)
             left = _MISSES_MAX
-            while backlogs := workers.backlogs():
+            while backlogs := slots.backlogs():
                 try:
                     rooms = await self._reserve(backlogs)
                     if not rooms:
@@ -73,16 +73,16 @@ class Backlog:
             try:
                 namespaces.append(await self.namespaces.lookup(name))
             except errors.NamespaceNotFoundError:
-                self.places.workers.clear_backlog(name, mark)
-        return self.places.rooms(namespaces, limit=self.batch_max)
+                self.reservations.slots.clear_backlog(name, mark)
+        return self.reservations.rooms(namespaces, limit=self.batch_max)
 
     async def _claim(self, rooms: Sequence[Room]) -> set[str]:
         """Claim once for all rooms; return the namespaces of what was claimed."""
         begun_at = self.clock.monotonic()
-        with self.places.kept(rooms):
+        with self.reservations.kept(rooms):
             claimed = await self.claims.claim_due(self.pool, rooms, overdue=_NOT_AT_ALL, wait=True)
         self.measures.claimed(claimed, self.clock.monotonic() - begun_at)
-        self.places.fill(rooms, claimed)
+        self.reservations.fill(rooms, claimed)
         self.observers.tell("backlog_claimed", count=len(claimed))
         return {each.task.key.namespace for each in claimed}
 
@@ -100,5 +100,5 @@ class Backlog:
             due = await self.claims.find_overdue(self.pool, sorted(empty), overdue=_NOT_AT_ALL)
         for name in empty.difference(due):
             # Whatever was marked after `backlogs` was read keeps the backlog open.
-            self.places.workers.clear_backlog(name, backlogs[name])
+            self.reservations.slots.clear_backlog(name, backlogs[name])
         return bool(due)

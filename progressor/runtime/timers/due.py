@@ -1,7 +1,7 @@
 """The safety net: finds due tasks that no replica has claimed at their time, and those due soon.
 
 What only this scan finds is counted as ``scan_found``; in a healthy engine it stays at zero. Its
-other duty is to fill the agenda with timers that were too far ahead to be remembered, or whose
+other duty is to fill the due queue with timers that were too far ahead to be remembered, or whose
 replica is gone.
 """
 
@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from progressor import errors
 from progressor.clock import Clock, SystemClock
-from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.scan_measures import ScanMeasures
-from progressor.runtime.timers.places import Places
+from progressor.runtime.timers.reservations import SlotReservations
 from progressor.settings.sections import Replica, Scanner
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres.pools import Pool
@@ -37,8 +37,8 @@ class DueScan:
 
     claims: Claims
     namespaces: Namespaces
-    places: Places
-    agenda: Agenda
+    reservations: SlotReservations
+    due_queue: DueQueue
     pool: Pool
     scanner: Scanner
     replica: Replica
@@ -64,7 +64,7 @@ class DueScan:
     async def scan(self) -> None:
         """Read the namespaces, look ahead, and claim what is overdue."""
         await self.namespaces.refresh()
-        if self.places.workers.draining:
+        if self.reservations.slots.draining:
             return
         await self._look_ahead()
         for each in await self._claim_overdue(self.scanner.overdue):
@@ -95,7 +95,7 @@ class DueScan:
             )
             for due in upcoming:
                 assert told_at is not None, "PostgreSQL tells its instant with the tasks"
-                self.agenda.add(due, told_at=told_at)
+                self.due_queue.add(due, told_at=told_at)
             rooms = _following(rooms, upcoming)
             if not rooms:
                 return
@@ -109,12 +109,12 @@ class DueScan:
             overdue=since,
         )
         late = [namespace for namespace in known if namespace.name in overdue]
-        rooms = self.places.rooms(late, limit=self.scanner.batch_max)
+        rooms = self.reservations.rooms(late, limit=self.scanner.batch_max)
         claimed: Sequence[Claimed] = ()
         if rooms:
-            with self.places.kept(rooms):
+            with self.reservations.kept(rooms):
                 claimed = await self.claims.claim_due(self.pool, rooms, overdue=since, wait=False)
-            self.places.fill(rooms, claimed)
+            self.reservations.fill(rooms, claimed)
         seconds = self.clock.monotonic() - begun_at
         self.measures.claimed(claimed, seconds)
         self.measures.found_nothing(
@@ -125,7 +125,7 @@ class DueScan:
         for namespace in late:
             # What found no place may not be overtaken by requests that have just come.
             if taken[namespace.name] == room.get(namespace.name, 0):
-                self.places.workers.mark_backlog(namespace.name)
+                self.reservations.slots.mark_backlog(namespace.name)
         return claimed
 
 

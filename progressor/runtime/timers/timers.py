@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 from progressor import errors
 from progressor.clock import Clock, SystemClock
-from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.scan_measures import ScanMeasures
-from progressor.runtime.timers.places import Places
+from progressor.runtime.timers.reservations import SlotReservations
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres.backoff import Backoff, steady
 from progressor.storage.postgres.pools import Pool
@@ -27,12 +27,12 @@ _BACKOFF_SECONDS_MAX = 2.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Timers:
-    """Works through the agenda."""
+    """Works through the due_queue."""
 
-    agenda: Agenda
+    due_queue: DueQueue
     claims: Claims
     namespaces: Namespaces
-    places: Places
+    reservations: SlotReservations
     pool: Pool
     batch_max: int
     observers: Observers
@@ -44,7 +44,7 @@ class Timers:
         """Claim what is due, when it is due; ends only by cancellation."""
         backoff = Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self.jitter)
         while True:
-            due = self.agenda.take_due(self.batch_max)
+            due = self.due_queue.take_due(self.batch_max)
             if not due:
                 await self._next()
                 continue
@@ -55,17 +55,17 @@ class Timers:
                 _log.warning("timers not claimed", extra={"why": error.why, "count": len(due)})
                 await asyncio.sleep(backoff.pause())
                 for each in due:
-                    self.agenda.add(each, told_at=each.due_at)
+                    self.due_queue.add(each, told_at=each.due_at)
             except errors.StorageRefusedError as error:
                 # What PostgreSQL has of one of them is broken: the scan tries the others again.
                 _log.error("timers not claimed", extra={"why": str(error), "count": len(due)})
                 await asyncio.sleep(backoff.pause())
 
     async def _next(self) -> None:
-        self.agenda.changed.clear()
+        self.due_queue.changed.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.agenda.wait_seconds()):
-                await self.agenda.changed.wait()
+            async with asyncio.timeout(self.due_queue.wait_seconds()):
+                await self.due_queue.changed.wait()
 
     async def _claim(self, due: Sequence[Due]) -> None:
         wanted: list[Wanted] = []
@@ -83,14 +83,14 @@ class Timers:
             self.measures.claimed(claimed, self.clock.monotonic() - begun_at)
             for each_claimed in claimed:
                 reserved[each_claimed.task.key.namespace] -= 1
-                self.places.workers.start(each_claimed.task)
+                self.reservations.slots.start(each_claimed.task)
         if claimed:
             self.observers.tell("timers_claimed", count=len(claimed))
 
     def _give_back(self, reserved: dict[str, int]) -> None:
         for name, count in reserved.items():
             if count:
-                self.places.workers.give_back(name, count)
+                self.reservations.slots.give_back(name, count)
 
     async def _reserve(self, due: Due, wanted: list[Wanted], reserved: dict[str, int]) -> None:
         name = due.key.namespace
@@ -99,10 +99,10 @@ class Timers:
         except errors.NamespaceNotFoundError:
             return
         # Those with a backlog stand in line there: the oldest go first.
-        backlog = self.places.workers.has_backlog(name)
-        if backlog or not self.places.workers.reserve_up_to(namespace, 1):
-            self.places.workers.mark_backlog(name)
+        backlog = self.reservations.slots.has_backlog(name)
+        if backlog or not self.reservations.slots.reserve_up_to(namespace, 1):
+            self.reservations.slots.mark_backlog(name)
             return
         reserved[name] = reserved.get(name, 0) + 1
-        expires_after: dt.timedelta = namespace.step_timeout + self.places.step_grace
+        expires_after: dt.timedelta = namespace.step_timeout + self.reservations.step_grace
         wanted.append(Wanted(key=due.key, task_id=due.task_id, expires_after=expires_after))

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from progressor.domain.processes.task import RunningTask
-from progressor.runtime.core.slots import Workers
-from progressor.runtime.timers.places import Places
+from progressor.runtime.core.slots import Slots
+from progressor.runtime.timers.reservations import SlotReservations
 from progressor.storage.processes.claims import Room
 from tests.support.builders import (
     make_claimed,
@@ -30,12 +30,12 @@ class Bench:
 
     def __init__(self) -> None:
         self.carried: list[int] = []
-        self.workers = Workers(self._carry)
-        self.places = Places(workers=self.workers, step_grace=seconds(2))
+        self.slots = Slots(self._carry)
+        self.reservations = SlotReservations(slots=self.slots, step_grace=seconds(2))
 
     @contextlib.asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        running = asyncio.ensure_future(self.workers.run(asyncio.Event()))
+        running = asyncio.ensure_future(self.slots.run(asyncio.Event()))
         await settled()
         try:
             yield
@@ -49,7 +49,7 @@ class Bench:
 
 
 def test_there_is_room_for_as_many_as_there_are_places() -> None:
-    rooms = Bench().places.rooms([ORDERS], limit=10)
+    rooms = Bench().reservations.rooms([ORDERS], limit=10)
 
     assert rooms == [
         Room(namespace="orders", limit=2, expires_after=seconds(32), requests_first=True)
@@ -57,50 +57,50 @@ def test_there_is_room_for_as_many_as_there_are_places() -> None:
 
 
 def test_every_other_room_is_for_requests_first() -> None:
-    places = Bench().places
+    reservations = Bench().reservations
 
-    rooms = [places.rooms([ORDERS], limit=1) for _ in range(2)]
+    rooms = [reservations.rooms([ORDERS], limit=1) for _ in range(2)]
 
     assert [[room.requests_first for room in each] for each in rooms] == [[True], [False]]
 
 
 def test_there_is_no_more_room_than_a_scan_may_take() -> None:
-    assert [room.limit for room in Bench().places.rooms([ORDERS], limit=1)] == [1]
+    assert [room.limit for room in Bench().reservations.rooms([ORDERS], limit=1)] == [1]
 
 
 def test_a_namespace_without_a_free_place_is_left_out() -> None:
     bench = Bench()
-    bench.workers.reserve_up_to(ORDERS, 2)
+    bench.slots.reserve_up_to(ORDERS, 2)
 
-    assert [room.namespace for room in bench.places.rooms([ORDERS, INVOICES], limit=1)] == [
+    assert [room.namespace for room in bench.reservations.rooms([ORDERS, INVOICES], limit=1)] == [
         "invoices"
     ]
 
 
 def test_the_places_of_a_claim_that_failed_are_given_back() -> None:
     bench = Bench()
-    rooms = bench.places.rooms([ORDERS, INVOICES], limit=2)
+    rooms = bench.reservations.rooms([ORDERS, INVOICES], limit=2)
 
-    with contextlib.suppress(Exception), bench.places.kept(rooms):
+    with contextlib.suppress(Exception), bench.reservations.kept(rooms):
         raise away()
 
-    assert (bench.workers.busy_count("orders"), bench.workers.busy_count("invoices")) == (0, 0)
+    assert (bench.slots.busy_count("orders"), bench.slots.busy_count("invoices")) == (0, 0)
 
 
 def test_the_places_of_a_claim_that_went_well_are_kept() -> None:
     bench = Bench()
-    rooms = bench.places.rooms([ORDERS], limit=2)
+    rooms = bench.reservations.rooms([ORDERS], limit=2)
 
-    with bench.places.kept(rooms):
+    with bench.reservations.kept(rooms):
         pass
 
-    assert bench.workers.busy_count("orders") == 2
+    assert bench.slots.busy_count("orders") == 2
 
 
 @in_virtual_time
 async def test_what_was_claimed_is_carried_and_the_rest_given_back() -> None:
     bench = Bench()
-    rooms = bench.places.rooms([ORDERS, INVOICES], limit=2)
+    rooms = bench.reservations.rooms([ORDERS, INVOICES], limit=2)
     key = make_key(namespace="invoices")
     async with bench.working():
         invoices = [
@@ -108,21 +108,21 @@ async def test_what_was_claimed_is_carried_and_the_rest_given_back() -> None:
             for task_id in (1, 2)
         ]
 
-        bench.places.fill(rooms, invoices)
+        bench.reservations.fill(rooms, invoices)
         await settled()
 
         assert bench.carried == [1, 2]
-        assert bench.workers.busy_count("orders") == 0
-        assert bench.workers.busy_count("invoices") == 2
+        assert bench.slots.busy_count("orders") == 0
+        assert bench.slots.busy_count("invoices") == 2
 
 
 @in_virtual_time
 async def test_more_tasks_than_places_is_a_bug() -> None:
     bench = Bench()
-    rooms = bench.places.rooms([ORDERS], limit=1)
-    bench.workers.reserve(ORDERS)
+    rooms = bench.reservations.rooms([ORDERS], limit=1)
+    bench.slots.reserve(ORDERS)
     async with bench.working():
         claimed = [make_claimed(make_task(task_id=task_id)) for task_id in (1, 2)]
 
         with pytest.raises(AssertionError, match="than there are places"):
-            bench.places.fill(rooms, claimed)
+            bench.reservations.fill(rooms, claimed)

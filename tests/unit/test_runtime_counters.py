@@ -1,8 +1,8 @@
-"""Tallies: what was done in each namespace, and that steps count themselves there."""
+"""Counters: what was done in each namespace, and that steps count themselves there."""
 
 from progressor.domain.processes.intent import Rejected
 from progressor.domain.views.replica import Tally
-from progressor.runtime.core.counters import Tallies
+from progressor.runtime.core.counters import Counters
 from progressor.runtime.core.measures import StepMeasures
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import (
@@ -15,32 +15,32 @@ from tests.support.builders import (
 
 
 def test_a_namespace_without_a_step_has_done_nothing() -> None:
-    assert Tallies().of("orders") == Tally()
+    assert Counters().of("orders") == Tally()
 
 
 def test_each_namespace_has_a_tally_of_its_own() -> None:
-    tallies = Tallies()
-    tallies.settled("orders")
-    tallies.answered("payments", 0.5, failed=True)
+    counters = Counters()
+    counters.settled("orders")
+    counters.answered("payments", 0.5, failed=True)
 
-    assert tallies.of("orders") == Tally(settled_count=1)
-    assert tallies.of("payments") == Tally(
+    assert counters.of("orders") == Tally(settled_count=1)
+    assert counters.of("payments") == Tally(
         attempt_count=1, failed_count=1, processor_time=seconds(0.5)
     )
 
 
 def test_a_namespace_that_was_deleted_begins_anew() -> None:
-    tallies = Tallies()
-    tallies.settled("orders")
-    tallies.forget("orders")
-    tallies.forget("payments")
+    counters = Counters()
+    counters.settled("orders")
+    counters.forget("orders")
+    counters.forget("payments")
 
-    assert tallies.of("orders") == Tally()
+    assert counters.of("orders") == Tally()
 
 
 def test_a_step_is_counted_with_its_answer_and_with_its_settlement() -> None:
-    tallies = Tallies()
-    measures = StepMeasures(Metrics(), tallies)
+    counters = Counters()
+    measures = StepMeasures(Metrics(), counters)
     task = make_task()
 
     for outcome in (
@@ -51,6 +51,6 @@ def test_a_step_is_counted_with_its_answer_and_with_its_settlement() -> None:
         measures.answered(task, outcome, 0.25)
     measures.settled(make_entry(), 1.0)
 
-    assert tallies.of(task.key.namespace) == Tally(
+    assert counters.of(task.key.namespace) == Tally(
         settled_count=1, attempt_count=3, failed_count=1, processor_time=seconds(0.75)
     )

@@ -6,10 +6,10 @@ import pytest
 
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TaskError
-from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.jobs import upkeep_queue as module
-from progressor.runtime.jobs.upkeep_queue import Tending
+from progressor.runtime.jobs.upkeep_queue import UpkeepQueue
 from progressor.storage.rows.cancelled import Cancelled
 from progressor.storage.rows.job_effects import JobNews, job_news
 from tests.support.builders import make_cancelled, make_error, make_key, seconds
@@ -35,9 +35,9 @@ class Bench:
     """What a replica has heard, and those it tells."""
 
     def __init__(self) -> None:
-        self.agenda = Agenda(clock=ManualClock(), horizon=seconds(5), size_max=10)
+        self.due_queue = DueQueue(clock=ManualClock(), horizon=seconds(5), size_max=10)
         self.aftermath = HeardAftermath()
-        self.tending = Tending(self.agenda, cast("Aftermath", self.aftermath))
+        self.upkeep_queue = UpkeepQueue(self.due_queue, cast("Aftermath", self.aftermath))
 
 
 def some_news(**fields: Any) -> JobNews:
@@ -48,40 +48,40 @@ def some_news(**fields: Any) -> JobNews:
 def test_what_is_due_is_due_at_once() -> None:
     bench = Bench()
 
-    bench.tending.heard(some_news(due=[(ONE, 7), (OTHER, 8)]))
+    bench.upkeep_queue.heard(some_news(due=[(ONE, 7), (OTHER, 8)]))
 
-    assert bench.agenda.changed.is_set()
-    assert bench.agenda.wait_seconds() == pytest.approx(0, abs=0.01)
-    assert not bench.tending.changed.is_set()
+    assert bench.due_queue.changed.is_set()
+    assert bench.due_queue.wait_seconds() == pytest.approx(0, abs=0.01)
+    assert not bench.upkeep_queue.changed.is_set()
 
 
 def test_jobs_are_taken_once_the_oldest_first() -> None:
-    tending = Bench().tending
-    tending.heard(some_news(untended=[OTHER]))
-    tending.heard(some_news(untended=[ONE, OTHER]))
-    assert tending.changed.is_set()
+    upkeep_queue = Bench().upkeep_queue
+    upkeep_queue.heard(some_news(untended=[OTHER]))
+    upkeep_queue.heard(some_news(untended=[ONE, OTHER]))
+    assert upkeep_queue.changed.is_set()
 
-    taken = tending.take()
+    taken = upkeep_queue.take()
 
     assert taken == (OTHER, ONE)
-    assert not tending.changed.is_set()
-    assert tending.take() == ()
+    assert not upkeep_queue.changed.is_set()
+    assert upkeep_queue.take() == ()
 
 
 def test_news_of_nothing_wake_nobody() -> None:
     bench = Bench()
 
-    bench.tending.heard(some_news())
-    bench.tending.add()
+    bench.upkeep_queue.heard(some_news())
+    bench.upkeep_queue.add()
 
-    assert not bench.tending.changed.is_set()
-    assert not bench.agenda.changed.is_set()
+    assert not bench.upkeep_queue.changed.is_set()
+    assert not bench.due_queue.changed.is_set()
 
 
 def test_callers_of_what_was_stopped_are_told_why() -> None:
     bench, task = Bench(), make_cancelled()
 
-    bench.tending.heard(some_news(cancelled=[(ONE, task)]))
+    bench.upkeep_queue.heard(some_news(cancelled=[(ONE, task)]))
 
     assert bench.aftermath.told == [(task, ONE.namespace, "PROCESS_FAILED", False)]
 
@@ -89,18 +89,18 @@ def test_callers_of_what_was_stopped_are_told_why() -> None:
 def test_whoever_stops_a_follower_says_why() -> None:
     bench, task = Bench(), make_cancelled()
 
-    bench.tending.stopped(ONE, task, make_error(reason="JOB_CANCELLED"))
+    bench.upkeep_queue.stopped(ONE, task, make_error(reason="JOB_CANCELLED"))
 
     assert bench.aftermath.told == [(task, ONE.namespace, "JOB_CANCELLED", False)]
 
 
 def test_what_does_not_fit_is_left_to_the_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SIZE_MAX", 2)
-    tending = Bench().tending
+    upkeep_queue = Bench().upkeep_queue
 
-    tending.add(*(ProcessKey(0, "orders", f"p{number}") for number in range(3)))
+    upkeep_queue.add(*(ProcessKey(0, "orders", f"p{number}") for number in range(3)))
 
-    assert [key.process_id for key in tending.take()] == ["p0", "p1"]
+    assert [key.process_id for key in upkeep_queue.take()] == ["p0", "p1"]
 
 
 def test_the_news_are_read_as_settlements_write_them() -> None:

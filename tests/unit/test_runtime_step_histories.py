@@ -71,7 +71,7 @@ async def test_a_range_means_the_same_read_and_remembered(
     bench = Bench()
     bench.histories.events = make_history(5)
     if remembered:
-        bench.snapshots.remember(make_process(last_event_id=5), make_history(5))
+        bench.history_cache.remember(make_process(last_event_id=5), make_history(5))
 
     await bench.carry(task_with_history(5, history_range=wanted))
 

@@ -10,12 +10,12 @@ from typing import Any
 from progressor import errors
 from progressor.clock import SystemClock
 from progressor.domain.processes.process import ProcessKey, process_key
-from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.replies import Replies
 from progressor.runtime.jobs.upkeep import OVERDUE, JobScan
-from progressor.runtime.jobs.upkeep_queue import Tending
+from progressor.runtime.jobs.upkeep_queue import UpkeepQueue
 from progressor.settings.sections import Scanner
 from progressor.storage.jobs.jobs import Found, RunningJobs, Tended
 from progressor.telemetry.metrics.registry import Metrics
@@ -70,13 +70,13 @@ class Bench:
         self.jobs = ScriptedJobs(**answers)
         self.metrics, self.observers = Metrics(), Observers()
         clock = SystemClock()
-        agenda = Agenda(clock=clock, horizon=dt.timedelta(seconds=1), size_max=1)
+        due_queue = DueQueue(clock=clock, horizon=dt.timedelta(seconds=1), size_max=1)
         nobody: Replies = None  # type: ignore[assignment]  # nobody asks it
-        aftermath = Aftermath(replies=nobody, agenda=agenda, replica_id=lambda: 1)
-        self.tending = Tending(agenda, aftermath)
+        aftermath = Aftermath(replies=nobody, due_queue=due_queue, replica_id=lambda: 1)
+        self.upkeep_queue = UpkeepQueue(due_queue, aftermath)
         self.scan = JobScan(
             jobs=self.jobs,
-            tending=self.tending,
+            upkeep_queue=self.upkeep_queue,
             scanner=Scanner(),
             observers=self.observers,
             metrics=self.metrics,
@@ -96,7 +96,7 @@ class Bench:
 async def test_what_is_heard_of_is_tended_at_once() -> None:
     bench = Bench(answers=[Tended(started=2), Tended(stopped=3)])
     async with bench.running():
-        bench.tending.add(ONE, OTHER)
+        bench.upkeep_queue.add(ONE, OTHER)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
@@ -113,7 +113,7 @@ async def test_what_is_locked_or_not_whole_is_tended_again() -> None:
     locked = errors.StorageLockedError("kept")
     bench = Bench(answers=[locked, Tended(is_whole=False), Tended()])
     async with bench.running():
-        bench.tending.add(ONE)
+        bench.upkeep_queue.add(ONE)
         await asyncio.sleep(1)
 
     assert bench.jobs.tended == [ONE] * 3
@@ -123,7 +123,7 @@ async def test_what_is_locked_or_not_whole_is_tended_again() -> None:
 async def test_one_that_is_locked_keeps_no_other_waiting() -> None:
     bench = Bench(answers=[errors.StorageLockedError("kept"), Tended()])
     async with bench.running():
-        bench.tending.add(ONE, OTHER)
+        bench.upkeep_queue.add(ONE, OTHER)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from progressor import errors
-from progressor.runtime.gates.giving_way import REST, GivingWay
+from progressor.runtime.gates.lowered_gates import REST, LoweredGates
 from progressor.storage.gates.gates import GaveWay
 from progressor.storage.rows.gate_effects import LoweredGate
 from tests.support.virtual_time import LoopClock, in_virtual_time, settled
@@ -39,12 +39,12 @@ class ScriptedGates:
 
 
 @contextlib.asynccontextmanager
-async def running(gates: ScriptedGates) -> AsyncIterator[GivingWay]:
-    giving_way = GivingWay(gates=gates, clock=LoopClock())
-    task = asyncio.create_task(giving_way.run())
+async def running(gates: ScriptedGates) -> AsyncIterator[LoweredGates]:
+    lowered_gates = LoweredGates(gates=gates, clock=LoopClock())
+    task = asyncio.create_task(lowered_gates.run())
     await settled()
     try:
-        yield giving_way
+        yield lowered_gates
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -54,14 +54,14 @@ async def running(gates: ScriptedGates) -> AsyncIterator[GivingWay]:
 @in_virtual_time
 async def test_gates_take_turns_until_nobody_has_to_go() -> None:
     gates = ScriptedGates(a=3, b=1)
-    async with running(gates) as giving_way:
-        giving_way.heard((A, B))
-        giving_way.heard((A,))
+    async with running(gates) as lowered_gates:
+        lowered_gates.heard((A, B))
+        lowered_gates.heard((A,))
         await asyncio.sleep(10)
         assert [gate for _, gate in gates.at] == ["a", "b", "a", "a"]
 
         gates.rounds["b"] = 1
-        giving_way.heard((B,))
+        lowered_gates.heard((B,))
         await asyncio.sleep(1)
 
     assert gates.at[-1][1] == "b"
@@ -71,8 +71,8 @@ async def test_gates_take_turns_until_nobody_has_to_go() -> None:
 @in_virtual_time
 async def test_it_rests_longer_than_it_works() -> None:
     gates = ScriptedGates(a=3)
-    async with running(gates) as giving_way:
-        giving_way.heard((A,))
+    async with running(gates) as lowered_gates:
+        lowered_gates.heard((A,))
         await asyncio.sleep(1)
 
     first, second, third = [at for at, _ in gates.at]
@@ -85,8 +85,8 @@ async def test_it_rests_longer_than_it_works() -> None:
 async def test_where_nobody_could_be_sent_back_it_is_tried_again_after_a_while(what: str) -> None:
     gates = ScriptedGates(a=1)
     setattr(gates, what, 3)
-    async with running(gates) as giving_way:
-        giving_way.heard((A,))
+    async with running(gates) as lowered_gates:
+        lowered_gates.heard((A,))
         await asyncio.sleep(10)
 
     pauses = [after - at for (at, _), (after, _) in zip(gates.at, gates.at[1:], strict=False)]

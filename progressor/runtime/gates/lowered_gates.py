@@ -35,7 +35,7 @@ class Gates(Protocol):
         """Send back some surplus holders of a gate."""
 
 
-class GivingWay:
+class LoweredGates:
     """Takes turns between the lowered gates."""
 
     def __init__(self, *, gates: Gates, clock: Clock, jitter: Callable[[], float] = steady) -> None:

@@ -18,7 +18,7 @@ from progressor.domain.processes.task import (
     TaskError,
     TaskType,
 )
-from progressor.runtime.jobs.graphs import Graphs
+from progressor.runtime.jobs.job_steps import JobSteps
 from tests.support.builders import make_key, make_process, make_success, make_task, seconds
 from tests.support.clock import START
 
@@ -78,7 +78,7 @@ def a_task(part: Part | None, task_type: TaskType = TaskType.INIT, **fields: obj
 
 async def handed(jobs: FakeJobs, task: RunningTask) -> RunningTask | Outcome:
     assert task.process.part is not None
-    return await Graphs(jobs).handed(task, task.process.part)
+    return await JobSteps(jobs).handed(task, task.process.part)
 
 
 class TestLedByTheEngine:
@@ -214,7 +214,7 @@ class TestPlan:
         jobs: FakeJobs, task: RunningTask, *nodes: NodeSpec
     ) -> tuple[Outcome, list[int], dict[int, tuple[int, ...]]]:
         action = StartNodes(nodes=nodes)
-        outcome, plan = await Graphs(jobs).plan(task, make_success(action), action)
+        outcome, plan = await JobSteps(jobs).plan(task, make_success(action), action)
         if plan is None:
             return outcome, [], {}
         return outcome, [node.ordinal for node in plan.nodes], dict(plan.appended)

@@ -1,4 +1,4 @@
-"""An intake among collaborators in memory."""
+"""Requests among collaborators in memory."""
 
 import asyncio
 import contextlib
@@ -10,13 +10,13 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.processes.task import RunningTask
-from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.effects import Aftermath
-from progressor.runtime.core.measures import IntakeMeasures
+from progressor.runtime.core.measures import RequestMeasures
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.replies import Replies
-from progressor.runtime.core.slots import Workers
-from progressor.runtime.requests.requests import Intake
+from progressor.runtime.core.slots import Slots
+from progressor.runtime.requests.requests import Requests
 from progressor.storage.processes.admissions import Admissions
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import (
@@ -43,7 +43,7 @@ Value = TypeVar("Value")
 
 
 class Bench:
-    """An intake among collaborators in memory; workers carry until the end of time."""
+    """Requests among collaborators in memory; steps never end."""
 
     def __init__(self, namespace: Namespace | None = None) -> None:
         self.namespace = namespace or make_namespace()
@@ -53,8 +53,8 @@ class Bench:
         self.observers = Observers()
         self.metrics = Metrics()
         self.carried: list[int] = []
-        self.workers = Workers(self._carry)
-        self.agenda = Agenda(clock=LoopClock(), horizon=seconds(5), size_max=10)
+        self.slots = Slots(self._carry)
+        self.due_queue = DueQueue(clock=LoopClock(), horizon=seconds(5), size_max=10)
         self.replies = Replies(
             results=self.results,
             listen=MemoryListener().listen,
@@ -64,34 +64,34 @@ class Bench:
             observers=self.observers,
             metrics=self.metrics,
         )
-        aftermath = Aftermath(replies=self.replies, agenda=self.agenda, replica_id=lambda: 1)
-        self.intake = Intake(
+        aftermath = Aftermath(replies=self.replies, due_queue=self.due_queue, replica_id=lambda: 1)
+        self.requests = Requests(
             admissions=cast("Admissions", self.admissions),
-            workers=self.workers,
+            slots=self.slots,
             replies=self.replies,
             results=self.results,
             processes=self.processes,
             namespaces=MemoryNamespaces(self.namespace),
-            agenda=self.agenda,
+            due_queue=self.due_queue,
             aftermath=aftermath,
             step_grace=seconds(2),
             observers=self.observers,
             clock=LoopClock(),
-            measures=IntakeMeasures(self.metrics),
+            measures=RequestMeasures(self.metrics),
         )
 
     async def ask(
         self, request: Request | None = None, *, timeout: float | None = None
     ) -> "asyncio.Future[Reply]":
         """Return the answer to come, once the request has been submitted."""
-        return await begun(self.intake.ask(request or make_request(), timeout=timeout))
+        return await begun(self.requests.ask(request or make_request(), timeout=timeout))
 
     async def accept(self) -> "asyncio.Future[Receipt]":
-        return await begun(self.intake.accept(make_request()))
+        return await begun(self.requests.accept(make_request()))
 
     @contextlib.asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        running = asyncio.ensure_future(self.workers.run(asyncio.Event()))
+        running = asyncio.ensure_future(self.slots.run(asyncio.Event()))
         await settled()
         try:
             yield

@@ -13,7 +13,7 @@ from progressor.domain.processes.policy import ZombiePolicy
 from progressor.domain.processes.process import Part, ProcessKey
 from progressor.domain.processes.settlement import Break, Retry
 from progressor.domain.processes.task import TaskStatus
-from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.observer import Observers
@@ -74,14 +74,16 @@ class Bench:
             clock=LoopClock(),
             observers=self.observers,
         )
-        self.agenda = Agenda(clock=LoopClock(), horizon=seconds(5), size_max=10)
+        self.due_queue = DueQueue(clock=LoopClock(), horizon=seconds(5), size_max=10)
         self.scanning = ZombieScan(
             replicas=cast("Replicas", self.replicas),
             admissions=cast("Admissions", self.admissions),
             settlements=cast("Settlements", self.settlements),
             claims=cast("Claims", self.claims),
             namespaces=cast("Namespaces", self.namespaces),
-            aftermath=Aftermath(replies=self.replies, agenda=self.agenda, replica_id=lambda: 1),
+            aftermath=Aftermath(
+                replies=self.replies, due_queue=self.due_queue, replica_id=lambda: 1
+            ),
             leases=self.leases,
             replica_id=lambda: 1,
             replica=REPLICA,

@@ -13,10 +13,10 @@ from tests.support.builders import (
     make_result,
     seconds,
 )
-from tests.support.intake_bench import KEY, LEASED, WAITING, Bench, begun
 from tests.support.memory import (
     away,
 )
+from tests.support.requests_bench import KEY, LEASED, WAITING, Bench, begun
 from tests.support.virtual_time import in_virtual_time, settled
 
 
@@ -26,7 +26,7 @@ async def test_more_callers_than_may_wait_are_refused() -> None:
     await bench.ask()
 
     with pytest.raises(errors.OverloadedError) as caught:
-        await bench.intake.ask(make_request(), timeout=None)
+        await bench.requests.ask(make_request(), timeout=None)
 
     assert caught.value.retry_after > seconds(0)
     assert len(bench.admissions.entries) == 1
@@ -96,7 +96,7 @@ async def test_what_becomes_of_the_request_of_a_caller_who_has_gone_hurts_nobody
     bench.admissions.answer(admission)
     await settled()
 
-    assert bench.workers.busy_count("orders") == 0
+    assert bench.slots.busy_count("orders") == 0
 
 
 @in_virtual_time
@@ -118,7 +118,7 @@ async def test_a_deadline_before_the_admission_knows_no_task() -> None:
     bench = Bench()
 
     with pytest.raises(errors.DeadlineExceededError) as caught:
-        await bench.intake.ask(make_request(), timeout=3)
+        await bench.requests.ask(make_request(), timeout=3)
 
     assert caught.value.task_id is None
 
@@ -128,7 +128,7 @@ async def test_a_request_in_an_unknown_namespace_is_refused_at_the_door() -> Non
     bench = Bench()
 
     with pytest.raises(errors.NamespaceNotFoundError):
-        await bench.intake.ask(make_request(key=make_key(namespace="void")), timeout=None)
+        await bench.requests.ask(make_request(key=make_key(namespace="void")), timeout=None)
 
     assert bench.admissions.entries == []
 
@@ -138,7 +138,7 @@ async def test_a_task_that_has_ended_is_answered_from_its_record() -> None:
     bench = Bench()
     bench.results.awaited = make_result(response=b"old")
 
-    answer = await bench.intake.await_task(KEY, "key", timeout=None)
+    answer = await bench.requests.await_task(KEY, "key", timeout=None)
 
     assert (answer.response, answer.deduplicated) == (b"old", True)
 
@@ -146,7 +146,7 @@ async def test_a_task_that_has_ended_is_answered_from_its_record() -> None:
 @in_virtual_time
 async def test_a_task_that_has_not_ended_is_waited_for() -> None:
     bench = Bench()
-    answer = await begun(bench.intake.await_task(KEY, 7, timeout=None))
+    answer = await begun(bench.requests.await_task(KEY, 7, timeout=None))
 
     bench.replies.deliver(make_result())
 
@@ -159,7 +159,7 @@ async def test_waiting_for_a_task_ends_with_the_deadline() -> None:
     bench = Bench()
 
     with pytest.raises(errors.DeadlineExceededError) as caught:
-        await bench.intake.await_task(KEY, "key", timeout=3)
+        await bench.requests.await_task(KEY, "key", timeout=3)
 
     assert caught.value.task_id == 7
     assert bench.replies.waiting_count == 0
@@ -168,7 +168,7 @@ async def test_waiting_for_a_task_ends_with_the_deadline() -> None:
 @in_virtual_time
 async def test_those_who_wait_for_known_tasks_count_as_callers() -> None:
     bench = Bench(make_namespace(waiting_callers_max=1))
-    await begun(bench.intake.await_task(KEY, 7, timeout=None))
+    await begun(bench.requests.await_task(KEY, 7, timeout=None))
 
     with pytest.raises(errors.OverloadedError):
-        await bench.intake.await_task(KEY, 7, timeout=None)
+        await bench.requests.await_task(KEY, 7, timeout=None)

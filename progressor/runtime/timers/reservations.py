@@ -6,29 +6,29 @@ import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
 
 from progressor.domain.processes.namespace import Namespace
-from progressor.runtime.core.slots import Workers
+from progressor.runtime.core.slots import Slots
 from progressor.storage.processes.claims import Claimed, Room
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class SlotReservations:
     """Reserves places, and starts what was claimed for them."""
 
-    workers: Workers
+    slots: Slots
     step_grace: dt.timedelta
 
     def rooms(self, namespaces: Iterable[Namespace], *, limit: int) -> list[Room]:
         """Reserve up to `limit` places in each namespace; those without any are left out."""
         rooms = []
         for namespace in namespaces:
-            count = self.workers.reserve_up_to(namespace, limit)
+            count = self.slots.reserve_up_to(namespace, limit)
             if count:
                 rooms.append(
                     Room(
                         namespace=namespace.name,
                         limit=count,
                         expires_after=namespace.step_timeout + self.step_grace,
-                        requests_first=self.workers.next_turn(namespace.name),
+                        requests_first=self.slots.next_turn(namespace.name),
                     )
                 )
         return rooms
@@ -38,7 +38,7 @@ class Places:
         """Return the places if the claim inside fails or is cancelled."""
         with contextlib.ExitStack() as undo:
             for room in rooms:
-                undo.callback(self.workers.give_back, room.namespace, room.limit)
+                undo.callback(self.slots.give_back, room.namespace, room.limit)
             yield
             undo.pop_all()
 
@@ -47,8 +47,8 @@ class Places:
         left = {room.namespace: room.limit for room in rooms}
         for each in claimed:
             left[each.task.key.namespace] -= 1
-            self.workers.start(each.task)
+            self.slots.start(each.task)
         for namespace, count in left.items():
             assert count >= 0, "claimed more tasks than there are places"
             if count:
-                self.workers.give_back(namespace, count)
+                self.slots.give_back(namespace, count)

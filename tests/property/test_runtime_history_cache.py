@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from progressor.domain.processes.event import Event
 from progressor.domain.processes.process import Process
-from progressor.runtime.step.history_cache import Snapshots
+from progressor.runtime.step.history_cache import HistoryCache
 from tests.support.builders import make_event, make_key, make_process
 
 BYTES_MAX = 3000
@@ -25,7 +25,7 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.snapshots = Snapshots(bytes_max=BYTES_MAX)
+        self.history_cache = HistoryCache(bytes_max=BYTES_MAX)
         self.histories: dict[str, list[Event]] = {"a": [], "b": []}
         self.init_task_ids = {"a": 1, "b": 2}
         self.next_id = 10
@@ -60,7 +60,7 @@ class Histories(RuleBasedStateMachine):
     def settle_here(self, name: str, payloads: list[bytes], keep: int | None) -> None:
         before = self.process(name)
         new = self.record(name, payloads)
-        self.snapshots.extend(before, self.process(name), new, keep=keep)
+        self.history_cache.extend(before, self.process(name), new, keep=keep)
 
     @rule(name=NAMES, payloads=PAYLOADS, others=PAYLOADS)
     def settle_here_and_learn_of_it_late(
@@ -69,7 +69,7 @@ class Histories(RuleBasedStateMachine):
         before = self.process(name)
         new = self.record(name, payloads)
         self.record(name, others)
-        self.snapshots.extend(before, self.process(name), new, keep=None)
+        self.history_cache.extend(before, self.process(name), new, keep=None)
 
     @rule(name=NAMES, payloads=PAYLOADS)
     def settle_elsewhere(self, name: str, payloads: list[bytes]) -> None:
@@ -85,27 +85,27 @@ class Histories(RuleBasedStateMachine):
 
     @rule(name=NAMES, first=st.integers(1, 5))
     def read(self, name: str, first: int) -> None:
-        self.snapshots.remember(self.process(name), tuple(self.histories[name][first - 1 :]))
+        self.history_cache.remember(self.process(name), tuple(self.histories[name][first - 1 :]))
 
     @invariant()
     def what_is_recalled_is_the_history(self) -> None:
         for name, history in self.histories.items():
             for after in range(len(history) + 2):
-                known = self.snapshots.recall(self.process(name), after=after)
+                known = self.history_cache.recall(self.process(name), after=after)
                 assert known is None or list(known) == history[after:]
 
     @invariant()
     def no_more_is_remembered_than_may_be(self) -> None:
         held = [
             sum(len(event.payload) for event in each.events)
-            for each in self.snapshots._snapshots.values()
+            for each in self.history_cache._snapshots.values()
         ]
-        assert sum(held) <= self.snapshots._size <= BYTES_MAX
+        assert sum(held) <= self.history_cache._size <= BYTES_MAX
 
     @invariant()
     def nothing_is_left_of_what_was_forgotten(self) -> None:
-        sizes = [each.size for each in self.snapshots._snapshots.values()]
-        assert self.snapshots._size == sum(sizes)
+        sizes = [each.size for each in self.history_cache._snapshots.values()]
+        assert self.history_cache._size == sum(sizes)
 
 
 Histories.TestCase.settings = settings(stateful_step_count=30)

@@ -1,4 +1,4 @@
-"""Launches: what precedes a firing, what a trigger finds, and what is reported."""
+"""ScheduleRuns: what precedes a firing, what a trigger finds, and what is reported."""
 
 import dataclasses
 import datetime as dt
@@ -29,7 +29,7 @@ from progressor.domain.schedules.schedule import (
     schedule_key,
 )
 from progressor.runtime.core.observer import Observers
-from progressor.runtime.schedules.runs import ATTEMPTS_MAX, Launches
+from progressor.runtime.schedules.runs import ATTEMPTS_MAX, ScheduleRuns
 from progressor.storage.schedules.runs import Done, Fired, Firings, Item, Run, fired_of
 from progressor.telemetry import names
 from progressor.telemetry.metrics.registry import Metrics
@@ -87,7 +87,7 @@ FIRING = Firing(
 
 
 class Scene:
-    """All that launches ask, in one: it answers as told, and notes what is asked of it."""
+    """Everything that schedule runs call, in one; records its calls."""
 
     def __init__(self, tracing: Tracing = SILENT) -> None:
         self.runs: list[Run] = []
@@ -102,7 +102,7 @@ class Scene:
         self.found: list[Firing | None] = []
         self.metrics = Metrics()
         self.observers = Observers()
-        self.launches = Launches(
+        self.schedule_runs = ScheduleRuns(
             firings=cast("Firings", self),
             schedules=cast("Any", self),
             requests=cast("Any", self),
@@ -204,7 +204,7 @@ async def test_what_runs_is_ended_before_the_next_one_is_fired(
 ) -> None:
     scene.runs, scene.has_job = [run(task_type)], has_job
 
-    await scene.launches.fire([an_item()])
+    await scene.schedule_runs.fire([an_item()])
 
     assert (scene.ended, scene.marked) == ([ended], [NOON])
     assert len(scene.fired) == 1
@@ -214,7 +214,7 @@ async def test_what_runs_is_ended_before_the_next_one_is_fired(
 async def test_other_policies_end_nothing(scene: Scene, policy: OverlapPolicy) -> None:
     scene.runs = [run(TaskType.INIT)]
 
-    await scene.launches.fire([an_item(policy)])
+    await scene.schedule_runs.fire([an_item(policy)])
 
     assert scene.ended == []
 
@@ -235,7 +235,7 @@ async def test_what_ends_by_itself_is_not_marked_as_cancelled(
 ) -> None:
     scene.runs, scene.fails = [run(task_type)], error
 
-    await scene.launches.fire([an_item()])
+    await scene.schedule_runs.fire([an_item()])
 
     assert scene.marked == []
     assert len(scene.fired) == 1
@@ -245,13 +245,13 @@ async def test_a_job_that_has_ended_is_not_marked_as_cancelled(scene: Scene) -> 
     scene.runs, scene.has_job = [run(TaskType.INIT)], True
     scene.fails = job_errors.JobEndedError("clocks", "p")
 
-    await scene.launches.fire([an_item()])
+    await scene.schedule_runs.fire([an_item()])
 
     assert scene.marked == []
 
 
 async def test_a_trigger_fires_as_of_now_by_the_policy_of_the_schedule(scene: Scene) -> None:
-    firing = await scene.launches.trigger(KEY, policy=None, idempotency_key=None)
+    firing = await scene.schedule_runs.trigger(KEY, policy=None, idempotency_key=None)
 
     [item] = scene.fired
     assert firing is FIRING
@@ -262,14 +262,14 @@ async def test_a_trigger_fires_as_of_now_by_the_policy_of_the_schedule(scene: Sc
 async def test_a_trigger_of_a_key_that_came_before_fires_nothing(scene: Scene) -> None:
     scene.known = FIRING
 
-    firing = await scene.launches.trigger(KEY, policy=OverlapPolicy.SKIP, idempotency_key="k")
+    firing = await scene.schedule_runs.trigger(KEY, policy=OverlapPolicy.SKIP, idempotency_key="k")
 
     assert firing is FIRING
     assert scene.fired == []
 
 
 async def test_a_trigger_of_a_new_key_fires_with_it(scene: Scene) -> None:
-    await scene.launches.trigger(KEY, policy=None, idempotency_key="k")
+    await scene.schedule_runs.trigger(KEY, policy=None, idempotency_key="k")
 
     assert [item.idempotency_key for item in scene.fired] == ["k"]
 
@@ -277,7 +277,7 @@ async def test_a_trigger_of_a_new_key_fires_with_it(scene: Scene) -> None:
 async def test_a_trigger_is_tried_again_where_the_schedule_has_changed(scene: Scene) -> None:
     scene.verdicts, scene.found = ["changed", "known"], [None]
 
-    firing = await scene.launches.trigger(KEY, policy=OverlapPolicy.SKIP, idempotency_key=None)
+    firing = await scene.schedule_runs.trigger(KEY, policy=OverlapPolicy.SKIP, idempotency_key=None)
 
     assert firing is FIRING
     assert len(scene.fired) == 4
@@ -287,11 +287,11 @@ async def test_a_trigger_gives_up_where_it_changes_all_the_time(scene: Scene) ->
     scene.verdicts = ["changed"] * ATTEMPTS_MAX
 
     with pytest.raises(errors.StorageConflictError):
-        await scene.launches.trigger(KEY, policy=None, idempotency_key=None)
+        await scene.schedule_runs.trigger(KEY, policy=None, idempotency_key=None)
 
 
 async def test_the_last_firings_are_read(scene: Scene) -> None:
-    assert await scene.launches.last(KEY, limit=2) == (FIRING, FIRING)
+    assert await scene.schedule_runs.last(KEY, limit=2) == (FIRING, FIRING)
 
 
 @pytest.mark.parametrize("verdict", ["started", "queued", "skipped", "refused", "missed"])
@@ -300,7 +300,7 @@ async def test_what_became_of_a_firing_is_counted(
 ) -> None:
     scene.verdicts = [verdict]
 
-    await scene.launches.fire([an_item(OverlapPolicy.SKIP)])
+    await scene.schedule_runs.fire([an_item(OverlapPolicy.SKIP)])
 
     assert scene.metrics.schedule_firings.value(("clocks", verdict)) == 1
     is_told = verdict in {"refused", "missed"}
@@ -313,7 +313,7 @@ async def test_what_became_of_a_firing_is_counted(
 async def test_what_is_no_firing_is_not_counted(scene: Scene, verdict: str) -> None:
     scene.verdicts = [verdict]
 
-    await scene.launches.fire([an_item(OverlapPolicy.SKIP)])
+    await scene.schedule_runs.fire([an_item(OverlapPolicy.SKIP)])
 
     assert scene.metrics.schedule_firings.snapshot().values == {}
     assert scene.observers.counts["fired"] == 1
@@ -338,7 +338,7 @@ async def test_the_span_of_a_firing_says_what_became_of_it(verdict: str, error: 
     scene = Scene(spans.tracing)
     scene.verdicts = [verdict]
 
-    await scene.launches.fire([an_item(OverlapPolicy.SKIP)])
+    await scene.schedule_runs.fire([an_item(OverlapPolicy.SKIP)])
 
     span = spans.one(names.FIRE)
     assert attributes_of(span) == {
@@ -361,7 +361,7 @@ async def test_what_a_firing_starts_goes_on_with_its_span() -> None:
     spans = Spans(chance=0.1)
     scene = Scene(spans.tracing)
 
-    await scene.launches.fire([an_item(OverlapPolicy.SKIP)])
+    await scene.schedule_runs.fire([an_item(OverlapPolicy.SKIP)])
 
     [item] = scene.fired
     assert item.trace_context["traceparent"].split("-")[2] == id_of(spans.one(names.FIRE))
@@ -373,7 +373,7 @@ async def test_of_what_is_no_firing_there_is_no_span(verdict: str) -> None:
     scene = Scene(spans.tracing)
     scene.verdicts = [verdict]
 
-    await scene.launches.fire([an_item(OverlapPolicy.SKIP)])
+    await scene.schedule_runs.fire([an_item(OverlapPolicy.SKIP)])
 
     assert spans.ended() == ()
 
@@ -381,7 +381,7 @@ async def test_of_what_is_no_firing_there_is_no_span(verdict: str) -> None:
 async def test_the_ratio_decides_whether_a_firing_is_traced() -> None:
     spans = Spans(ratio=0.5, chance=0.5)
 
-    await Scene(spans.tracing).launches.fire([an_item(OverlapPolicy.SKIP)])
+    await Scene(spans.tracing).schedule_runs.fire([an_item(OverlapPolicy.SKIP)])
 
     assert spans.ended() == ()
 
@@ -393,7 +393,7 @@ async def test_a_trigger_is_part_of_the_story_of_its_request(
     spans = Spans(ratio=1.0)
 
     with spans.tracing.request(TRIGGERED, "TriggerSchedule", caller):
-        await Scene(spans.tracing).launches.trigger(KEY, policy=None, idempotency_key=None)
+        await Scene(spans.tracing).schedule_runs.trigger(KEY, policy=None, idempotency_key=None)
 
     if not traced:
         assert spans.ended() == ()
@@ -420,7 +420,7 @@ async def test_a_firing_that_may_have_been_done_is_told_and_none_that_was_not(
     scene.refusal = refusal
 
     with pytest.raises(type(refusal)):
-        await scene.launches.fire([an_item(OverlapPolicy.SKIP)])
+        await scene.schedule_runs.fire([an_item(OverlapPolicy.SKIP)])
 
     assert [attributes_of(span)[names.ERROR_TYPE] for span in spans.ended()] == told
 

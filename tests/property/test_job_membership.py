@@ -1,4 +1,4 @@
-"""Parts: what is kept of a process's part in a job is what was known of it."""
+"""Job membership: what is stored of a process's membership in a job reads back the same."""
 
 import datetime as dt
 import json

@@ -7,7 +7,7 @@ import pytest
 from progressor.domain.processes.intent import Complete
 from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, Retry
 from progressor.domain.processes.task import TaskError, TaskResult, TaskStatus, TaskType
-from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.replies import Replies
 from tests.support.builders import (
@@ -44,9 +44,9 @@ class Bench:
 
     def __init__(self) -> None:
         self.replies = HeardReplies()
-        self.agenda = Agenda(clock=ManualClock(), horizon=seconds(5), size_max=10)
+        self.due_queue = DueQueue(clock=ManualClock(), horizon=seconds(5), size_max=10)
         self.aftermath = Aftermath(
-            replies=cast("Replies", self.replies), agenda=self.agenda, replica_id=lambda: OWN
+            replies=cast("Replies", self.replies), due_queue=self.due_queue, replica_id=lambda: OWN
         )
 
     def results(self) -> list[TaskResult]:
@@ -161,4 +161,4 @@ def test_what_the_process_waits_for_now_goes_on_the_agenda() -> None:
 
     bench.aftermath.of(make_entry(), make_written(due=due))
 
-    assert bench.agenda.wait_seconds() == pytest.approx(2, abs=0.01)
+    assert bench.due_queue.wait_seconds() == pytest.approx(2, abs=0.01)

@@ -4,23 +4,23 @@ import asyncio
 
 import pytest
 
-from progressor.runtime.core.leases import Ending, Grip, Leases
+from progressor.runtime.core.leases import Ending, LeaseHandle, Leases
 from tests.support.builders import make_task
 from tests.support.virtual_time import in_virtual_time, settled
 
 
-async def ask(grip: Grip) -> None:
+async def ask(handle: LeaseHandle) -> None:
     """Ask a processor that never answers."""
-    grip.asking = asyncio.current_task()
+    handle.asking = asyncio.current_task()
     await asyncio.get_running_loop().create_future()
 
 
 def test_a_lease_is_carried_until_it_is_dropped() -> None:
     leases = Leases()
-    grip = leases.take(make_task())
+    handle = leases.take(make_task())
     while_held = (leases.carries(7), list(leases.tokens()))
 
-    leases.drop(grip)
+    leases.drop(handle)
 
     assert while_held == (True, [70])
     assert (leases.carries(7), list(leases.tokens())) == (False, [])
@@ -28,9 +28,9 @@ def test_a_lease_is_carried_until_it_is_dropped() -> None:
 
 def test_the_next_task_takes_the_place_of_the_last() -> None:
     leases = Leases()
-    grip = leases.take(make_task())
+    handle = leases.take(make_task())
 
-    leases.pass_on(grip, make_task(task_id=8, token=80))
+    leases.pass_on(handle, make_task(task_id=8, token=80))
 
     assert (leases.carries(7), leases.carries(8)) == (False, True)
     assert list(leases.tokens()) == [80]
@@ -40,23 +40,23 @@ def test_the_next_task_takes_the_place_of_the_last() -> None:
 @in_virtual_time
 async def test_letting_go_ends_the_question_that_is_being_asked(ending: Ending) -> None:
     leases = Leases()
-    grip = leases.take(make_task())
+    handle = leases.take(make_task())
 
-    asking = asyncio.ensure_future(ask(grip))
+    asking = asyncio.ensure_future(ask(handle))
     await settled()
     leases.let_go(ending)
 
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert grip.ending is ending
+    assert handle.ending is ending
 
 
 @in_virtual_time
 async def test_letting_go_twice_cancels_once() -> None:
     leases = Leases()
-    grip = leases.take(make_task())
+    handle = leases.take(make_task())
 
-    asking = asyncio.ensure_future(ask(grip))
+    asking = asyncio.ensure_future(ask(handle))
     await settled()
     leases.let_go(Ending.RELEASED)
     leases.let_go(Ending.ABANDONED)
@@ -64,17 +64,17 @@ async def test_letting_go_twice_cancels_once() -> None:
     assert asking.cancelling() == 1
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert grip.ending is Ending.ABANDONED
+    assert handle.ending is Ending.ABANDONED
 
 
 @in_virtual_time
 async def test_a_step_that_asks_nobody_learns_of_it_all_the_same() -> None:
     leases = Leases()
-    grip = leases.take(make_task())
+    handle = leases.take(make_task())
 
     leases.let_go(Ending.RELEASED)
 
-    assert grip.ending is Ending.RELEASED
+    assert handle.ending is Ending.RELEASED
 
 
 @in_virtual_time

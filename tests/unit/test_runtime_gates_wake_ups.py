@@ -1,4 +1,4 @@
-"""Promotions: what becomes of what statements tell of gates."""
+"""GateWakeUps: what becomes of what statements tell of gates."""
 
 import asyncio
 import contextlib
@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 
 from progressor import errors
 from progressor.domain.processes.process import process_key
-from progressor.runtime.core.due_queue import Agenda
-from progressor.runtime.gates.giving_way import GivingWay
-from progressor.runtime.gates.wake_ups import Gates, Promotions
+from progressor.runtime.core.due_queue import DueQueue
+from progressor.runtime.gates.lowered_gates import LoweredGates
+from progressor.runtime.gates.wake_ups import Gates, GateWakeUps
 from progressor.storage.gates.gates import GaveWay
 from progressor.storage.rows.gate_effects import Again, Later, LoweredGate, Promoted
 from tests.support.builders import seconds
@@ -32,28 +32,28 @@ class NoGates:
 
 
 class Bench:
-    """Promotions, and the agenda that they write into."""
+    """GateWakeUps, and the due queue that they write into."""
 
     def __init__(self, gates: Gates | None = None) -> None:
         self.clock = ManualClock()
-        self.agenda = Agenda(clock=self.clock, horizon=seconds(60), size_max=10)
-        self.promotions = Promotions(
+        self.due_queue = DueQueue(clock=self.clock, horizon=seconds(60), size_max=10)
+        self.wake_ups = GateWakeUps(
             gates=gates or NoGates(),
-            agenda=self.agenda,
+            due_queue=self.due_queue,
             clock=self.clock,
             horizon_seconds=60,
-            giving_way=GivingWay(gates=NoGates(), clock=self.clock),
+            lowered_gates=LoweredGates(gates=NoGates(), clock=self.clock),
         )
 
     def taken_after(self, pause: float) -> list[int]:
         self.clock.advance(seconds(pause))
-        return [due.task_id for due in self.agenda.take_due(10)]
+        return [due.task_id for due in self.due_queue.take_due(10)]
 
 
 def test_who_has_passed_is_claimed_at_once() -> None:
     bench = Bench()
 
-    bench.promotions.heard(Promoted(due=((KEY, 1),)))
+    bench.wake_ups.heard(Promoted(due=((KEY, 1),)))
 
     assert bench.taken_after(0.001) == [1]
 
@@ -61,7 +61,7 @@ def test_who_has_passed_is_claimed_at_once() -> None:
 def test_who_is_due_later_is_claimed_then_and_not_before() -> None:
     bench = Bench()
 
-    bench.promotions.heard(Promoted(upcoming=(Later(KEY, 1, 2.0),)))
+    bench.wake_ups.heard(Promoted(upcoming=(Later(KEY, 1, 2.0),)))
 
     assert (bench.taken_after(1.9), bench.taken_after(0.2)) == ([], [1])
 
@@ -92,7 +92,7 @@ class LockableGates(NoGates):
 
 @contextlib.asynccontextmanager
 async def running(bench: Bench) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(bench.promotions.run())
+    task = asyncio.ensure_future(bench.wake_ups.run())
     try:
         yield
     finally:
@@ -113,11 +113,11 @@ async def test_what_is_not_locked_is_looked_at_whatever_else_is() -> None:
     gates = LockableGates("c")
     bench = Bench(gates)
     async with running(bench):
-        bench.promotions.heard(again("a", "b", "c", "d"))
-        bench.promotions.heard(again("e", namespace="other"))
+        bench.wake_ups.heard(again("a", "b", "c", "d"))
+        bench.wake_ups.heard(again("e", namespace="other"))
         await asyncio.sleep(0.1)
         first = sorted(map(str, gates.looked))
-        bench.promotions.heard(again("f", "c"))
+        bench.wake_ups.heard(again("f", "c"))
         await asyncio.sleep(2)
         asked_count = gates.asked_count
         gates.locked.clear()
@@ -134,8 +134,8 @@ async def test_a_locked_namespace_keeps_no_other_from_being_promoted() -> None:
     gates = LockableGates("orders")
     bench = Bench(gates)
     later = [Later(process_key(name, "p"), n, 0.0) for n, name in enumerate(("orders", "other"))]
-    bench.promotions.heard(Promoted(later=tuple(later)))
-    bench.promotions.heard(again("a"))
+    bench.wake_ups.heard(Promoted(later=tuple(later)))
+    bench.wake_ups.heard(again("a"))
     bench.clock.advance(seconds(1))
     async with running(bench):
         await asyncio.sleep(0.1)

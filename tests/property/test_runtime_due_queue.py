@@ -1,11 +1,11 @@
-"""Laws of the agenda."""
+"""Laws of the due_queue."""
 
 import datetime as dt
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.due_queue import DueQueue
 from tests.support.builders import make_due, seconds
 from tests.support.clock import START, ManualClock
 
@@ -22,14 +22,14 @@ def test_tasks_come_once_in_their_order_never_early_and_no_more_than_fit(
     steps: list[tuple[int, dt.timedelta] | dt.timedelta | tuple[int]],
 ) -> None:
     clock = ManualClock()
-    agenda = Agenda(clock=clock, horizon=HORIZON, size_max=SIZE_MAX)
+    due_queue = DueQueue(clock=clock, horizon=HORIZON, size_max=SIZE_MAX)
     known: dict[int, dt.datetime] = {}
 
     for step in steps:
         match step:
             case (int(task_id), dt.timedelta() as ahead):
                 due_at = clock.now() + ahead
-                agenda.add(make_due(task_id, due_at=due_at), told_at=clock.now())
+                due_queue.add(make_due(task_id, due_at=due_at), told_at=clock.now())
                 fits = ahead <= HORIZON and len(known) < SIZE_MAX and task_id not in known
                 if fits:
                     # What is overdue already is due from when it was told of.
@@ -38,7 +38,7 @@ def test_tasks_come_once_in_their_order_never_early_and_no_more_than_fit(
                 clock.advance(passed)
             case (int(limit),):
                 # What is due now comes a moment later at the latest, and not before.
-                taken = agenda.take_due(limit)
+                taken = due_queue.take_due(limit)
                 times = [known.pop(due.task_id) for due in taken]
                 assert len(taken) <= limit
                 assert times == sorted(times)
@@ -46,7 +46,7 @@ def test_tasks_come_once_in_their_order_never_early_and_no_more_than_fit(
                 late = [time for time in known.values() if time < clock.now() - LEAST]
                 assert not late or len(taken) == limit
 
-    wait = agenda.wait_seconds()
+    wait = due_queue.wait_seconds()
     assert (wait is None) == (not known)
     if wait is not None:
         first = (min(known.values()) - clock.now()).total_seconds()
@@ -57,12 +57,12 @@ def test_tasks_come_once_in_their_order_never_early_and_no_more_than_fit(
 @given(st.lists(st.integers(0, 3).map(seconds), min_size=1, max_size=SIZE_MAX))
 def test_what_fits_is_taken_to_the_last(aheads: list[dt.timedelta]) -> None:
     clock = ManualClock()
-    agenda = Agenda(clock=clock, horizon=HORIZON, size_max=SIZE_MAX)
+    due_queue = DueQueue(clock=clock, horizon=HORIZON, size_max=SIZE_MAX)
     for task_id, ahead in enumerate(aheads):
-        agenda.add(make_due(task_id, due_at=START + ahead), told_at=START)
+        due_queue.add(make_due(task_id, due_at=START + ahead), told_at=START)
     clock.advance(HORIZON)
 
-    taken = {due.task_id for due in agenda.take_due(SIZE_MAX)}
+    taken = {due.task_id for due in due_queue.take_due(SIZE_MAX)}
 
     assert taken == set(range(len(aheads)))
-    assert agenda.wait_seconds() is None
+    assert due_queue.wait_seconds() is None

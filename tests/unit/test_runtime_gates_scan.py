@@ -7,7 +7,7 @@ from typing import Any, cast
 from progressor.domain.processes.namespace import Namespace
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.gates.scan import GateScan
-from progressor.runtime.gates.wake_ups import Promotions
+from progressor.runtime.gates.wake_ups import GateWakeUps
 from progressor.settings.sections import Scanner
 from progressor.storage.gates.gates import BEFORE_ALL, IdleUntil
 from progressor.storage.rows.gate_effects import Again, LoweredGate, Promoted
@@ -67,7 +67,7 @@ class Bench:
         self.scan = GateScan(
             gates=self.gates,
             namespaces=Known(),
-            promotions=cast("Promotions", self),
+            wake_ups=cast("GateWakeUps", self),
             scanner=Scanner(),
             observers=Observers(),
             metrics=self.metrics,

@@ -22,7 +22,7 @@ from progressor.domain.schedules.schedule import (
 )
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.schedules import scan as schedules
-from progressor.runtime.schedules.runs import Launches
+from progressor.runtime.schedules.runs import ScheduleRuns
 from progressor.runtime.schedules.scan import ScheduleScan
 from progressor.storage.schedules.runs import (
     FIRST,
@@ -128,23 +128,23 @@ class ScriptedLaunches:
 @dataclasses.dataclass
 class Bench:
     firings: ScriptedFirings
-    launches: ScriptedLaunches
+    schedule_runs: ScriptedLaunches
     metrics: Metrics
     scan: ScheduleScan
 
 
 @pytest.fixture
 def bench() -> Bench:
-    firings, launches, metrics = ScriptedFirings(), ScriptedLaunches(), Metrics()
+    firings, schedule_runs, metrics = ScriptedFirings(), ScriptedLaunches(), Metrics()
     scan = ScheduleScan(
         firings=cast("Firings", firings),
-        launches=cast("Launches", launches),
+        schedule_runs=cast("ScheduleRuns", schedule_runs),
         interval=dt.timedelta(hours=1),
         lease=SECOND,
         observers=Observers(),
         metrics=metrics,
     )
-    return Bench(firings, launches, metrics, scan)
+    return Bench(firings, schedule_runs, metrics, scan)
 
 
 async def test_what_starts_the_same_kind_is_fired_together(bench: Bench) -> None:
@@ -160,7 +160,7 @@ async def test_what_starts_the_same_kind_is_fired_together(bench: Bench) -> None
     ]
 
     assert await bench.scan.fire_due() == 6
-    assert bench.launches.batches == [["a", "c"], ["b"], ["d"], ["e"], ["f"]]
+    assert bench.schedule_runs.batches == [["a", "c"], ["b"], ["d"], ["e"], ["f"]]
 
 
 def test_what_is_called_has_its_id_and_what_is_started_one_for_each_instant() -> None:
@@ -177,7 +177,7 @@ async def test_a_zone_that_this_replica_does_not_know_stops_no_other(
 
     await bench.scan.fire_due()
 
-    assert bench.launches.batches == [["b"]]
+    assert bench.schedule_runs.batches == [["b"]]
     assert [record.message for record in caplog.records] == ["schedule not fired"]
 
 
@@ -185,24 +185,26 @@ async def test_a_batch_that_is_refused_is_fired_one_by_one(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.firings.due = [[due("a"), due("b"), due("c")]]
-    bench.launches.refuse = lambda names: (
+    bench.schedule_runs.refuse = lambda names: (
         errors.StorageRefusedError("a value") if "b" in names else None
     )
 
     await bench.scan.fire_due()
 
-    assert bench.launches.batches == [["a", "b", "c"], ["a"], ["b"], ["c"]]
+    assert bench.schedule_runs.batches == [["a", "b", "c"], ["a"], ["b"], ["c"]]
     assert [record.message for record in caplog.records] == ["schedule not fired"]
     assert bench.metrics.scans_failed.value(("schedules",)) == 1
 
 
 async def test_what_somebody_keeps_locked_is_left_alone(bench: Bench) -> None:
     bench.firings.due = [[due("a"), due("b")]]
-    bench.launches.refuse = lambda names: errors.StorageLockedError("b") if "b" in names else None
+    bench.schedule_runs.refuse = lambda names: (
+        errors.StorageLockedError("b") if "b" in names else None
+    )
 
     await bench.scan.fire_due()
 
-    assert bench.launches.batches == [["a", "b"], ["a"], ["b"]]
+    assert bench.schedule_runs.batches == [["a", "b"], ["a"], ["b"]]
 
 
 async def test_what_was_undone_for_another_is_fired_again_at_once_some_times(
@@ -210,16 +212,16 @@ async def test_what_was_undone_for_another_is_fired_again_at_once_some_times(
 ) -> None:
     bench.firings.due = [[due("a")]]
     left = [errors.StorageConflictError("deadlock")]
-    bench.launches.refuse = lambda _: left.pop() if left else None
+    bench.schedule_runs.refuse = lambda _: left.pop() if left else None
 
     await bench.scan.fire_due()
-    assert bench.launches.batches == [["a"], ["a"]]
+    assert bench.schedule_runs.batches == [["a"], ["a"]]
 
     bench.firings.due = [[due("a"), due("b")]]
-    bench.launches.batches.clear()
-    bench.launches.refuse = lambda _: errors.StorageConflictError("deadlock")
+    bench.schedule_runs.batches.clear()
+    bench.schedule_runs.refuse = lambda _: errors.StorageConflictError("deadlock")
     await bench.scan.fire_due()
-    assert bench.launches.batches == [["a", "b"]] * 3 + [["a"]] * 3 + [["b"]] * 3
+    assert bench.schedule_runs.batches == [["a", "b"]] * 3 + [["a"]] * 3 + [["b"]] * 3
 
 
 async def test_what_is_ready_in_the_queue_is_started_and_the_next_round_goes_on(
@@ -235,7 +237,7 @@ async def test_what_is_ready_in_the_queue_is_started_and_the_next_round_goes_on(
     await bench.scan.scan()
 
     b = schedule_key("clocks", "b")
-    assert bench.launches.batches == [["a"], ["a"]]
+    assert bench.schedule_runs.batches == [["a"], ["a"]]
     assert bench.firings.looked_after == [FIRST, b, b, FIRST]
 
 
@@ -287,7 +289,7 @@ async def test_a_full_batch_is_followed_by_another_at_once(
     async with running(bench.scan):
         await bench.firings.asked.wait()
 
-    assert bench.launches.batches == [["a", "b"], ["c"]]
+    assert bench.schedule_runs.batches == [["a", "b"], ["c"]]
 
 
 async def test_it_wakes_for_the_next_one_that_is_due(bench: Bench) -> None:
@@ -295,7 +297,7 @@ async def test_it_wakes_for_the_next_one_that_is_due(bench: Bench) -> None:
     bench.firings.due = [[], [], [due("a")]]
 
     async with running(bench.scan):
-        await until(lambda: bool(bench.launches.batches))
+        await until(lambda: bool(bench.schedule_runs.batches))
 
 
 async def test_it_wakes_for_a_change(bench: Bench) -> None:
@@ -305,7 +307,7 @@ async def test_it_wakes_for_a_change(bench: Bench) -> None:
         bench.firings.due = [[due("a")]]
         await asyncio.sleep(0)
         bench.scan.changed.set()
-        await until(lambda: bool(bench.launches.batches))
+        await until(lambda: bool(bench.schedule_runs.batches))
 
 
 @pytest.mark.parametrize("error", [AWAY, errors.StorageRefusedError("a bug")])
@@ -316,6 +318,6 @@ async def test_an_error_is_counted_and_the_loop_goes_on(
     bench.firings.due = [error, [due("a")]]
 
     async with running(bench.scan):
-        await until(lambda: bool(bench.launches.batches))
+        await until(lambda: bool(bench.schedule_runs.batches))
 
     assert bench.metrics.scans_failed.value(("schedules",)) == 1

@@ -97,8 +97,8 @@ async def test_the_lease_of_the_next_task_replaces_the_last_one() -> None:
 @in_virtual_time
 async def test_a_busy_process_yields_its_place_after_many_turns_if_others_wait() -> None:
     bench = Bench()
-    bench.workers.reserve(bench.namespaces.known()[0])
-    bench.workers.mark_backlog("orders")
+    bench.slots.reserve(bench.namespaces.known()[0])
+    bench.slots.mark_backlog("orders")
     script = [make_written(next=make_task()) for _ in range(TURNS_MAX - 1)]
     bench.settlements.script.extend(script)
 
@@ -122,7 +122,7 @@ async def test_a_busy_process_keeps_its_place_if_nobody_waits() -> None:
 @in_virtual_time
 async def test_a_draining_worker_does_not_go_on() -> None:
     bench = Bench()
-    bench.workers.draining = True
+    bench.slots.draining = True
 
     await bench.carry()
 

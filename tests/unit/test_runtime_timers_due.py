@@ -31,8 +31,8 @@ async def test_a_claim_that_a_drain_breaks_off_keeps_no_place(scanner: str) -> N
     bench.make_due(1)
     bench.remember(1)
     if scanner == "backlog":
-        bench.workers.give_back("orders", bench.workers.reserve_up_to(ONE_PLACE, 1))
-        bench.workers.mark_backlog("orders")
+        bench.slots.give_back("orders", bench.slots.reserve_up_to(ONE_PLACE, 1))
+        bench.slots.mark_backlog("orders")
     if scanner in {"due", "called"}:
         bench.claims.hangs_at = "claim_due"
     scans: dict[str, Callable[[], Awaitable[None]]] = {
@@ -43,13 +43,13 @@ async def test_a_claim_that_a_drain_breaks_off_keeps_no_place(scanner: str) -> N
     }
     scanning = asyncio.ensure_future(scans[scanner]())
     await bench.claims.hanging.wait()
-    while_claiming = bench.workers.busy_count("orders")
+    while_claiming = bench.slots.busy_count("orders")
 
     scanning.cancel()
     await asyncio.wait({scanning})
 
     assert while_claiming > 0
-    assert bench.workers.busy_count("orders") == 0
+    assert bench.slots.busy_count("orders") == 0
 
 
 @in_virtual_time
@@ -87,7 +87,7 @@ async def test_the_scan_puts_on_the_agenda_what_comes_soon() -> None:
 
     await bench.due.scan()
 
-    assert bench.agenda.wait_seconds() == pytest.approx(3, abs=0.01)
+    assert bench.due_queue.wait_seconds() == pytest.approx(3, abs=0.01)
 
 
 @in_virtual_time
@@ -101,7 +101,7 @@ async def test_a_crowd_of_timers_is_read_page_by_page() -> None:
         await asyncio.sleep(1)
 
     assert bench.claims.asked.count("find_upcoming") == 3
-    assert len(bench.agenda.take_due(100)) == 25
+    assert len(bench.due_queue.take_due(100)) == 25
 
 
 @in_virtual_time
@@ -135,7 +135,7 @@ async def test_one_scan_reads_only_so_many_pages() -> None:
 @in_virtual_time
 async def test_the_scan_of_a_draining_replica_only_reads_the_namespaces() -> None:
     bench = Bench()
-    bench.workers.draining = True
+    bench.slots.draining = True
 
     await bench.due.scan()
 
@@ -146,11 +146,11 @@ async def test_the_scan_of_a_draining_replica_only_reads_the_namespaces() -> Non
 async def test_what_the_scan_finds_no_worker_for_is_not_overtaken() -> None:
     bench = Bench(ONE_PLACE)
     bench.make_due(1)
-    bench.workers.reserve(ONE_PLACE)
+    bench.slots.reserve(ONE_PLACE)
 
     await bench.due.scan()
 
-    assert bench.workers.has_backlog("orders")
+    assert bench.slots.has_backlog("orders")
 
 
 @in_virtual_time
@@ -160,7 +160,7 @@ async def test_what_the_scan_leaves_for_want_of_places_is_not_overtaken() -> Non
     async with bench.running():
         await bench.due.scan()
 
-        assert bench.workers.has_backlog("orders")
+        assert bench.slots.has_backlog("orders")
 
 
 @in_virtual_time
@@ -172,7 +172,7 @@ async def test_a_claim_of_the_scan_that_fails_keeps_no_place() -> None:
     with pytest.raises(errors.StorageUnavailableError):
         await bench.due.scan()
 
-    assert bench.workers.busy_count("orders") == 0
+    assert bench.slots.busy_count("orders") == 0
 
 
 @in_virtual_time

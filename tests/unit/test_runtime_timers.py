@@ -41,7 +41,7 @@ async def test_a_timer_that_is_gone_is_nobodys_loss() -> None:
         await asyncio.sleep(1)
 
         assert bench.carried == []
-        assert bench.workers.busy_count("orders") == 0
+        assert bench.slots.busy_count("orders") == 0
 
     assert bench.observers.counts["timers_claimed"] == 0
 
@@ -49,12 +49,12 @@ async def test_a_timer_that_is_gone_is_nobodys_loss() -> None:
 @in_virtual_time
 async def test_a_timer_without_a_worker_joins_the_backlog() -> None:
     bench = Bench(ONE_PLACE)
-    bench.workers.reserve(ONE_PLACE)
+    bench.slots.reserve(ONE_PLACE)
     bench.remember(1)
     async with bench.running(bench.timers.run):
         await asyncio.sleep(1)
 
-        assert bench.workers.has_backlog("orders")
+        assert bench.slots.has_backlog("orders")
 
     assert bench.claims.asked == []
 
@@ -62,15 +62,15 @@ async def test_a_timer_without_a_worker_joins_the_backlog() -> None:
 @in_virtual_time
 async def test_a_timer_does_not_overtake_the_backlog() -> None:
     bench = Bench()
-    bench.workers.reserve(bench.namespaces.known()[0])
-    bench.workers.mark_backlog("orders")
+    bench.slots.reserve(bench.namespaces.known()[0])
+    bench.slots.mark_backlog("orders")
     bench.make_due(1)
     bench.remember(1)
     async with bench.running(bench.timers.run):
         await asyncio.sleep(1)
 
         assert bench.carried == []
-        assert bench.workers.backlogs() == {"orders": 2}
+        assert bench.slots.backlogs() == {"orders": 2}
 
 
 @in_virtual_time
@@ -95,7 +95,7 @@ async def test_an_outage_puts_timers_off_and_loses_none() -> None:
         await asyncio.sleep(1.1)
 
         assert sorted(bench.carried) == [1, 2]
-        assert bench.workers.busy_count("orders") == 2
+        assert bench.slots.busy_count("orders") == 2
 
 
 @in_virtual_time
@@ -106,4 +106,4 @@ async def test_an_outage_on_the_way_to_a_namespace_keeps_no_place() -> None:
     async with bench.running(bench.timers.run):
         await asyncio.sleep(0.1)
 
-        assert bench.workers.busy_count("orders") == 0
+        assert bench.slots.busy_count("orders") == 0

@@ -1,27 +1,27 @@
-"""The agenda: what is due when."""
+"""The due queue: what is due when."""
 
 import pytest
 
-from progressor.runtime.core.due_queue import Agenda
+from progressor.runtime.core.due_queue import DueQueue
 from progressor.storage.processes.settlements import Due
 from tests.support.builders import make_due, seconds
 from tests.support.clock import START, ManualClock
 
 
 class Bench:
-    """An agenda of at most two tasks within 5 s."""
+    """A due queue of at most two tasks within 5 s."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.agenda = Agenda(clock=self.clock, horizon=seconds(5), size_max=2)
+        self.due_queue = DueQueue(clock=self.clock, horizon=seconds(5), size_max=2)
 
     def add(self, task_id: int, ahead: float) -> Due:
         due = make_due(task_id, due_at=START + seconds(ahead))
-        self.agenda.add(due, told_at=START)
+        self.due_queue.add(due, told_at=START)
         return due
 
     def taken(self, limit: int = 10) -> list[int]:
-        return [due.task_id for due in self.agenda.take_due(limit)]
+        return [due.task_id for due in self.due_queue.take_due(limit)]
 
 
 def test_a_task_is_not_taken_before_its_time() -> None:
@@ -54,7 +54,7 @@ def test_what_lies_too_far_ahead_is_left_to_the_scan() -> None:
 
     bench.add(1, ahead=5.001)
 
-    assert bench.agenda.wait_seconds() is None
+    assert bench.due_queue.wait_seconds() is None
 
 
 def test_what_does_not_fit_is_left_to_the_scan() -> None:
@@ -92,7 +92,7 @@ def test_the_wait_is_until_the_first_task() -> None:
     bench.add(1, ahead=2)
     bench.add(2, ahead=1)
 
-    assert bench.agenda.wait_seconds() == pytest.approx(1, abs=0.001)
+    assert bench.due_queue.wait_seconds() == pytest.approx(1, abs=0.001)
 
 
 def test_there_is_no_wait_for_what_is_overdue() -> None:
@@ -100,15 +100,15 @@ def test_there_is_no_wait_for_what_is_overdue() -> None:
     bench.add(1, ahead=-3)
     bench.clock.advance(seconds(1))
 
-    assert bench.agenda.wait_seconds() == 0
+    assert bench.due_queue.wait_seconds() == 0
 
 
 @pytest.mark.parametrize(("ahead", "changes"), [(1.0, True), (3.0, False)])
 def test_whoever_waits_is_told_of_an_earlier_task_only(ahead: float, changes: bool) -> None:
     bench = Bench()
     bench.add(1, ahead=2)
-    bench.agenda.changed.clear()
+    bench.due_queue.changed.clear()
 
     bench.add(2, ahead=ahead)
 
-    assert bench.agenda.changed.is_set() is changes
+    assert bench.due_queue.changed.is_set() is changes

@@ -1,4 +1,4 @@
-"""Receipts, repairs, imports and removals: what the intake answers without a step."""
+"""Receipts, repairs, imports and removals: what requests get without a step."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ from tests.support.builders import (
     seconds,
 )
 from tests.support.clock import START
-from tests.support.intake_bench import IMPORT, KEY, WAITING, Bench, begun
+from tests.support.requests_bench import IMPORT, KEY, WAITING, Bench, begun
 from tests.support.virtual_time import in_virtual_time, settled
 
 
@@ -67,7 +67,7 @@ async def test_a_refusal_reaches_who_waits_for_a_receipt() -> None:
 
 @in_virtual_time
 async def test_a_simple_repair_without_a_timer_runs_nothing() -> None:
-    assert await Bench().intake.simple_repair(KEY) is None
+    assert await Bench().requests.simple_repair(KEY) is None
 
 
 @in_virtual_time
@@ -75,8 +75,8 @@ async def test_a_timer_with_constraints_of_a_simple_repair_is_not_due_here() -> 
     bench = Bench()
     bench.processes.repair_answer = SimpleRepair(verdict=Verdict.ACCEPTED, task_id=9, due=None)
 
-    assert await bench.intake.simple_repair(KEY) == 9
-    assert bench.agenda.wait_seconds() is None
+    assert await bench.requests.simple_repair(KEY) == 9
+    assert bench.due_queue.wait_seconds() is None
 
 
 @in_virtual_time
@@ -86,10 +86,10 @@ async def test_the_timer_of_a_simple_repair_is_due_at_once() -> None:
         verdict=Verdict.ACCEPTED, task_id=9, due=make_due(9)
     )
 
-    task_id = await bench.intake.simple_repair(KEY)
+    task_id = await bench.requests.simple_repair(KEY)
 
     assert task_id == 9
-    assert bench.agenda.wait_seconds() == pytest.approx(0, abs=0.01)
+    assert bench.due_queue.wait_seconds() == pytest.approx(0, abs=0.01)
 
 
 @in_virtual_time
@@ -100,7 +100,7 @@ async def test_a_simple_repair_is_refused_like_any_request() -> None:
     )
 
     with pytest.raises(errors.ProcessIsRunningError):
-        await bench.intake.simple_repair(KEY)
+        await bench.requests.simple_repair(KEY)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ async def test_an_import_gives_a_receipt(verdict: Verdict, deduplicated: bool) -
     bench = Bench()
     bench.processes.put_answer = Put(verdict=verdict, task_id=1, due=None, told_at=START)
 
-    assert await bench.intake.put(IMPORT) == Receipt(task_id=1, deduplicated=deduplicated)
-    assert bench.agenda.wait_seconds() is None
+    assert await bench.requests.put(IMPORT) == Receipt(task_id=1, deduplicated=deduplicated)
+    assert bench.due_queue.wait_seconds() is None
 
 
 @in_virtual_time
@@ -121,9 +121,9 @@ async def test_the_timer_of_an_import_goes_on_the_agenda() -> None:
     due = make_due(due_at=START + seconds(2))
     bench.processes.put_answer = Put(verdict=Verdict.ACCEPTED, task_id=1, due=due, told_at=START)
 
-    await bench.intake.put(IMPORT)
+    await bench.requests.put(IMPORT)
 
-    assert bench.agenda.wait_seconds() == pytest.approx(2, abs=0.01)
+    assert bench.due_queue.wait_seconds() == pytest.approx(2, abs=0.01)
 
 
 @in_virtual_time
@@ -134,19 +134,19 @@ async def test_an_import_of_an_existing_process_is_refused() -> None:
     )
 
     with pytest.raises(errors.ProcessAlreadyExistsError):
-        await bench.intake.put(IMPORT)
+        await bench.requests.put(IMPORT)
 
 
 @in_virtual_time
 async def test_those_who_wait_for_a_removed_process_are_told() -> None:
     bench = Bench()
-    answer = await begun(bench.intake.await_task(KEY, 8, timeout=None))
+    answer = await begun(bench.requests.await_task(KEY, 8, timeout=None))
     bench.results.awaited = 8
     waiter: asyncio.Future[TaskResult] = asyncio.get_running_loop().create_future()
     bench.replies.expect(8, KEY, waiter)
     bench.processes.removed = (make_cancelled(7), make_cancelled(8))
 
-    await bench.intake.remove(KEY)
+    await bench.requests.remove(KEY)
 
     with pytest.raises(errors.ProcessRemovedError):
         await answer
@@ -162,13 +162,13 @@ async def test_those_who_wait_for_a_cancelled_task_are_told(
     *, removed: bool, kind: type[errors.RequestError]
 ) -> None:
     bench = Bench()
-    answer = await begun(bench.intake.await_task(KEY, 7, timeout=None))
+    answer = await begun(bench.requests.await_task(KEY, 7, timeout=None))
     bench.results.awaited = 7
     bench.processes.cancelled = CancelledByRequest(
         task_id=7, removed=removed, cancelled=(make_cancelled(7),)
     )
 
-    assert await bench.intake.cancel(KEY, "its key") == 7
+    assert await bench.requests.cancel(KEY, "its key") == 7
     with pytest.raises(kind):
         await answer
 
@@ -179,4 +179,4 @@ async def test_a_verdict_that_is_no_refusal_is_not_told_as_one() -> None:
     bench.processes.repair_answer = SimpleRepair(verdict=Verdict.GONE, task_id=None, due=None)
 
     with pytest.raises(AssertionError, match="gone is not a refusal"):
-        await bench.intake.simple_repair(KEY)
+        await bench.requests.simple_repair(KEY)

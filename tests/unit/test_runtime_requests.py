@@ -1,4 +1,4 @@
-"""Intake: a request becomes a task, takes a place or none, and is refused by its verdict."""
+"""Requests: a request becomes a task, takes a place or none, and is refused by its verdict."""
 
 import pytest
 
@@ -14,10 +14,10 @@ from tests.support.builders import (
     make_result,
     seconds,
 )
-from tests.support.intake_bench import LEASED, WAITING, Bench
 from tests.support.memory import (
     away,
 )
+from tests.support.requests_bench import LEASED, WAITING, Bench
 from tests.support.virtual_time import in_virtual_time, settled
 
 
@@ -54,19 +54,19 @@ async def test_a_place_that_is_not_needed_is_given_back() -> None:
     bench.admissions.answer(WAITING)
     await settled()
 
-    assert bench.workers.busy_count("orders") == 0
+    assert bench.slots.busy_count("orders") == 0
 
 
 @in_virtual_time
 async def test_a_request_without_a_place_gives_none_back() -> None:
     bench = Bench(make_namespace(worker_count_max=1))
-    bench.workers.reserve(bench.namespace)
+    bench.slots.reserve(bench.namespace)
     await bench.ask()
 
     bench.admissions.answer(WAITING)
     await settled()
 
-    assert bench.workers.busy_count("orders") == 1
+    assert bench.slots.busy_count("orders") == 1
 
 
 @in_virtual_time
@@ -77,7 +77,7 @@ async def test_what_is_due_without_a_worker_makes_a_backlog() -> None:
     bench.admissions.answer(Admission(verdict=Verdict.ACCEPTED, task_id=7, due_now=True))
     await settled()
 
-    assert bench.workers.has_backlog("orders")
+    assert bench.slots.has_backlog("orders")
 
 
 @in_virtual_time
@@ -128,7 +128,7 @@ async def test_a_refusal_is_told_as_the_error_of_its_verdict(
 
     with pytest.raises(error_class):
         await answer
-    assert bench.workers.busy_count("orders") == 0
+    assert bench.slots.busy_count("orders") == 0
 
 
 @in_virtual_time
@@ -177,7 +177,7 @@ async def test_a_start_that_cannot_be_admitted_again_says_why() -> None:
 
     with pytest.raises(errors.OverloadedError):
         await answer
-    assert bench.workers.busy_count("orders") == 0
+    assert bench.slots.busy_count("orders") == 0
 
 
 @pytest.mark.parametrize("worker_count_max", [1, 0])
@@ -187,9 +187,9 @@ async def test_a_full_line_refuses_and_keeps_no_place(worker_count_max: int) -> 
     bench.admissions.refuses = errors.OverloadedError("9 writes wait", seconds(1))
 
     with pytest.raises(errors.OverloadedError):
-        await bench.intake.ask(make_request(), timeout=None)
+        await bench.requests.ask(make_request(), timeout=None)
 
-    assert bench.workers.busy_count("orders") == 0
+    assert bench.slots.busy_count("orders") == 0
 
 
 @in_virtual_time
@@ -201,4 +201,4 @@ async def test_an_outage_is_told_to_the_caller_and_keeps_no_place() -> None:
 
     with pytest.raises(errors.StorageUnavailableError):
         await answer
-    assert bench.workers.busy_count("orders") == 0
+    assert bench.slots.busy_count("orders") == 0

@@ -57,7 +57,7 @@ class Jobs(KnownNodes, Protocol):
         """Return how many nodes a job has, how many are not done, and the first that failed."""
 
 
-class Graphs:
+class JobSteps:
     """Reads what a step has to know of a job, and plans what it adds to one."""
 
     def __init__(self, jobs: Jobs) -> None:

@@ -1,0 +1,274 @@
+"""Workers: places, and who gets them."""
+
+import asyncio
+
+import pytest
+
+from progressor.domain.processes.task import RunningTask
+from progressor.runtime.core.slots import Slots
+from tests.support.builders import make_key, make_namespace, make_process, make_task
+from tests.support.virtual_time import in_virtual_time, settled
+
+TWO_PLACES = make_namespace(worker_count_max=2)
+OTHER = make_namespace("invoices", worker_count_max=1)
+
+
+class Carrier:
+    """Carries tasks until told that they are done."""
+
+    def __init__(self) -> None:
+        self.carried: list[int] = []
+        self.done = asyncio.Event()
+
+    async def carry(self, task: RunningTask) -> None:
+        self.carried.append(task.task_id)
+        await self.done.wait()
+
+
+def idle_workers() -> Slots:
+    return Slots(Carrier().carry)
+
+
+def test_a_request_gets_a_place_while_there_is_one() -> None:
+    slots = idle_workers()
+
+    got = [slots.reserve(TWO_PLACES) for _ in range(3)]
+
+    assert got == [True, True, False]
+    assert slots.busy_count("orders") == 2
+
+
+def test_the_places_of_namespaces_are_apart() -> None:
+    slots = idle_workers()
+    slots.reserve(OTHER)
+
+    assert slots.reserve(TWO_PLACES)
+    assert not slots.reserve(OTHER)
+    assert slots.busy_total == 2
+
+
+def test_a_fresh_request_does_not_overtake_a_backlog() -> None:
+    slots = idle_workers()
+    slots.reserve(TWO_PLACES)
+    slots.mark_backlog("orders")
+
+    assert not slots.reserve(TWO_PLACES)
+    assert slots.reserve_up_to(TWO_PLACES, 5) == 1
+
+
+def test_a_backlog_of_one_namespace_keeps_nobody_else_waiting() -> None:
+    slots = idle_workers()
+    slots.reserve(TWO_PLACES)
+    slots.mark_backlog("orders")
+
+    assert slots.reserve(OTHER)
+
+
+def test_due_tasks_get_no_more_places_than_they_want() -> None:
+    assert idle_workers().reserve_up_to(TWO_PLACES, 1) == 1
+
+
+@pytest.mark.parametrize("backlog", [False, True])
+def test_a_draining_replica_has_no_places(backlog: bool) -> None:
+    slots = idle_workers()
+    slots.draining = True
+
+    assert not slots.reserve(TWO_PLACES)
+    assert slots.reserve_up_to(TWO_PLACES, 1) == 0
+    if backlog:
+        slots.mark_backlog("orders")
+    assert slots.has_backlog("orders") is backlog
+
+
+def test_a_backlog_can_be_marked_before_any_place_was_ever_asked_for() -> None:
+    slots = idle_workers()
+    slots.draining = True
+    slots.reserve_up_to(TWO_PLACES, 1)
+
+    slots.mark_backlog("orders")
+
+    assert slots.has_backlog("orders")
+
+
+def test_nothing_is_known_of_a_namespace_that_was_never_seen() -> None:
+    slots = idle_workers()
+
+    assert not slots.has_backlog("orders")
+    assert slots.busy_count("orders") == 0
+
+
+def test_a_smaller_crew_takes_nobody_until_enough_steps_have_ended() -> None:
+    slots = idle_workers()
+    slots.reserve_up_to(TWO_PLACES, 2)
+    smaller = make_namespace(worker_count_max=1)
+
+    assert slots.reserve_up_to(smaller, 1) == 0
+    slots.give_back("orders", 2)
+    assert slots.reserve_up_to(smaller, 5) == 1
+
+
+def test_a_larger_crew_has_room_at_once() -> None:
+    slots = idle_workers()
+    slots.reserve_up_to(TWO_PLACES, 2)
+
+    assert slots.reserve(make_namespace(worker_count_max=3))
+
+
+def test_giving_back_what_was_not_taken_is_a_bug() -> None:
+    slots = idle_workers()
+    slots.reserve(TWO_PLACES)
+
+    with pytest.raises(AssertionError, match="more slots given back"):
+        slots.give_back("orders", 2)
+
+
+def test_a_place_that_becomes_free_calls_for_the_backlog() -> None:
+    slots = idle_workers()
+    slots.reserve_up_to(TWO_PLACES, 2)
+    slots.mark_backlog("orders")
+    quiet = not slots.room_made.is_set()
+
+    slots.give_back("orders")
+
+    assert quiet
+    assert slots.room_made.is_set()
+    assert slots.backlogs() == {"orders": 1}
+
+
+def test_a_place_that_becomes_free_without_a_backlog_calls_nobody() -> None:
+    slots = idle_workers()
+    slots.reserve(TWO_PLACES)
+
+    slots.give_back("orders")
+
+    assert not slots.room_made.is_set()
+
+
+def test_a_backlog_that_finds_room_is_called_at_once() -> None:
+    slots = idle_workers()
+    slots.reserve(TWO_PLACES)
+
+    slots.mark_backlog("orders")
+
+    assert slots.room_made.is_set()
+
+
+def test_a_backlog_without_a_free_place_is_not_offered() -> None:
+    slots = idle_workers()
+    slots.reserve_up_to(TWO_PLACES, 2)
+    slots.mark_backlog("orders")
+
+    assert slots.backlogs() == {}
+
+
+def test_a_mark_made_while_the_backlog_was_looked_at_keeps_it_open() -> None:
+    slots = idle_workers()
+    slots.reserve(TWO_PLACES)
+    slots.mark_backlog("orders")
+    seen = slots.backlogs()["orders"]
+    slots.mark_backlog("orders")
+
+    slots.clear_backlog("orders", seen)
+
+    assert slots.has_backlog("orders")
+
+
+def test_a_late_clearing_does_not_open_a_backlog_again() -> None:
+    slots = idle_workers()
+    slots.reserve(TWO_PLACES)
+    slots.mark_backlog("orders")
+    slots.clear_backlog("orders", 1)
+
+    slots.clear_backlog("orders", 0)
+
+    assert not slots.has_backlog("orders")
+
+
+def test_requests_and_all_that_is_due_take_turns() -> None:
+    slots = idle_workers()
+    slots.reserve_up_to(TWO_PLACES, 1)
+    slots.reserve_up_to(OTHER, 1)
+
+    turns = [slots.next_turn("orders") for _ in range(4)]
+
+    assert turns == [True, False, True, False]
+    assert slots.next_turn("invoices")
+
+
+@in_virtual_time
+async def test_a_step_gives_its_place_back_when_it_ends() -> None:
+    carrier, stop = Carrier(), asyncio.Event()
+    slots = Slots(carrier.carry)
+    running = asyncio.ensure_future(slots.run(stop))
+    await settled()
+    slots.reserve(TWO_PLACES)
+
+    slots.start(make_task())
+    carrier.done.set()
+    await slots.idle()
+
+    assert slots.busy_count("orders") == 0
+    stop.set()
+    await running
+
+
+@in_virtual_time
+async def test_workers_end_only_when_the_last_step_has_ended() -> None:
+    carrier, stop = Carrier(), asyncio.Event()
+    slots = Slots(carrier.carry)
+    running = asyncio.ensure_future(slots.run(stop))
+    await settled()
+    slots.reserve(TWO_PLACES)
+    slots.reserve(OTHER)
+    slots.start(make_task())
+    slots.start(make_task(process=make_process(key=make_key(namespace="invoices"))))
+
+    stop.set()
+    await settled()
+    too_early = running.done()
+    carrier.done.set()
+    await running
+
+    assert not too_early
+    assert len(carrier.carried) == 2
+
+
+@in_virtual_time
+async def test_a_bug_in_a_step_ends_all_workers() -> None:
+    async def fail(_task: RunningTask) -> None:
+        raise ZeroDivisionError
+
+    slots = Slots(fail)
+    running = asyncio.ensure_future(slots.run(asyncio.Event()))
+    await settled()
+    slots.reserve(TWO_PLACES)
+    slots.start(make_task())
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await running
+
+    assert caught.group_contains(ZeroDivisionError)
+
+
+def test_a_lease_without_workers_is_a_bug() -> None:
+    slots = idle_workers()
+    slots.reserve(TWO_PLACES)
+
+    with pytest.raises(AssertionError, match="while no workers run"):
+        slots.start(make_task())
+
+
+@in_virtual_time
+async def test_a_lease_without_a_place_is_a_bug() -> None:
+    stop = asyncio.Event()
+    slots = idle_workers()
+    running = asyncio.ensure_future(slots.run(stop))
+    await settled()
+    slots.reserve(TWO_PLACES)
+    slots.give_back("orders")
+
+    with pytest.raises(AssertionError, match="without a place"):
+        slots.start(make_task())
+
+    stop.set()
+    await running

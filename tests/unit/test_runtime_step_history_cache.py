@@ -1,0 +1,154 @@
+"""Snapshots: histories that need not be read again."""
+
+import pytest
+
+from progressor.runtime.step.history_cache import HistoryCache
+from tests.support.builders import make_event, make_history, make_key, make_process
+
+AT_3 = make_process(last_event_id=3)
+AT_4 = make_process(last_event_id=4)
+EVENT_BYTES = 400
+
+
+def remembering(last: int = 3, *, first: int = 1) -> HistoryCache:
+    history_cache = HistoryCache(bytes_max=10_000)
+    history_cache.remember(make_process(last_event_id=last), make_history(last, first=first))
+    return history_cache
+
+
+def test_what_is_remembered_is_recalled() -> None:
+    assert remembering().recall(AT_3, after=0) == make_history(3)
+
+
+def test_a_part_is_recalled_from_its_start() -> None:
+    assert remembering().recall(AT_3, after=2) == make_history(3, first=3)
+
+
+def test_nothing_comes_after_the_end() -> None:
+    assert HistoryCache(bytes_max=0).recall(AT_3, after=3) == ()
+
+
+def test_an_unknown_process_is_not_recalled() -> None:
+    assert remembering().recall(make_process(key=make_key("p2"), last_event_id=3), after=0) is None
+
+
+def test_another_process_under_the_same_id_is_not_recalled() -> None:
+    assert remembering().recall(make_process(last_event_id=3, init_task_id=99), after=0) is None
+
+
+@pytest.mark.parametrize("last", [2, 4])
+def test_a_history_that_ends_elsewhere_is_not_recalled(last: int) -> None:
+    assert remembering().recall(make_process(last_event_id=last), after=0) is None
+
+
+def test_a_tail_does_not_stand_for_the_whole() -> None:
+    history_cache = remembering(first=2)
+
+    assert history_cache.recall(AT_3, after=0) is None
+    assert history_cache.recall(AT_3, after=1) == make_history(3, first=2)
+
+
+def test_new_events_are_added_to_what_is_known() -> None:
+    history_cache = remembering()
+
+    history_cache.extend(AT_3, AT_4, (make_event(4),), keep=None)
+
+    assert history_cache.recall(AT_4, after=0) == make_history(4)
+
+
+def test_new_events_are_added_to_a_tail() -> None:
+    history_cache = remembering(first=3)
+
+    history_cache.extend(AT_3, AT_4, (make_event(4),), keep=None)
+
+    assert history_cache.recall(AT_4, after=2) == make_history(4, first=3)
+
+
+def test_the_first_events_of_a_process_are_its_whole_history() -> None:
+    history_cache = HistoryCache(bytes_max=10_000)
+
+    history_cache.extend(make_process(), AT_3, make_history(3), keep=None)
+
+    assert history_cache.recall(AT_3, after=0) == make_history(3)
+
+
+def test_new_events_after_unknown_ones_are_not_taken_for_a_history() -> None:
+    history_cache = HistoryCache(bytes_max=10_000)
+
+    history_cache.extend(AT_3, AT_4, (make_event(4),), keep=None)
+
+    assert history_cache.recall(AT_4, after=0) is None
+
+
+def test_a_step_without_events_changes_nothing() -> None:
+    history_cache = remembering()
+
+    history_cache.extend(AT_3, AT_3, (), keep=None)
+
+    assert history_cache.recall(AT_3, after=0) == make_history(3)
+
+
+def test_the_events_of_a_removed_process_are_not_those_of_its_successor() -> None:
+    history_cache = remembering(first=2)
+    before = make_process(last_event_id=3, init_task_id=99)
+    after = make_process(last_event_id=4, init_task_id=99)
+
+    history_cache.extend(before, after, (make_event(4),), keep=None)
+
+    assert history_cache.recall(after, after=2) is None
+
+
+def test_events_that_others_have_followed_are_not_the_end_of_the_history() -> None:
+    history_cache = remembering()
+    gone_on = make_process(last_event_id=6)
+
+    history_cache.extend(AT_3, gone_on, (make_event(4),), keep=None)
+
+    assert history_cache.recall(gone_on, after=0) is None
+
+
+def test_no_more_is_kept_than_will_be_asked_for_and_as_much_again() -> None:
+    history_cache = HistoryCache(bytes_max=1_000_000)
+    process = make_process()
+
+    for last in range(1, 200):
+        after = make_process(last_event_id=last)
+        history_cache.extend(process, after, (make_event(last),), keep=10)
+        process = after
+
+    assert history_cache.recall(process, after=189) == make_history(199, first=190)
+    assert history_cache.recall(process, after=150) is None
+
+
+def test_where_none_will_be_asked_for_none_is_kept() -> None:
+    history_cache = HistoryCache(bytes_max=1_000_000)
+
+    history_cache.extend(make_process(), AT_3, make_history(3), keep=0)
+
+    assert history_cache.recall(AT_3, after=0) is None
+
+
+def test_a_snapshot_that_ends_before_its_process_is_a_bug() -> None:
+    with pytest.raises(AssertionError, match="ends with the last event"):
+        HistoryCache(bytes_max=10_000).remember(AT_4, make_history(3))
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    history_cache = HistoryCache(bytes_max=2 * EVENT_BYTES)
+    first, second, third = (make_process(key=make_key(name), last_event_id=1) for name in "abc")
+    for process in (first, second):
+        history_cache.remember(process, (make_event(payload=b"x" * 100),))
+    history_cache.recall(first, after=0)
+
+    history_cache.remember(third, (make_event(payload=b"x" * 100),))
+
+    known = [history_cache.recall(each, after=0) is not None for each in (first, second, third)]
+    assert known == [True, False, True]
+
+
+def test_what_is_larger_than_all_room_is_not_remembered() -> None:
+    history_cache = HistoryCache(bytes_max=EVENT_BYTES)
+
+    history_cache.remember(make_process(last_event_id=1), (make_event(payload=b"x" * EVENT_BYTES),))
+
+    assert history_cache.recall(make_process(last_event_id=1), after=0) is None
