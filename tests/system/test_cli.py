@@ -167,7 +167,7 @@ def test_get_tells_which_part_a_process_has_in_jobs(engine: ScriptedEngine, cli:
     lines = [line.split() for line in cli("get", "order-1").out.splitlines()]
     document = cli("get", "order-1", "--json").document
 
-    left = "a job, of which 2 of 9 nodes have not ended; see job get"
+    left = "a job; 2 of 9 nodes have not ended, see job get"
     assert ["leads", *left.split()] in lines
     assert ["follows", "job", "j", "in", "other,", "as", "node", "a", "b"] in lines
     assert document["job_role"]["led"] == {"unfinished_count": 2, "node_count": 9}
@@ -257,7 +257,7 @@ def test_trace_goes_through_the_pages_and_tells_tasks_as_a_timeline(
     assert "error  in 250 ms, 3 attempts, the last in 250 ms" in ended.out
     assert '· 1 "tried"' in ended.out
     assert "✗ UNAVAILABLE WAREHOUSE_DOWN: it is down" in ended.out
-    assert "more behind the first 2" in ended.out
+    assert "more after the first 2" in ended.out
     assert len(cli("trace", "order-1", "--limit", "1", "--json").document["tasks"]) == 1
 
 

@@ -100,7 +100,7 @@ def test_a_gate_that_is_given_twice_is_refused(engine: ScriptedEngine, cli: Cli)
     ended = cli("call", "p", "--gate", "a=1", "--gate", "a")
 
     assert (ended.code, engine.requests) == (2, [])
-    assert "'a' is given twice" in ended.err
+    assert "must name 'a' only once" in ended.err
 
 
 def test_cancel_names_a_task_by_its_id(engine: ScriptedEngine, cli: Cli) -> None:
@@ -108,7 +108,7 @@ def test_cancel_names_a_task_by_its_id(engine: ScriptedEngine, cli: Cli) -> None
 
     ended = cli("cancel", "-n", "orders", "p", "--task", "7")
 
-    assert ended.out == "task 7 of p is cancelled\n"
+    assert ended.out == "cancelled task 7 of p\n"
     assert engine.requests == [pb.CancelRequest(namespace="orders", process_id="p", task_id=7)]
 
 
@@ -198,7 +198,7 @@ def test_a_capacity_must_be_given(engine: ScriptedEngine, cli: Cli) -> None:
 
 
 def test_a_gate_is_deleted(engine: ScriptedEngine, cli: Cli) -> None:
-    assert cli("gate", "delete", "-n", "orders", "db-1").out == "gate db-1 is deleted\n"
+    assert cli("gate", "delete", "-n", "orders", "db-1").out == "deleted gate db-1\n"
     assert engine.requests == [gates.DeleteGateRequest(namespace="orders", gate="db-1")]
 
 

@@ -111,7 +111,7 @@ def test_options_go_before_what_the_file_says(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "--id: give one, or job_id in the file"),
+        ((), "--id: must be given, or else job_id in the file"),
         (("--id", "j", "--deadline", "soon"), "--deadline: 'soon' is neither"),
     ],
 )
@@ -353,7 +353,7 @@ def test_retry_tells_which_nodes_begin_again(engine: ScriptedEngine, cli: Cli) -
     people = cli("job", "retry", "j", "--deadline", "2h")
     document = cli("job", "retry", "j", "--json").document
 
-    assert people.out.startswith("job j goes on; of its nodes 25 begin again: n0, n1, ")
+    assert people.out.startswith("retrying job j from 25 nodes: n0, n1, ")
     assert people.out.endswith(", n19 and 5 more\n")
     assert engine.requests[0].timeout.seconds == 7200
     assert engine.requests[1].WhichOneof("due") is None

@@ -84,7 +84,7 @@ async def test_a_failed_job_is_retried_and_watched(stage: Stage, run: Run, file:
     assert any("✗ failed b" in line and "no disk" in line for line in failed.out.splitlines())
     assert "✓ a ─── ✗ b ─── ↷ c" in people.out.splitlines()
     assert "because of b" in people.out
-    assert (retried.code, retried.out) == (0, "job job goes on; of its nodes 1 begin again: b\n")
+    assert (retried.code, retried.out) == (0, "retrying job job from 1 node: b\n")
     assert watched.code == 0
     assert json.loads(watched.out.splitlines()[-1])["job"]["state"] == "done"
 
@@ -140,7 +140,7 @@ async def test_get_and_why_tell_of_a_job(stage: Stage, run: Run, file: str) -> N
 
     assert watched.code == 0
     assert why.out == "The process leads a job, and waits for 2 of the 4 nodes of it.\n"
-    words = "leads a job, of which 2 of 4 nodes have not ended"
+    words = "leads a job; 2 of 4 nodes have not ended"
     assert words in " ".join(leader.out.split())
     assert follower.document["job_role"]["followed"] == {
         "namespace": stage.namespace,

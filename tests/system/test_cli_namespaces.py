@@ -51,4 +51,4 @@ def test_namespaces_are_read_and_deleted(engine: ScriptedEngine, cli: Cli) -> No
 
     assert cli("namespace", "list", "--json").document["namespaces"][0]["name"] == "orders"
     assert cli("namespace", "get", "orders").code == 0
-    assert cli("namespace", "delete", "orders").out == "namespace orders is deleted\n"
+    assert cli("namespace", "delete", "orders").out == "deleted namespace orders\n"

@@ -167,14 +167,17 @@ def test_a_schedule_says_what_it_does_and_when(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (CRON, "--start: one of --start, --call, --notify and --job must be given"),
-        (("--start",), "--cron: either --cron or --every must be given"),
+        (CRON, "--start: must be given, or else --call, --notify or --job"),
+        (("--start",), "--cron: must be given, or else --every"),
         ((*START, "--every", "1h"), "--every: not with --cron"),
         ((*START, "--anchor", "2026-03-01T12:00:00Z"), "--anchor: not with --cron"),
         (("--start", "--anchor", "2026-03-01T12:00:00Z"), "--anchor: only with --every"),
         (("--start", "--every", "1h", "--time-zone", "UTC"), "--time-zone: only with --cron"),
         (("--start", "--every", "often"), "--every: 'often' is not a duration"),
-        ((*START, "--start-at", "soon"), "--start-at: 'soon' is not an instant"),
+        (
+            (*START, "--start-at", "soon"),
+            "--start-at: must be an instant as in 2026-01-31T12:00:00Z, got 'soon'",
+        ),
         ((*START, "--call", "p"), "--call: not with --start"),
         ((*CRON, "--call", "p", "--metadata", "{}"), "--metadata: only with --start"),
         ((*CRON, "--call", "p", "--id-template", "x"), "--id-template: only with --start or --job"),
@@ -361,7 +364,7 @@ def test_next_prints_instants_on_the_clock_of_the_zone(engine: ScriptedEngine, c
 
 
 @pytest.mark.parametrize(
-    ("paused", "said"), [(True, "it is paused\n"), (False, "there is none to come\n")]
+    ("paused", "said"), [(True, "the schedule is paused\n"), (False, "no more firings\n")]
 )
 def test_that_none_is_to_come_is_said(
     paused: bool, said: str, engine: ScriptedEngine, cli: Cli
@@ -451,7 +454,7 @@ def test_a_backfill_needs_a_span(engine: ScriptedEngine, cli: Cli) -> None:
 def test_a_schedule_is_deleted(engine: ScriptedEngine, cli: Cli) -> None:
     ended = cli("schedule", "delete", "nightly", "--revision", "4")
 
-    assert ended.out == "schedule nightly is deleted\n"
+    assert ended.out == "deleted schedule nightly\n"
     assert engine.requests[0].expected_revision == 4
 
 

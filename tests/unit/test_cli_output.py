@@ -78,7 +78,7 @@ def test_what_is_drawn_again_and_again_commands_no_terminal() -> None:
     stream = io.StringIO()
     console = SafeConsole(file=stream, width=80, force_terminal=True)
 
-    with Live(table(("id",), [[Text("a\x1b]0;title\x07b\nc")]]), console=console) as live:
+    with Live(table({"id": Text}, ["a\x1b]0;title\x07b\nc"]), console=console) as live:
         live.refresh()
 
     assert "a ]0;title" in stream.getvalue()

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 import progressor
-from progressor.cli.input.inputs import bad_input, option
+from progressor.cli.input.inputs import TIMEOUT_MIN, check_range, option
 from progressor.cli.input.options import DEFAULT_SETTINGS, Json, Settings
 from progressor.cli.output.exit_codes import ExitCode
 from progressor.cli.output.output import Output
@@ -23,7 +23,7 @@ from progressor.storage.doctor.examination import examining, run
 from progressor.storage.doctor.findings import Finding, State
 from progressor.storage.embedded.address import running_conninfo
 
-_TIMEOUT_MAX = 86_400.0
+_TIMEOUT_MAX = 86_400
 _SIGNS = {
     State.OK: ("✓", "green"),
     State.NOT_DONE: ("?", "cyan"),
@@ -48,8 +48,7 @@ def doctor(
     or none, and with a role that may only read. The exit code is 1 when a check failed, 5 when
     PostgreSQL is away.
     """
-    if not 0 < timeout <= _TIMEOUT_MAX:
-        raise bad_input("--timeout", f"{timeout} is not in 0 .. {_TIMEOUT_MAX:,.0f}")
+    check_range("--timeout", timeout, TIMEOUT_MIN, _TIMEOUT_MAX)
     config = settings.load()
     found = examine(config, deep=deep, timeout=dt.timedelta(seconds=timeout))
     counts = collections.Counter(finding.state for finding in found)

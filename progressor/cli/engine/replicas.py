@@ -1,43 +1,43 @@
-"""The command replicas, which shows who runs on a database and how they are."""
+"""The command replicas."""
 
-from rich.text import Text
+from collections.abc import Mapping
 
 from progressor.cli.input.engines import client_of
+from progressor.cli.input.inputs import PAGE_MAX
 from progressor.cli.input.options import DEFAULT_ENGINE, Engine
-from progressor.cli.output.output import Output, status_text, table
+from progressor.cli.output.output import Column, Output, status_text, table
 from progressor.sdk.values.replicas import Replica
 
-_COLUMNS = (
-    "name", "id", "version", "state", "heartbeat", "steps", "callers", "leases", "clock",
-)  # fmt: skip
+
+def _count(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def _clock(replica: Replica) -> str:
+    offset = replica.clock_offset
+    return "" if offset is None else f"{offset.total_seconds():+,.3f} s"
+
+
+_COLUMNS: Mapping[str, Column[Replica]] = {
+    "name": lambda it: it.name,
+    "id": lambda it: str(it.replica_id),
+    "version": lambda it: it.version,
+    "state": lambda it: status_text(it.state),
+    "heartbeat": lambda it: f"{it.heartbeat_age.total_seconds():,.1f} s ago",
+    "steps": lambda it: _count(it.step_count),
+    "callers": lambda it: _count(it.caller_count),
+    "leases": lambda it: _count(it.lease_count),
+    "clock": _clock,
+}
 
 
 async def replicas(*, engine: Engine = DEFAULT_ENGINE) -> None:
     """Print the replicas on the engine's database, also those that died within the last hour.
 
-    steps and callers are as of the last heartbeat, leases of now; clock is by how much the
-    replica's is ahead of PostgreSQL's. A silent replica is presumed dead, its steps are taken by
-    others.
+    steps and callers are those of the last heartbeat, leases the current ones; clock is how far the
+    replica's clock is ahead of PostgreSQL's. A silent replica is presumed dead, and others take its
+    steps.
     """
     async with client_of(engine) as client:
-        found = [it async for it in client.replicas.list(page_size=1000)]
-    Output(as_json=engine.json).show({"replicas": found}, table(_COLUMNS, [*map(_row, found)]))
-
-
-def _row(replica: Replica) -> list[str | Text]:
-    offset = replica.clock_offset
-    return [
-        replica.name,
-        str(replica.replica_id),
-        replica.version,
-        status_text(replica.state),
-        f"{replica.heartbeat_age.total_seconds():,.1f} s ago",
-        _count(replica.step_count),
-        _count(replica.caller_count),
-        f"{replica.lease_count:,}",
-        "" if offset is None else f"{offset.total_seconds():+,.3f} s",
-    ]
-
-
-def _count(number: int | None) -> str:
-    return "" if number is None else f"{number:,}"
+        found = [it async for it in client.replicas.list(page_size=PAGE_MAX)]
+    Output(as_json=engine.json).show({"replicas": found}, table(_COLUMNS, found))

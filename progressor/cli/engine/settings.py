@@ -1,14 +1,27 @@
-"""The command config: what is in force, and what there is to set."""
+"""The command config: the settings in force, and their reference."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from progressor.cli.input.inputs import option
 from progressor.cli.input.options import DEFAULT_SETTINGS, Json, Settings
-from progressor.cli.output.output import Output, table
+from progressor.cli.output.output import Column, Output, table
 from progressor.settings import config
 from progressor.settings.sources import Source, SourceKind
+
+_REFERENCE: Mapping[str, Column[config.ReferenceRow]] = {
+    "key": lambda it: it.key,
+    "environment variable": lambda it: it.variable,
+    "default": lambda it: it.default,
+    "meaning": lambda it: it.meaning,
+}
+_EFFECTIVE: Mapping[str, Column[tuple[str, str, str]]] = {
+    "key": lambda it: it[0],
+    "value": lambda it: it[1],
+    "from": lambda it: it[2],
+}
 
 
 def show_config(
@@ -19,23 +32,22 @@ def show_config(
     json: Json = False,
     settings: Annotated[Settings, Parameter(name="*")] = DEFAULT_SETTINGS,
 ) -> None:
-    """Print the configuration in force and who gave each value: a file, the environment, a flag.
+    """Print the configuration in force, and the source of each value.
 
-    Weakest first: defaults, the TOML file, the environment, flags. Passwords are not shown.
+    From weakest to strongest: defaults, the TOML file, the environment, flags. Passwords are not
+    shown.
     """
     output = Output(as_json=json)
     if explain:
         rows = config.reference()
-        cells = [[it.key, it.variable, it.default, it.meaning] for it in rows]
-        people = table(("key", "environment variable", "default", "meaning"), cells)
-        output.show({"keys": rows}, people)
+        output.show({"keys": rows}, table(_REFERENCE, rows))
         return
     loaded = settings.load()
     effective = config.effective(loaded)
     document = {"settings": effective, "namespaces": loaded.namespaces}
-    cells = [[it.key, _text(it.value), _source(it.source)] for it in effective]
-    cells += [[f"namespaces.{it.name}", "created if absent", "file"] for it in loaded.namespaces]
-    output.show(document, table(("key", "value", "from"), cells))
+    cells = [(it.key, _text(it.value), _source(it.source)) for it in effective]
+    cells += [(f"namespaces.{it.name}", "created if absent", "file") for it in loaded.namespaces]
+    output.show(document, table(_EFFECTIVE, cells))
 
 
 def _text(value: object) -> str:

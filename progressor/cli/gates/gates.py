@@ -1,5 +1,6 @@
 """Commands about gates: list, get, set, delete."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from cyclopts.types import Int32, Int64
@@ -7,40 +8,55 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from progressor.cli.input.engines import client_of
-from progressor.cli.input.inputs import option
+from progressor.cli.input.inputs import PAGE_MAX, option
 from progressor.cli.input.options import DEFAULT_TARGET, Target
-from progressor.cli.output.output import Output, facts, instant_text, one_line, table
+from progressor.cli.output.output import Column, Output, facts, instant_text, one_line, table
 from progressor.sdk.values.gates import Gate, GateHolder, GateView, GateWaiter
 
 _COUNTED_MAX = 1000
-"""Tasks that wait for a gate, as far as an engine counts them."""
+"""Up to how many waiting tasks an engine counts."""
 
-_HELD = ("held by", "task", "held since", "until the end of", "")
-_NEXT = ("", "next", "task", "priority", "waits since", "for all of")
+
+def _waiting(gate: Gate) -> str:
+    counted = f"{gate.waiting_count:,}"
+    return f"{counted} or more" if gate.waiting_count >= _COUNTED_MAX else counted
+
+
+_GATES: Mapping[str, Column[Gate]] = {
+    "gate": lambda it: one_line(it.gate),
+    "held": lambda it: f"{it.held:,} of {it.capacity:,}",
+    "waiting": _waiting,
+    "revision": lambda it: str(it.revision),
+    "updated": lambda it: instant_text(it.updated_at),
+}
+_HOLDERS: Mapping[str, Column[GateHolder]] = {
+    "held by": lambda it: one_line(it.process_id),
+    "task": lambda it: str(it.task_id),
+    "held since": lambda it: instant_text(it.held_at),
+    "until the end of": lambda it: f"the {it.hold}",
+    "": lambda it: "reserved: its other gates are full" if it.reserved else "",
+}
+_WAITERS: Mapping[str, Column[tuple[int, GateWaiter]]] = {
+    "": lambda it: str(it[0]),
+    "next": lambda it: one_line(it[1].process_id),
+    "task": lambda it: str(it[1].task_id),
+    "priority": lambda it: f"{it[1].priority}{', before all others' if it[1].aged else ''}",
+    "waits since": lambda it: instant_text(it[1].since),
+    "for all of": lambda it: ", ".join(map(one_line, it[1].gates)),
+}
 
 
 async def list_gates(*, target: Target = DEFAULT_TARGET) -> None:
     """Print the gates of a namespace in the order of their keys."""
     async with client_of(target) as client:
-        found = [it async for it in client.gates.list(page_size=1000)]
-    rows = [
-        [
-            one_line(it.gate),
-            f"{it.held:,} of {it.capacity:,}",
-            _waiting(it),
-            str(it.revision),
-            instant_text(it.updated_at),
-        ]
-        for it in found
-    ]
-    people = table(("gate", "held", "waiting", "revision", "updated"), rows)
-    Output(as_json=target.json).show({"gates": found}, people)
+        found = [it async for it in client.gates.list(page_size=PAGE_MAX)]
+    Output(as_json=target.json).show({"gates": found}, table(_GATES, found))
 
 
 async def get(gate: str, /, *, target: Target = DEFAULT_TARGET) -> None:
-    """Print a gate, who holds it and since when, and who waits for it, in order.
+    """Print a gate, which tasks hold it and since when, and which wait for it, in order.
 
-    At most 100 of each. A task that wants several gates stands in the line of the one that is full.
+    At most 100 of each. A task that needs several gates waits in the queue of the full one.
     """
     async with client_of(target) as client:
         view = await client.gates.get(gate)
@@ -51,14 +67,14 @@ async def set_capacity(
     gate: str,
     /,
     *,
-    capacity: Annotated[Int32, option("How many may hold it; 0: it admits no task.")],
+    capacity: Annotated[Int32, option("How many tasks may hold it; 0: none.")],
     revision: Annotated[Int64, option("Only if it is still at this revision.")] = 0,
     target: Target = DEFAULT_TARGET,
 ) -> None:
-    """Set the capacity of a gate, which is made where it is not there.
+    """Set the capacity of a gate, which is created if it does not exist.
 
-    With more, who waits is promoted. With less than is held, available tasks give way, the youngest
-    first; what runs keeps its place.
+    If the capacity grows, waiting tasks get the gate. If it falls below what is held, available
+    tasks give the gate back, the youngest first; running tasks keep it.
     """
     async with client_of(target) as client:
         found = await client.gates.set(gate, capacity, expected_revision=revision)
@@ -66,19 +82,18 @@ async def set_capacity(
 
 
 async def delete(gate: str, /, *, target: Target = DEFAULT_TARGET) -> None:
-    """Delete a gate that has no holders and that no task names."""
+    """Delete a gate that no task holds or waits for."""
     async with client_of(target) as client:
         await client.gates.delete(gate)
-    Output(as_json=target.json).show({"deleted": gate}, Text(f"gate {gate} is deleted"))
+    Output(as_json=target.json).show({"deleted": gate}, Text(f"deleted gate {gate}"))
 
 
 def _people(view: GateView) -> list[RenderableType]:
     shown: list[RenderableType] = [_gate(view.gate)]
     if view.holders:
-        shown += ["", table(_HELD, [*map(_holder, view.holders)])]
+        shown += ["", table(_HOLDERS, view.holders)]
     if view.line:
-        rows = [[str(place), *_waiter(it)] for place, it in enumerate(view.line, start=1)]
-        shown += ["", table(_NEXT, rows)]
+        shown += ["", table(_WAITERS, enumerate(view.line, start=1))]
     return shown
 
 
@@ -94,28 +109,3 @@ def _gate(gate: Gate) -> RenderableType:
             "updated": instant_text(gate.updated_at),
         }
     )
-
-
-def _waiting(gate: Gate) -> str:
-    counted = f"{gate.waiting_count:,}"
-    return f"{counted} or more" if gate.waiting_count >= _COUNTED_MAX else counted
-
-
-def _holder(holder: GateHolder) -> list[str]:
-    return [
-        one_line(holder.process_id),
-        str(holder.task_id),
-        instant_text(holder.held_at),
-        f"the {holder.hold}",
-        "reserved: its other gates are full" if holder.reserved else "",
-    ]
-
-
-def _waiter(waiter: GateWaiter) -> list[str]:
-    return [
-        one_line(waiter.process_id),
-        str(waiter.task_id),
-        f"{waiter.priority}, before all others" if waiter.aged else str(waiter.priority),
-        instant_text(waiter.since),
-        ", ".join(map(one_line, waiter.gates)),
-    ]

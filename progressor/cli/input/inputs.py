@@ -3,9 +3,9 @@
 import dataclasses
 import datetime as dt
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict, TypeVar
 
 import msgspec
 from cyclopts import Group, Parameter, Token, convert
@@ -16,18 +16,27 @@ from progressor.sdk.codec.wire import object_to_wire
 from progressor.sdk.values.constraints import PRIORITY_DEFAULT, Constraints
 from progressor.sdk.values.processes import Direction, HistoryRange
 
+Item = TypeVar("Item")
+
+PAGE_MAX = 1000
+"""Items of one page."""
+
+TIMEOUT_MIN = 0.001
+"""Seconds."""
+
+_LIMIT_MAX = 1_000_000
 _REQUEST = Group("Request", sort_key=5)
-_DIGITS_MAX = 9  # What the wire holds; the engine's own bound is far below.
+_DIGITS_MAX = 9  # The wire has no room for more; the engine's own bound is far below.
 _TOO_DEEP = "is nested too deeply"
 
 
 def option(meaning: str) -> Parameter:
-    """Return what cyclopts is told of an option: its help; a flag or list has no negative form."""
+    """Return an option with its help; a flag or list has no negative form."""
     return Parameter(help=meaning, negative="")
 
 
 def duration(meaning: str, *, name: str | None = None, shown: str = "") -> Parameter:
-    """Return what cyclopts is told of a duration, as in 30s, 10m or 2h; the default as `shown`."""
+    """Return an option that is a duration, as in 30s, 10m or 2h; its default is `shown`."""
     return Parameter(name, help=meaning, converter=_duration, show_default=lambda _: shown)
 
 
@@ -35,7 +44,7 @@ def _duration(kind: type[dt.timedelta], tokens: Sequence[Token]) -> dt.timedelta
     try:
         found = convert(kind, tokens)
     except OverflowError as error:
-        description = f"{tokens[0].value!r} is longer than anything lasts"
+        description = f"{tokens[0].value!r} is too long"
         raise ValueError(description) from error
     assert isinstance(found, dt.timedelta), "what it was asked to convert to"
     return found
@@ -44,6 +53,35 @@ def _duration(kind: type[dt.timedelta], tokens: Sequence[Token]) -> dt.timedelta
 def bad_input(option: str, description: str) -> errors.InvalidRequestError:
     """Return the error for a wrong value of an option."""
     return errors.InvalidRequestError(errors.FieldViolation(option, description))
+
+
+def check_range(option: str, value: float, lowest: float, highest: float) -> None:
+    """Check a number.
+
+    Raises:
+        InvalidRequestError: It is out of range.
+    """
+    if not lowest <= value <= highest:
+        raise bad_input(option, f"must be from {lowest:,} to {highest:,}, got {value}")
+
+
+def check_limit(limit: int) -> None:
+    """Check the option --limit.
+
+    Raises:
+        InvalidRequestError: It is out of range.
+    """
+    check_range("--limit", limit, 1, _LIMIT_MAX)
+
+
+async def first(limit: int, items: AsyncIterator[Item]) -> tuple[list[Item], bool]:
+    """Return the first `limit` items, and whether there are more."""
+    found: list[Item] = []
+    async for item in items:
+        if len(found) == limit:
+            return found, True
+        found.append(item)
+    return found, False
 
 
 @Parameter(name="*", group=_REQUEST)
@@ -59,7 +97,7 @@ class PayloadInput:
     """A plain text, sent as UTF-8."""
 
     def payload(self) -> bytes:
-        """Return the bytes to send; none of the three: no bytes.
+        """Return the bytes to send, empty without any of the three.
 
         Raises:
             InvalidRequestError: More than one is given, it is not JSON, or cannot be read.
@@ -73,31 +111,44 @@ class PayloadInput:
         return (self.text or "").encode()
 
 
+class RequestOptions(TypedDict):
+    """Arguments that all requests of a client have."""
+
+    idempotency_key: str
+    context: dict[str, str]
+    history: HistoryRange | None
+
+
 @Parameter(name="*", group=_REQUEST)
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RequestInput(PayloadInput):
-    """What goes with every request to a processor."""
+    """Options of every request to a processor."""
 
     idempotency_key: str = ""
     """Makes the request safe to repeat: same key and request, one execution and one answer."""
     context: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    """A pair KEY=VALUE handed through to the processor; may be repeated."""
+    """A pair KEY=VALUE passed on to the processor; may be repeated."""
     history_last: Int32 | None = None
     """How many of the last events go to the processor; otherwise the namespace's choice."""
 
-    def caller_context(self) -> dict[str, str]:
-        """Return the pairs of --context."""
-        return pairs("--context", self.context)
+    def options(self) -> RequestOptions:
+        """Return the arguments for the client, besides the payload.
 
-    def history(self) -> HistoryRange | None:
-        """Return the range of history that the request asks for."""
-        return None if self.history_last is None else HistoryRange.last(self.history_last)
+        Raises:
+            InvalidRequestError: A pair of --context is not KEY=VALUE.
+        """
+        last = self.history_last
+        return {
+            "idempotency_key": self.idempotency_key,
+            "context": pairs("--context", self.context),
+            "history": None if last is None else HistoryRange.last(last),
+        }
 
 
 @Parameter(name="*", group=Group("Constraints", sort_key=6))
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintsInput:
-    """What a task must pass before it may run."""
+    """The constraints that a task must meet before it may run."""
 
     gate: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """A gate that the task must hold, KEY, or KEY=CAPACITY if it may be new; may be repeated."""
@@ -106,12 +157,12 @@ class ConstraintsInput:
     run_at: str | None = None
     """Not before this instant, as in 2026-01-31T12:00:00Z."""
     priority: Int32 | None = None
-    """Who goes first through a gate: 1, the highest, to 5; otherwise 3."""
+    """Which task gets a gate first: 1, the highest, to 5; otherwise 3."""
     hold: Literal["task", "process"] | None = None
-    """Until when the gates are held: until the task, or the process, has ended; otherwise task."""
+    """How long the gates are held: until the task, or the process, has ended; otherwise task."""
 
     def constraints(self) -> Constraints | None:
-        """Return what was asked for; None: nothing was.
+        """Return the constraints; None without any of the options.
 
         Raises:
             InvalidRequestError: One of them cannot be read.
@@ -125,6 +176,10 @@ class ConstraintsInput:
             priority=PRIORITY_DEFAULT if self.priority is None else self.priority,
             hold=self.hold or "task",
         )
+
+
+NO_REQUEST = RequestInput()
+UNCONSTRAINED = ConstraintsInput()
 
 
 @Parameter(name="*", group=Group("History", sort_key=5))
@@ -146,10 +201,10 @@ class HistoryInput:
 
 
 def json_bytes(option: str, text: str) -> bytes:
-    """Return a JSON text as the bytes that it is.
+    """Return the bytes of a JSON text.
 
     Raises:
-        InvalidRequestError: It is not JSON; the message shows where.
+        InvalidRequestError: It is not JSON; the message says where.
     """
     encoded = text.encode()
     try:
@@ -162,10 +217,10 @@ def json_bytes(option: str, text: str) -> bytes:
 
 
 def json_object(option: str, text: str | None) -> dict[str, object] | None:
-    """Return a JSON object; None where none is given.
+    """Return a JSON object; None for None.
 
     Raises:
-        InvalidRequestError: It is not JSON, not an object, or no metadata.
+        InvalidRequestError: It is not JSON, not an object, or not valid metadata.
     """
     if text is None:
         return None
@@ -180,17 +235,17 @@ def json_object(option: str, text: str | None) -> dict[str, object] | None:
 
 
 def checked_metadata(metadata: dict[str, object]) -> dict[str, object]:
-    """Return metadata that the SDK can send as they are.
+    """Return metadata unchanged if the SDK can send it.
 
     Raises:
-        ValueError: It cannot; the place is named.
+        ValueError: It cannot; the message says where.
     """
     object_to_wire(metadata)
     return metadata
 
 
 def instant(option: str, text: str | None) -> dt.datetime | None:
-    """Return an ISO 8601 instant, UTC where it names no zone; None where none is given.
+    """Return an ISO 8601 instant, in UTC without a zone; None for None.
 
     Raises:
         InvalidRequestError: It is not an instant.
@@ -200,14 +255,15 @@ def instant(option: str, text: str | None) -> dt.datetime | None:
     try:
         return instant_of(text)
     except ValueError as error:
-        raise bad_input(option, f"{text!r} is not an instant as 2026-01-31T12:00:00Z") from error
+        words = f"must be an instant as in 2026-01-31T12:00:00Z, got {text!r}"
+        raise bad_input(option, words) from error
 
 
 def instant_of(text: str) -> dt.datetime:
-    """Return an ISO 8601 instant in UTC, which it is where it names no zone.
+    """Return an ISO 8601 instant in UTC, which is also its zone if it names none.
 
     Raises:
-        ValueError: It is not an instant, or before or after all years.
+        ValueError: It is not an instant, or out of range.
     """
     found = dt.datetime.fromisoformat(text)
     try:
@@ -238,7 +294,7 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not (key.strip() and equals):
-            raise bad_input(option, f"{text!r} is not KEY=VALUE")
+            raise bad_input(option, f"must be KEY=VALUE, got {text!r}")
         found[key.strip()] = value
     return found
 
@@ -246,19 +302,19 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
 def _key_and_version(text: str) -> tuple[str, str]:
     key, _, version = text.rpartition("=")
     if not (key and version):
-        raise bad_input("--order", f"{text!r} is not KEY=VERSION")
+        raise bad_input("--order", f"must be KEY=VERSION, got {text!r}")
     return key, version
 
 
 def _gates(texts: Iterable[str]) -> dict[str, int | None]:
-    """Return gates with their capacities; a key with an = of its own ends with another one."""
+    """Return gates with their capacities; a key that contains = must end with another one."""
     found: dict[str, int | None] = {}
     for text in texts:
         key, equals, number = text.rpartition("=") if "=" in text else (text, "", "")
         is_number = number.isascii() and number.isdecimal() and len(number) <= _DIGITS_MAX
         if not key or (number and not is_number):
-            raise bad_input("--gate", f"{text!r} is neither KEY nor KEY=CAPACITY")
+            raise bad_input("--gate", f"must be KEY or KEY=CAPACITY, got {text!r}")
         if key in found:
-            raise bad_input("--gate", f"{key!r} is given twice")
+            raise bad_input("--gate", f"must name {key!r} only once")
         found[key] = int(number) if equals and number else None
     return found

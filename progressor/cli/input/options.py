@@ -8,12 +8,12 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from progressor import errors
-from progressor.cli.input.inputs import bad_input, pairs
+from progressor.cli.input.inputs import TIMEOUT_MIN, bad_input, check_range, pairs
 from progressor.settings.addresses import check_address
 from progressor.settings.config import Config, load
 
 _ENGINE = Group("Engine", sort_key=10)
-_TIMEOUT_MAX = 7 * 86_400.0
+_TIMEOUT_MAX = 7 * 86_400
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON document.")]
 
@@ -39,8 +39,7 @@ class Engine:
             check_address("--address", self.address, port_min=1)
         except errors.ConfigError as error:
             raise bad_input(error.key, error.description) from error
-        if not 0 < self.timeout <= _TIMEOUT_MAX:
-            raise bad_input("--timeout", f"{self.timeout} is not in 0 .. {_TIMEOUT_MAX:,.0f}")
+        check_range("--timeout", self.timeout, TIMEOUT_MIN, _TIMEOUT_MAX)
 
     @property
     def patience(self) -> dt.timedelta:
@@ -74,10 +73,10 @@ DEFAULT_TARGET = Target()
 @Parameter(name="*", group=Group("Configuration", sort_key=10))
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Where the settings of a replica come from, besides the environment."""
+    """The sources of a replica's settings, besides the environment."""
 
     config: Path | None = None
-    """A TOML file, in place of PROGRESSOR_CONFIG and ./progressor.toml."""
+    """A TOML file, instead of PROGRESSOR_CONFIG and ./progressor.toml."""
     set: Annotated[tuple[str, ...], Parameter(name="--set", negative="")] = ()
     """A setting as KEY=VALUE, as in server.bind=0.0.0.0:7420; may be repeated."""
     dsn: str | None = None
@@ -87,7 +86,7 @@ class Settings:
     bind: str | None = None
     """The same as --set server.bind=…"""
     workers: int | None = None
-    """The same as --set server.workers=…; 0: one for each core."""
+    """The same as --set server.workers=…; 0: one per core."""
     log_level: str | None = None
     """The same as --set log.level=…"""
     log_format: str | None = None
@@ -110,7 +109,7 @@ class Settings:
         """Return the settings from all sources.
 
         Raises:
-            ConfigError: A key is unknown, or its value cannot be.
+            ConfigError: A key is unknown, or its value is wrong.
         """
         return load(file=self.config, flags=self.flags())
 

@@ -1,6 +1,5 @@
 """Commands about jobs: submit, get, list, watch, retry, cancel."""
 
-import dataclasses
 import sys
 from typing import Annotated, Literal
 
@@ -9,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from progressor.cli.input.engines import client_of
-from progressor.cli.input.inputs import bad_input, option
+from progressor.cli.input.inputs import PAGE_MAX, bad_input, check_limit, first, option
 from progressor.cli.input.job_documents import Deadline, deadline_of, placed, read_job
 from progressor.cli.input.options import DEFAULT_TARGET, Target
 from progressor.cli.jobs.drawing import shown_name
@@ -17,35 +16,16 @@ from progressor.cli.jobs.mermaid import mermaid as flowchart
 from progressor.cli.jobs.view import graph_lines, job_facts, jobs_table, nodes_table, vertices_of
 from progressor.cli.jobs.watch import await_job, watch_job
 from progressor.cli.output.exit_codes import ExitCode
-from progressor.cli.output.output import PIPE_COLUMNS, Output, facts, print_line
-from progressor.sdk.values.jobs import Job, JobState, JobSubmitted, JobView
+from progressor.cli.output.output import PIPE_COLUMNS, Output, facts, more_note, print_line
+from progressor.sdk.values.jobs import JobState, JobSubmitted, JobView
 
-_PAGE_MAX = 1000
-_LIMIT_MAX = 1_000_000
 _NAMES_SHOWN = 20
 
 State = Literal["running", "done", "failed", "cancelled"]
 DeadlineOption = Annotated[
     str | None,
-    option("When it fails if it has not ended: from now on, as in 2h, or an instant."),
+    option("When the job fails unless it has ended: in a duration, as in 2h, or at an instant."),
 ]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
-    """What submit prints of a job that is durable."""
-
-    job_id: str
-    task_id: int
-    deduplicated: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ListedJobs:
-    """What list prints; ``more`` says that the limit cut it."""
-
-    jobs: tuple[Job, ...]
-    more: bool
 
 
 async def submit(  # options, all named
@@ -53,14 +33,14 @@ async def submit(  # options, all named
     /,
     *,
     job_id: Annotated[
-        str, Parameter(name="--id", help="Of the job; in place of the file's job_id.")
+        str, Parameter(name="--id", help="The id of the job, instead of the file's job_id.")
     ] = "",
     deadline: DeadlineOption = None,
     idempotency_key: Annotated[
-        str, option("Makes it safe to repeat: same key and request, one job.")
+        str, option("Makes the request safe to repeat: same key and request, one job.")
     ] = "",
     wait: Annotated[
-        bool, option("Watch it until it ends, however long; the exit code tells how.")
+        bool, option("Watch the job until it ends; the exit code says how it ended.")
     ] = False,
     target: Target = DEFAULT_TARGET,
 ) -> ExitCode:
@@ -69,7 +49,7 @@ async def submit(  # options, all named
     document = read_job(file)
     called = job_id or document.job_id
     if not called:
-        raise bad_input("--id", "give one, or job_id in the file")
+        raise bad_input("--id", "must be given, or else job_id in the file")
     output = Output(as_json=target.json)
     async with client_of(target) as client:
         with placed(document):
@@ -95,14 +75,12 @@ async def get(
     job_id: str,
     /,
     *,
-    mermaid: Annotated[
-        bool, option("Print the graph as a Mermaid flowchart, and nothing else.")
-    ] = False,
+    mermaid: Annotated[bool, option("Print only the graph, as a Mermaid flowchart.")] = False,
     target: Target = DEFAULT_TARGET,
 ) -> None:
-    """Print a job: how it stands, its graph, and its nodes; args and results with --json alone."""
+    """Print a job, its graph and its nodes; with --json also args and results."""
     if mermaid and target.json:
-        raise bad_input("--mermaid", "is a form of its own: not with --json")
+        raise bad_input("--mermaid", "not with --json")
     async with client_of(target) as client:
         view = await client.jobs.get(job_id, payloads=target.json)
     if mermaid:
@@ -115,29 +93,22 @@ async def get(
 async def list_jobs(
     *,
     state: Annotated[tuple[State, ...], option("Only in this state; may be repeated.")] = (),
-    schedule: Annotated[str, option("Only those that this schedule started.")] = "",
+    schedule: Annotated[str, option("Only those started by this schedule.")] = "",
     limit: Annotated[int, option("At most so many.")] = 100,
     target: Target = DEFAULT_TARGET,
 ) -> None:
     """Print the jobs of a namespace, the youngest first."""
-    if not 1 <= limit <= _LIMIT_MAX:
-        raise bad_input("--limit", f"{limit} is not in 1 .. {_LIMIT_MAX:,}")
-    jobs: list[Job] = []
+    check_limit(limit)
     async with client_of(target) as client:
-        found = client.jobs.list(
+        listing = client.jobs.list(
             states=[JobState(it) for it in state],
             schedule_id=schedule,
-            page_size=min(_PAGE_MAX, limit + 1),
+            page_size=min(PAGE_MAX, limit + 1),
         )
-        async for job in found:
-            jobs.append(job)
-            if len(jobs) > limit:
-                break
-    listed = ListedJobs(jobs=tuple(jobs[:limit]), more=len(jobs) > limit)
-    people: list[RenderableType] = [jobs_table(listed.jobs) if jobs else Text("no jobs")]
-    if listed.more:
-        people.append(Text(f"… more behind the first {limit:,}", style="dim"))
-    Output(as_json=target.json).show(listed, *people)
+        jobs, more = await first(limit, listing)
+    people = jobs_table(jobs) if jobs else Text("no jobs")
+    document = {"jobs": jobs, "more": more}
+    Output(as_json=target.json).show(document, people, *more_note(limit, more=more))
 
 
 async def watch(job_id: str, /, *, target: Target = DEFAULT_TARGET) -> ExitCode:
@@ -153,30 +124,31 @@ async def watch(job_id: str, /, *, target: Target = DEFAULT_TARGET) -> ExitCode:
 async def retry(
     job_id: str, /, *, deadline: DeadlineOption = None, target: Target = DEFAULT_TARGET
 ) -> None:
-    """Go on with a failed job from its failed nodes; what is done stays done.
+    """Retry a failed job from its failed nodes; nodes that are done are not run again.
 
-    What they caused to be skipped waits for them again. Without --deadline it has none any more.
+    Nodes that were skipped because of them wait for them again. Without --deadline the job has no
+    deadline.
     """
     due = _deadline(deadline)
     async with client_of(target) as client:
         retried = await client.jobs.retry(job_id, deadline=due)
     names = ", ".join(map(shown_name, retried.nodes[:_NAMES_SHOWN]))
     more = len(retried.nodes) - _NAMES_SHOWN
-    begin = (
-        f"{len(retried.nodes):,} begin again: {names}{f' and {more:,} more' if more > 0 else ''}"
-    )
-    words = Text(f"job {job_id} goes on; of its nodes {begin}")
-    Output(as_json=target.json).show(retried, words)
+    rest = f" and {more:,} more" if more > 0 else ""
+    count = len(retried.nodes)
+    nodes = f"{count:,} {'node' if count == 1 else 'nodes'}"
+    words = f"retrying job {job_id} from {nodes}: {names}{rest}"
+    Output(as_json=target.json).show(retried, Text(words))
 
 
 async def cancel(
     job_id: str,
     /,
     *,
-    reason: Annotated[str, option("Kept with the nodes that it ends.")] = "",
+    reason: Annotated[str, option("Why; stored with the nodes that end.")] = "",
     target: Target = DEFAULT_TARGET,
 ) -> None:
-    """End a job: what has not begun is cancelled, what is in a step ends that step."""
+    """Cancel a job: nodes that have not begun are cancelled, running steps are finished."""
     async with client_of(target) as client:
         job = await client.jobs.cancel(job_id, cause=reason)
     Output(as_json=target.json).show(job, job_facts(job))
@@ -194,12 +166,14 @@ def _people(view: JobView) -> list[RenderableType]:
     ]
 
 
-def _submitted(job_id: str, submitted: JobSubmitted) -> tuple[Submitted, RenderableType]:
-    known = "an earlier request with this key did the work" if submitted.deduplicated else ""
+def _submitted(job_id: str, submitted: JobSubmitted) -> tuple[object, RenderableType]:
+    known = "yes, by an earlier request with this key" if submitted.deduplicated else ""
     people = facts({"job": job_id, "task": str(submitted.task_id), "deduplicated": known})
-    document = Submitted(
-        job_id=job_id, task_id=submitted.task_id, deduplicated=submitted.deduplicated
-    )
+    document = {
+        "job_id": job_id,
+        "task_id": submitted.task_id,
+        "deduplicated": submitted.deduplicated,
+    }
     return document, people
 
 

@@ -1,18 +1,18 @@
 """How jobs look: facts, the drawing of the graph, and tables, for get, list and watch."""
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from progressor.cli.jobs.drawing import LOOKS, Vertex, drawing, look_of, shown_name
 from progressor.cli.output.durations import duration_text
-from progressor.cli.output.output import facts, instant_text, one_line, table
+from progressor.cli.output.output import Column, facts, instant_text, one_line, table
 from progressor.sdk.values.jobs import Job, JobState, Node, NodeCounts, NodeState
 
 NODES_SHOWN = 100
-"""Rows of a table of nodes; beyond that, those that say most stand first."""
+"""Rows of a table of nodes; of more nodes, the first by state are shown."""
 
 STATE_STYLES = {
     JobState.RUNNING: "green",
@@ -23,7 +23,7 @@ STATE_STYLES = {
 
 
 def job_facts(job: Job) -> RenderableType:
-    """Return what is known of a job without its nodes."""
+    """Return the fields of a job without its nodes."""
     return facts(
         {
             "job": f"{one_line(job.job_id)} in {job.namespace}",
@@ -51,44 +51,19 @@ def graph_lines(nodes: Sequence[Node], *, width: int) -> list[Text]:
 
 
 def nodes_table(nodes: Sequence[Node]) -> list[RenderableType]:
-    """Return a table of nodes, and a note where not all of them are in it."""
+    """Return a table of nodes, and a note if it does not contain all."""
     shown = nodes
     if len(nodes) > NODES_SHOWN:
         rank = {state: place for place, state in enumerate(LOOKS)}
         shown = sorted(nodes, key=lambda it: rank.get(it.state, -1))[:NODES_SHOWN]
-    rows: list[list[str | Text]] = [
-        [
-            shown_name(it.name),
-            node_state_text(it),
-            instant_text(_since(it)),
-            "" if took_of(it) is None else took_text(it),
-            one_line(it.process_id),
-            "" if it.attempt <= 1 else str(it.attempt),
-            why_text(it),
-        ]
-        for it in shown
-    ]
-    columns = ("node", "status", "at", "took", "process", "attempt", "why")
     left_out = len(nodes) - len(shown)
     note = [Text(f"… {left_out:,} more; --json has all", style="dim")] if left_out else []
-    return [table(columns, rows), *note]
+    return [table(_NODES, shown), *note]
 
 
 def jobs_table(jobs: Sequence[Job]) -> RenderableType:
     """Return jobs as a table."""
-    rows: list[list[str | Text]] = [
-        [
-            one_line(it.job_id),
-            state_text(it.state),
-            counts_text(it.counts),
-            instant_text(it.created_at),
-            "" if it.ended_at is None else duration_text(it.ended_at - it.created_at),
-            one_line(it.schedule_id),
-            one_line(it.detail),
-        ]
-        for it in jobs
-    ]
-    return table(("job", "status", "nodes", "created", "took", "schedule", "detail"), rows)
+    return table(_JOBS, jobs)
 
 
 def state_text(state: JobState) -> Text:
@@ -114,7 +89,7 @@ def counts_text(counts: NodeCounts) -> Text:
 
 
 def why_text(node: Node) -> str:
-    """Return why a node has not done what it was to do, in one line."""
+    """Return why a node failed or was skipped, in one line."""
     if node.skipped_because_of:
         return f"because of {shown_name(node.skipped_because_of)}"
     if node.error is None:
@@ -123,21 +98,15 @@ def why_text(node: Node) -> str:
     return ": ".join(it for it in words if it)
 
 
-def took_of(node: Node) -> dt.timedelta | None:
-    """Return how long the process of a node was at work; None: it has not ended, or never began."""
-    if node.started_at is None or node.ended_at is None:
-        return None
-    return node.ended_at - node.started_at
-
-
 def took_text(node: Node) -> str:
-    """Return how long the process of a node was at work, "" where that is not known."""
-    took = took_of(node)
-    return "" if took is None else duration_text(took)
+    """Return how long the process of a node ran; "" if it has not ended, or never began."""
+    if node.started_at is None or node.ended_at is None:
+        return ""
+    return duration_text(node.ended_at - node.started_at)
 
 
 def _since(node: Node) -> dt.datetime | None:
-    """Return since when a node is in its state."""
+    """Return when a node entered its state."""
     match node.state:
         case NodeState.WAITING:
             return node.created_at
@@ -153,3 +122,23 @@ def _ended(job: Job) -> str:
     if job.ended_at is None:
         return ""
     return f"{instant_text(job.ended_at)}, after {duration_text(job.ended_at - job.created_at)}"
+
+
+_NODES: Mapping[str, Column[Node]] = {
+    "node": lambda it: shown_name(it.name),
+    "status": node_state_text,
+    "at": lambda it: instant_text(_since(it)),
+    "took": took_text,
+    "process": lambda it: one_line(it.process_id),
+    "attempt": lambda it: "" if it.attempt <= 1 else str(it.attempt),
+    "why": why_text,
+}
+_JOBS: Mapping[str, Column[Job]] = {
+    "job": lambda it: one_line(it.job_id),
+    "status": lambda it: state_text(it.state),
+    "nodes": lambda it: counts_text(it.counts),
+    "created": lambda it: instant_text(it.created_at),
+    "took": lambda it: "" if it.ended_at is None else duration_text(it.ended_at - it.created_at),
+    "schedule": lambda it: one_line(it.schedule_id),
+    "detail": lambda it: one_line(it.detail),
+}

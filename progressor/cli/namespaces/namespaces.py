@@ -1,5 +1,6 @@
 """Commands about namespaces: create, update, get, list, delete."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -7,11 +8,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from progressor.cli.input.engines import client_of
-from progressor.cli.input.inputs import bad_input, option
+from progressor.cli.input.inputs import PAGE_MAX, bad_input, option
 from progressor.cli.input.options import DEFAULT_ENGINE, Engine
 from progressor.cli.namespaces.settings import changed_fields, config_from
 from progressor.cli.output.documents import plain
-from progressor.cli.output.output import Output, facts, instant_text, table
+from progressor.cli.output.output import Column, Output, facts, instant_text, table
 from progressor.sdk.values.namespaces import NamespaceConfig
 
 Targets = Annotated[
@@ -25,6 +26,13 @@ Set = Annotated[
         help="KEY=VALUE, as in retry_policy.attempts_max=3; see `progressor config --explain`.",
     ),
 ]
+
+_COLUMNS: Mapping[str, Column[NamespaceConfig]] = {
+    "namespace": lambda it: it.name,
+    "processor": lambda it: ", ".join(it.processor_targets),
+    "revision": lambda it: str(it.revision),
+    "updated": lambda it: instant_text(it.updated_at),
+}
 
 
 async def create(
@@ -40,12 +48,12 @@ async def create(
 async def update(
     name: str, /, *, target: Targets = (), settings: Set = (), engine: Engine = DEFAULT_ENGINE
 ) -> None:
-    """Change what is given of a namespace and leave the rest; replicas follow in a second or two.
+    """Change the given settings of a namespace; replicas follow within a second or two.
 
-    An update that somebody else's crossed is refused, and changes nothing.
+    If another update came in between, it is refused and changes nothing.
     """
     if not (target or settings):
-        raise bad_input("--set", "nothing to change: give --set or --target")
+        raise bad_input("--set", "must be given, or --target: nothing to change")
     async with client_of(engine) as client:
         before = await client.namespaces.get(name)
         after = config_from(name, targets=target, texts=settings, base=before)
@@ -67,20 +75,15 @@ async def get(name: str, /, *, engine: Engine = DEFAULT_ENGINE) -> None:
 async def list_namespaces(*, engine: Engine = DEFAULT_ENGINE) -> None:
     """Print all namespaces in the order of their names."""
     async with client_of(engine) as client:
-        found = [it async for it in client.namespaces.list(page_size=1000)]
-    rows = [
-        [it.name, ", ".join(it.processor_targets), str(it.revision), instant_text(it.updated_at)]
-        for it in found
-    ]
-    people = table(("namespace", "processor", "revision", "updated"), rows)
-    Output(as_json=engine.json).show({"namespaces": found}, people)
+        found = [it async for it in client.namespaces.list(page_size=PAGE_MAX)]
+    Output(as_json=engine.json).show({"namespaces": found}, table(_COLUMNS, found))
 
 
 async def delete(name: str, /, *, engine: Engine = DEFAULT_ENGINE) -> None:
     """Delete a namespace that has no processes."""
     async with client_of(engine) as client:
         await client.namespaces.delete(name)
-    Output(as_json=engine.json).show({"deleted": name}, Text(f"namespace {name} is deleted"))
+    Output(as_json=engine.json).show({"deleted": name}, Text(f"deleted namespace {name}"))
 
 
 def _people(config: NamespaceConfig) -> RenderableType:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from progressor.cli.input.inputs import pairs
 from progressor.domain.processes import namespace as domain
@@ -14,17 +15,17 @@ from progressor.settings.namespaces import decode_namespace
 def config_from(
     name: str, *, targets: Sequence[str], texts: Sequence[str], base: NamespaceConfig | None = None
 ) -> NamespaceConfig:
-    """Return `base`, or the defaults, with what the options say.
+    """Return `base`, or the defaults, changed by the options.
 
     Args:
         name: Of the namespace.
-        targets: Replace the processor targets; none given: they stay.
-        texts: ``KEY=VALUE`` each, as in ``retry_policy.attempts_max=3``; an empty value puts a
-            key back to its default.
-        base: What an update starts from.
+        targets: Replace the processor targets; if empty, they are kept.
+        texts: ``KEY=VALUE`` each, as in ``retry_policy.attempts_max=3``; an empty value resets
+            a key to its default.
+        base: The configuration to update.
 
     Raises:
-        ConfigError: A key is unknown, or its value cannot be.
+        ConfigError: A key is unknown, or its value is wrong.
         InvalidRequestError: A text is not ``KEY=VALUE``.
     """
     table = {} if base is None else _table_of(base)
@@ -76,26 +77,23 @@ def _plain(value: NamespaceConfig | RetryPolicy) -> dict[str, object]:
 
 
 def _config_of(found: domain.Namespace, *, revision: int) -> NamespaceConfig:
+    names = {field.name for field in dataclasses.fields(NamespaceConfig)}
+    same: dict[str, Any] = {
+        field.name: getattr(found, field.name)
+        for field in dataclasses.fields(found)
+        if field.name in names
+    }
     history = {domain.HistoryMode.ALL: None, domain.HistoryMode.NONE: 0}
-    return NamespaceConfig(
-        name=found.name,
-        processor_targets=found.processor_targets,
-        step_timeout=found.step_timeout,
-        retry_policy=_policy_of(found.retry_policy),
-        retry_policies={
+    changed = {
+        "retry_policy": _policy_of(found.retry_policy),
+        "retry_policies": {
             str(task_type): _policy_of(policy) for task_type, policy in found.retry_policies.items()
         },
-        exhausted_call_fails_alone=found.exhausted_call_fails_alone,
-        zombie_policy=ZombiePolicy(found.zombie_policy.value),
-        worker_count_max=found.worker_count_max,
-        history_last=history.get(found.history_mode, found.history_last),
-        finished_process_retention=found.finished_process_retention,
-        task_retention=found.task_retention,
-        payload_bytes_max=found.payload_bytes_max,
-        waiting_callers_max=found.waiting_callers_max,
-        target_patience=found.target_patience,
-        revision=revision,
-    )
+        "zombie_policy": ZombiePolicy(found.zombie_policy.value),
+        "history_last": history.get(found.history_mode, found.history_last),
+        "revision": revision,
+    }
+    return NamespaceConfig(**same | changed)
 
 
 def _policy_of(policy: policies.RetryPolicy) -> RetryPolicy:

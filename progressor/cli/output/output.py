@@ -6,7 +6,8 @@ documents through `render` and `render_line`. So no text from outside reaches it
 
 import datetime as dt
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -16,9 +17,14 @@ from rich.text import Text
 from progressor.cli.output.documents import escaped, is_json, render
 from progressor.telemetry.logs.printable import printable
 
-_PAYLOAD_SHOWN = 2000
+Item = TypeVar("Item")
+Column: TypeAlias = Callable[[Item], str | Text]
+"""Returns the cell of a row."""
+
 PIPE_COLUMNS = 240
-"""How wide tables are where nobody tells."""
+"""The width of tables outside of a terminal."""
+
+_PAYLOAD_SHOWN = 2000
 _NEVER_WRAPPED = frozenset(
     {
         "at", "created", "status since", "held since", "waits since", "updated", "status", "type",
@@ -40,21 +46,21 @@ class SafeConsole(Console):
 
 
 class Output:
-    """One command's standard output, in the form that was asked for."""
+    """A command's standard output: JSON, or text for people."""
 
     def __init__(self, *, as_json: bool, console: Console | None = None) -> None:
         self._as_json = as_json
-        # A pipe has no width; what reads it wants whole lines.
+        # A pipe has no width, and its readers expect whole lines.
         width = None if sys.stdout.isatty() else PIPE_COLUMNS
         self._console = console or SafeConsole(highlight=False, width=width)
 
     def show(self, document: object, *people: RenderableType) -> None:
-        """Print `document` as JSON, or what is meant for `people` in its place."""
+        """Print `document` as JSON, or else `people`."""
         if self._as_json:
             # Not through rich, which would wrap it.
             sys.stdout.write(render(document) + "\n")
             return
-        # Whoever reads a pipe line by line gets each sentence whole.
+        # In a pipe, a sentence stays on one line.
         is_piped = not self._console.is_terminal
         for renderable in people:
             self._console.print(renderable, soft_wrap=is_piped and isinstance(renderable, Text))
@@ -64,25 +70,35 @@ def print_line(text: str) -> None:
     """Print one line to standard output at once.
 
     Raises:
-        BrokenPipeError: Whoever read it has read enough.
+        BrokenPipeError: The reader of the pipe has exited.
     """
     sys.stdout.write(printable(text) + "\n")
     sys.stdout.flush()
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> Table:
-    """Return rows under headings; text is taken as it is, without markup."""
+def table(columns: Mapping[str, Column[Item]], items: Iterable[Item]) -> Table:
+    """Return a table with a row for each item.
+
+    Args:
+        columns: The heading of each column, and what returns its cell; text has no markup.
+        items: What the rows are about.
+    """
     found = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        found.add_column(column, overflow="fold", no_wrap=column in _NEVER_WRAPPED)
-    for row in rows:
-        # Before the table is laid out by their lengths.
-        found.add_row(*map(_printable_text, row))
+    for heading in columns:
+        found.add_column(heading, overflow="fold", no_wrap=heading in _NEVER_WRAPPED)
+    for item in items:
+        # Made printable before the table is laid out by their lengths.
+        found.add_row(*(_printable_text(cell(item)) for cell in columns.values()))
     return found
 
 
+def more_note(limit: int, *, more: bool) -> list[Text]:
+    """Return the line that says that a limit cut what is printed, if it did."""
+    return [Text(f"… more after the first {limit:,}", style="dim")] if more else []
+
+
 def facts(pairs: Mapping[str, str | Text]) -> Table:
-    """Return names with values, one a line, leaving out those without."""
+    """Return names with values, one per line, without empty ones."""
     found = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     found.add_column(style="dim", no_wrap=True)
     found.add_column(overflow="fold")
@@ -103,7 +119,7 @@ def _printable_text(text: str | Text) -> Text:
 
 
 def payload_text(payload: object) -> str:
-    """Return a payload for people: JSON or text, or the number of bytes; long ones are cut."""
+    """Return a payload for people: JSON or text, or the number of bytes; a long one is cut."""
     if not payload:
         return ""
     assert isinstance(payload, bytes), "the command line reads payloads as bytes"
@@ -122,7 +138,7 @@ def one_line(words: str) -> str:
 
 
 def instant_text(instant: dt.datetime | None) -> str:
-    """Return an instant for people, UTC, to the millisecond."""
+    """Return an instant for people, in UTC, to the millisecond."""
     if instant is None:
         return ""
     return f"{instant.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S}.{instant.microsecond // 1000:03d}Z"

@@ -1,18 +1,28 @@
 """Commands that read processes: get, trace, list."""
 
-import dataclasses
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from progressor.cli.input.engines import client_of
-from progressor.cli.input.inputs import HistoryInput, bad_input, instant, json_object, option
+from progressor.cli.input.inputs import (
+    PAGE_MAX,
+    HistoryInput,
+    check_limit,
+    first,
+    instant,
+    json_object,
+    option,
+)
 from progressor.cli.input.options import DEFAULT_SCOPE, DEFAULT_TARGET, Scope, Target
 from progressor.cli.output.output import (
+    Column,
     Output,
     facts,
     instant_text,
+    more_note,
     one_line,
     payload_text,
     status_text,
@@ -30,9 +40,29 @@ from progressor.sdk.values.processes import (
     WaitCause,
 )
 
-_PAGE_MAX = 1000
-_LIMIT_MAX = 1_000_000
 _ALL = HistoryInput()
+
+_NAMESPACE_COLUMN: Mapping[str, Column[Process]] = {"namespace": lambda it: it.namespace}
+_COLUMNS: Mapping[str, Column[Process]] = {
+    "process": lambda it: it.process_id,
+    "status": lambda it: status_text(it.status),
+    "created": lambda it: instant_text(it.created_at),
+    "status since": lambda it: instant_text(it.status_changed_at),
+    "events": lambda it: f"{it.last_event_id:,}",
+    "why": lambda it: one_line(it.detail) if it.first_wait is None else cause_text(it.first_wait),
+}
+_WAITS: Mapping[str, Column[Wait]] = {
+    "task": lambda it: str(it.task_id),
+    "type": lambda it: it.type,
+    "status": lambda it: status_text(it.status),
+    "why": lambda it: one_line(explanation_of(it)),
+}
+_EVENTS: Mapping[str, Column[Event]] = {
+    "event": lambda it: str(it.event_id),
+    "at": lambda it: instant_text(it.occurred_at),
+    "task": lambda it: str(it.task_id),
+    "payload": lambda it: payload_text(it.payload),
+}
 
 Status = Literal["init", "running", "error", "finished"]
 Cause = Literal[
@@ -48,22 +78,6 @@ Cause = Literal[
     "presumed_dead",
     "overrun",
 ]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """What list prints; ``more`` says that the limit cut it."""
-
-    processes: tuple[Process, ...]
-    more: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
-    """What trace prints; ``more`` says that the limit cut it."""
-
-    tasks: tuple[TaskTrace, ...]
-    more: bool
 
 
 async def get(
@@ -84,22 +98,22 @@ async def trace(
     process_id: str,
     /,
     *,
-    limit: Annotated[int, option("At most so many tasks, from the first.")] = _PAGE_MAX,
+    limit: Annotated[int, option("At most so many tasks, the first ones.")] = PAGE_MAX,
     target: Target = DEFAULT_TARGET,
 ) -> None:
     """Print the tasks of a process as a timeline, each with the events that it recorded."""
-    _check_limit(limit)
+    check_limit(limit)
     tasks: list[TaskTrace] = []
     token, more = "", True
     async with client_of(target) as client:
         while more and len(tasks) < limit:
-            page_size = min(_PAGE_MAX, limit - len(tasks))
+            page_size = min(PAGE_MAX, limit - len(tasks))
             page = await client.trace(process_id, page_size=page_size, page_token=token)
             tasks += page.tasks
             token = page.next_page_token
             more = bool(token)
-    notes = [Text(f"… more behind the first {limit:,}", style="dim")] if more else []
-    Output(as_json=target.json).show(Traced(tasks=tuple(tasks), more=more), timeline(tasks), *notes)
+    document = {"tasks": tasks, "more": more}
+    Output(as_json=target.json).show(document, timeline(tasks), *more_note(limit, more=more))
 
 
 async def list_processes(  # noqa: PLR0913  # the wire's own filters, all named
@@ -107,7 +121,7 @@ async def list_processes(  # noqa: PLR0913  # the wire's own filters, all named
     status: Annotated[tuple[Status, ...], option("Only of this status; may be repeated.")] = (),
     cause: Annotated[
         tuple[Cause, ...],
-        option("Only of which the first task waits for this, see why; may be repeated."),
+        option("Only those whose first task waits for this, see why; may be repeated."),
     ] = (),
     metadata: Annotated[
         str | None, option("Only those whose metadata contains all of this JSON object.")
@@ -120,32 +134,22 @@ async def list_processes(  # noqa: PLR0913  # the wire's own filters, all named
     scope: Scope = DEFAULT_SCOPE,
 ) -> None:
     """Print the processes of a namespace, or of all, newest first."""
-    _check_limit(limit)
-    processes: list[Process] = []
+    check_limit(limit)
     async with client_of(scope) as client:
-        found = client.list(
+        listing = client.list(
             statuses=[ProcessStatus(it) for it in status],
             causes=[WaitCause(it) for it in cause],
             metadata=json_object("--metadata", metadata),
             created_from=instant("--created-from", created_from),
             created_to=instant("--created-to", created_to),
-            page_size=min(_PAGE_MAX, limit + 1),
+            page_size=min(PAGE_MAX, limit + 1),
             namespace=scope.namespace or "",
             all_namespaces=scope.namespace is None,
         )
-        async for process in found:
-            processes.append(process)
-            if len(processes) > limit:
-                break
-    listed = Listed(processes=tuple(processes[:limit]), more=len(processes) > limit)
-    notes = [Text(f"… more behind the first {limit:,}", style="dim")] if listed.more else []
-    people = _processes(listed.processes, with_namespace=scope.namespace is None)
-    Output(as_json=scope.json).show(listed, people, *notes)
-
-
-def _check_limit(limit: int) -> None:
-    if not 1 <= limit <= _LIMIT_MAX:
-        raise bad_input("--limit", f"{limit} is not in 1 .. {_LIMIT_MAX:,}")
+        found, more = await first(limit, listing)
+    columns = _COLUMNS if scope.namespace is not None else {**_NAMESPACE_COLUMN, **_COLUMNS}
+    document = {"processes": found, "more": more}
+    Output(as_json=scope.json).show(document, table(columns, found), *more_note(limit, more=more))
 
 
 def _people(snapshot: Snapshot) -> list[RenderableType]:
@@ -171,9 +175,9 @@ def _people(snapshot: Snapshot) -> list[RenderableType]:
         )
     ]
     if snapshot.waits:
-        shown += ["", _waits(snapshot.waits)]
+        shown += ["", table(_WAITS, snapshot.waits)]
     if snapshot.history:
-        shown += ["", _events(snapshot.history)]
+        shown += ["", table(_EVENTS, snapshot.history)]
     if snapshot.next_after is not None:
         shown.append(Text(f"… more with --after {snapshot.next_after}", style="dim"))
     return shown
@@ -191,7 +195,7 @@ def _led_job(snapshot: Snapshot) -> str:
     if led is None:
         return ""
     left = f"{led.unfinished_count:,} of {led.node_count:,} nodes have not ended"
-    return f"a job, of which {left}; see job get"
+    return f"a job; {left}, see job get"
 
 
 def _followed_job(snapshot: Snapshot) -> str:
@@ -200,36 +204,3 @@ def _followed_job(snapshot: Snapshot) -> str:
         return ""
     job = f"job {one_line(followed.job_id)} in {followed.namespace}"
     return f"{job}, as node {one_line(followed.node)}"
-
-
-def _waits(waits: tuple[Wait, ...]) -> RenderableType:
-    rows: list[list[str | Text]] = [
-        [str(it.task_id), it.type, status_text(it.status), one_line(explanation_of(it))]
-        for it in waits
-    ]
-    return table(("task", "type", "status", "why"), rows)
-
-
-def _events(events: tuple[Event, ...]) -> RenderableType:
-    rows = [
-        [str(it.event_id), instant_text(it.occurred_at), str(it.task_id), payload_text(it.payload)]
-        for it in events
-    ]
-    return table(("event", "at", "task", "payload"), rows)
-
-
-def _processes(processes: tuple[Process, ...], *, with_namespace: bool) -> RenderableType:
-    rows: list[list[str | Text]] = [
-        [
-            *([it.namespace] if with_namespace else []),
-            it.process_id,
-            status_text(it.status),
-            instant_text(it.created_at),
-            instant_text(it.status_changed_at),
-            f"{it.last_event_id:,}",
-            one_line(it.detail) if it.first_wait is None else cause_text(it.first_wait),
-        ]
-        for it in processes
-    ]
-    columns = ("process", "status", "created", "status since", "events", "why")
-    return table(("namespace", *columns) if with_namespace else columns, rows)

@@ -1,4 +1,4 @@
-"""Commands that ask for a task, or about one: start, call, …, await, cancel."""
+"""Commands that create a task, or are about one: start, call, …, await, cancel."""
 
 from typing import Annotated
 
@@ -7,6 +7,8 @@ from rich.text import Text
 
 from progressor.cli.input.engines import client_of
 from progressor.cli.input.inputs import (
+    NO_REQUEST,
+    UNCONSTRAINED,
     ConstraintsInput,
     RequestInput,
     bad_input,
@@ -17,22 +19,21 @@ from progressor.cli.input.options import DEFAULT_TARGET, Target
 from progressor.cli.output.output import Output, facts, payload_text
 from progressor.sdk.values.processes import Accepted, Answer, TaskAnswer
 
-_NO_INPUT = RequestInput()
-_UNCONSTRAINED = ConstraintsInput()
-
 AcceptOnly = Annotated[
-    bool, option("Return once the task is durable; `progressor await` fetches the answer.")
+    bool, option("Return once the task is durable; `progressor await` gets the answer.")
 ]
+TaskId = Annotated[Int64 | None, option("The id of the task.")]
+RequestKey = Annotated[str | None, option("The key of its request, instead of an id.")]
 
 
 async def start(
     process_id: str,
     /,
     *,
-    metadata: Annotated[str | None, option("A JSON object, its metadata from the start.")] = None,
+    metadata: Annotated[str | None, option("The metadata of the process, a JSON object.")] = None,
     accept_only: AcceptOnly = False,
-    request: RequestInput = _NO_INPUT,
-    constraints: ConstraintsInput = _UNCONSTRAINED,
+    request: RequestInput = NO_REQUEST,
+    constraints: ConstraintsInput = UNCONSTRAINED,
     target: Target = DEFAULT_TARGET,
 ) -> None:
     """Create a process, run its init task and print the processor's answer."""
@@ -40,9 +41,7 @@ async def start(
         answer = await client.start(
             process_id,
             request.payload(),
-            idempotency_key=request.idempotency_key,
-            context=request.caller_context(),
-            history=request.history(),
+            **request.options(),
             constraints=constraints.constraints(),
             metadata=json_object("--metadata", metadata),
             accept_only=accept_only,
@@ -55,8 +54,8 @@ async def call(
     /,
     *,
     accept_only: AcceptOnly = False,
-    request: RequestInput = _NO_INPUT,
-    constraints: ConstraintsInput = _UNCONSTRAINED,
+    request: RequestInput = NO_REQUEST,
+    constraints: ConstraintsInput = UNCONSTRAINED,
     target: Target = DEFAULT_TARGET,
 ) -> None:
     """Run a call on a process and print the processor's answer."""
@@ -64,9 +63,7 @@ async def call(
         answer = await client.call(
             process_id,
             request.payload(),
-            idempotency_key=request.idempotency_key,
-            context=request.caller_context(),
-            history=request.history(),
+            **request.options(),
             constraints=constraints.constraints(),
             accept_only=accept_only,
         )
@@ -77,18 +74,16 @@ async def notify(
     process_id: str,
     /,
     *,
-    request: RequestInput = _NO_INPUT,
-    constraints: ConstraintsInput = _UNCONSTRAINED,
+    request: RequestInput = NO_REQUEST,
+    constraints: ConstraintsInput = UNCONSTRAINED,
     target: Target = DEFAULT_TARGET,
 ) -> None:
-    """Leave a call without an answer with a process."""
+    """Leave a call with a process, and do not wait for an answer."""
     async with client_of(target) as client:
         accepted = await client.notify(
             process_id,
             request.payload(),
-            idempotency_key=request.idempotency_key,
-            context=request.caller_context(),
-            history=request.history(),
+            **request.options(),
             constraints=constraints.constraints(),
         )
     _show(accepted, target)
@@ -99,24 +94,22 @@ async def repair(
     /,
     *,
     accept_only: AcceptOnly = False,
-    request: RequestInput = _NO_INPUT,
+    request: RequestInput = NO_REQUEST,
     target: Target = DEFAULT_TARGET,
 ) -> None:
-    """Ask the processor to bring a broken process back, and print its answer."""
+    """Ask the processor to repair a broken process, and print its answer."""
     async with client_of(target) as client:
         answer = await client.repair(
             process_id,
             request.payload(),
-            idempotency_key=request.idempotency_key,
-            context=request.caller_context(),
-            history=request.history(),
+            **request.options(),
             accept_only=accept_only,
         )
     _show(answer, target)
 
 
 async def simple_repair(process_id: str, /, *, target: Target = DEFAULT_TARGET) -> None:
-    """Bring a broken process back without asking; a timer that broke it runs again."""
+    """Repair a broken process without its processor; a timer that broke it runs again."""
     async with client_of(target) as client:
         repaired = await client.simple_repair(process_id)
     again = "" if repaired.task_id is None else f"; task {repaired.task_id} runs again"
@@ -127,11 +120,11 @@ async def await_task(
     process_id: str,
     /,
     *,
-    task: Annotated[Int64 | None, option("The id of the task.")] = None,
-    idempotency_key: Annotated[str | None, option("The request's key, in place of an id.")] = None,
+    task: TaskId = None,
+    idempotency_key: RequestKey = None,
     target: Target = DEFAULT_TARGET,
 ) -> None:
-    """Wait for a task and end as the request that made it would have ended."""
+    """Wait for a task, and exit as the request that created it would have."""
     _check_task(task, idempotency_key)
     async with client_of(target) as client:
         answer = await client.await_task(process_id, task_id=task, idempotency_key=idempotency_key)
@@ -142,24 +135,24 @@ async def cancel(
     process_id: str,
     /,
     *,
-    task: Annotated[Int64 | None, option("The id of the task.")] = None,
-    idempotency_key: Annotated[str | None, option("The request's key, in place of an id.")] = None,
+    task: TaskId = None,
+    idempotency_key: RequestKey = None,
     target: Target = DEFAULT_TARGET,
 ) -> None:
-    """Cancel a task that waits or is available; who waits for its answer is told.
+    """Cancel a task that waits or is available; callers that wait for its answer get an error.
 
     Cancelling an init task also deletes the process, which was never started.
     """
     _check_task(task, idempotency_key)
     async with client_of(target) as client:
         task_id = await client.cancel(process_id, task_id=task, idempotency_key=idempotency_key)
-    words = f"task {task_id} of {process_id} is cancelled"
+    words = f"cancelled task {task_id} of {process_id}"
     Output(as_json=target.json).show({"task_id": task_id}, Text(words))
 
 
 def _check_task(task: int | None, idempotency_key: str | None) -> None:
     if (task is None) == (idempotency_key is None):
-        raise bad_input("--task", "either --task or --idempotency-key must be given")
+        raise bad_input("--task", "must be given, or else --idempotency-key, but not both")
 
 
 def _show(result: Answer | Accepted | TaskAnswer, target: Target) -> None:
@@ -168,6 +161,6 @@ def _show(result: Answer | Accepted | TaskAnswer, target: Target) -> None:
     pairs = {
         "task": str(result.task_id),
         "response": response,
-        "deduplicated": "an earlier request with this key did the work" if repeated else "",
+        "deduplicated": "yes, by an earlier request with this key" if repeated else "",
     }
     Output(as_json=target.json).show(result, facts(pairs))

@@ -5,7 +5,14 @@ from typing import Annotated, Literal
 from rich.text import Text
 
 from progressor.cli.input.engines import client_of
-from progressor.cli.input.inputs import bad_input, instant, json_bytes, json_object, option
+from progressor.cli.input.inputs import (
+    bad_input,
+    check_range,
+    instant,
+    json_bytes,
+    json_object,
+    option,
+)
 from progressor.cli.input.options import DEFAULT_TARGET, Target
 from progressor.cli.output.output import Output
 from progressor.sdk.values.processes import NewEvent, NewTimer, ProcessStatus, TaskType
@@ -50,15 +57,15 @@ async def put(  # noqa: PLR0913  # a process has so many parts; all but its id a
             corrupted_by_type=TaskType(corrupted_by or "unspecified"),
             idempotency_key=idempotency_key,
         )
-    words = f"{process_id} is imported, {status}; task {accepted.task_id} stands for it"
+    words = f"imported {process_id}, {status}; its task is {accepted.task_id}"
     Output(as_json=target.json).show(accepted, Text(words))
 
 
 async def remove(process_id: str, /, *, target: Target = DEFAULT_TARGET) -> None:
-    """Delete a process in any status with all that belongs to it."""
+    """Delete a process in any status with all its data."""
     async with client_of(target) as client:
         await client.remove(process_id)
-    Output(as_json=target.json).show({"removed": process_id}, Text(f"{process_id} is removed"))
+    Output(as_json=target.json).show({"removed": process_id}, Text(f"removed {process_id}"))
 
 
 def _optional_json(option: str, text: str | None) -> bytes | None:
@@ -70,6 +77,6 @@ def _timer(after: float | None, at: str | None) -> NewTimer | None:
         return None
     if after is not None and at is not None:
         raise bad_input("--timer-at", "only one of --timer-after and --timer-at can be given")
-    if after is not None and not 0 <= after <= _TIMER_AFTER_MAX:
-        raise bad_input("--timer-after", f"{after} is not in 0 .. {_TIMER_AFTER_MAX:,} seconds")
+    if after is not None:
+        check_range("--timer-after", after, 0, _TIMER_AFTER_MAX)
     return NewTimer(after=after, at=instant("--timer-at", at))

@@ -86,7 +86,7 @@ class TimesInput:
         """
         times = self.times()
         if times is None:
-            raise bad_input("--cron", "either --cron or --every must be given")
+            raise bad_input("--cron", "must be given, or else --every")
         return self.changed(ScheduleSpec(times=times, target=target))
 
     def changed(self, spec: ScheduleSpec) -> ScheduleSpec:

@@ -8,7 +8,15 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from progressor.cli.input.engines import client_of
-from progressor.cli.input.inputs import ConstraintsInput, bad_input, instant, option
+from progressor.cli.input.inputs import (
+    PAGE_MAX,
+    UNCONSTRAINED,
+    ConstraintsInput,
+    bad_input,
+    check_range,
+    instant,
+    option,
+)
 from progressor.cli.input.job_documents import placed
 from progressor.cli.input.options import DEFAULT_TARGET, Target
 from progressor.cli.output.exit_codes import ExitCode
@@ -23,16 +31,14 @@ from progressor.cli.schedules.view import (
 )
 from progressor.sdk.values.schedules import FiringState, OverlapPolicy, Schedule, ScheduleView
 
-_PAGE_MAX = 1000
 _FIRINGS_MAX = 100
 _NO_TIMES = TimesInput()
 _NO_TARGET = TargetInput()
-_UNCONSTRAINED = ConstraintsInput()
 
-Note = Annotated[str, option("For people: why.")]
+Note = Annotated[str, option("A note for people.")]
 Revision = Annotated[Int64, option("Only if it is still at this revision.")]
 OverlapOption = Annotated[
-    Overlap | None, option("What it does while an earlier firing's work has not ended.")
+    Overlap | None, option("What it does while the work of an earlier firing has not ended.")
 ]
 
 
@@ -40,17 +46,17 @@ async def create(  # noqa: PLR0913  # groups of options
     schedule_id: str,
     /,
     *,
-    paused: Annotated[bool, option("Not to fire until it is resumed.")] = False,
+    paused: Annotated[bool, option("Do not fire until it is resumed.")] = False,
     note: Note = "",
     times: TimesInput = _NO_TIMES,
     what: TargetInput = _NO_TARGET,
-    constraints: ConstraintsInput = _UNCONSTRAINED,
+    constraints: ConstraintsInput = UNCONSTRAINED,
     target: Target = DEFAULT_TARGET,
 ) -> None:
-    """Make a schedule, whose first firing is the first instant from now on."""
+    """Create a schedule, which first fires at its next instant."""
     wanted = what.wanted(constraints)
     if wanted is None:
-        raise bad_input("--start", "one of --start, --call, --notify and --job must be given")
+        raise bad_input("--start", "must be given, or else --call, --notify or --job")
     spec = times.spec(wanted.target)
     async with client_of(target) as client:
         with placed(wanted.document):
@@ -64,12 +70,12 @@ async def update(
     *,
     times: TimesInput = _NO_TIMES,
     what: TargetInput = _NO_TARGET,
-    constraints: ConstraintsInput = _UNCONSTRAINED,
+    constraints: ConstraintsInput = UNCONSTRAINED,
     target: Target = DEFAULT_TARGET,
 ) -> None:
-    """Change what is given of a schedule and leave the rest; what a firing does changes as a whole.
+    """Change the given settings of a schedule; what a firing does changes as a whole.
 
-    An update that somebody else's crossed is refused, and changes nothing.
+    If another update came in between, it is refused and changes nothing.
     """
     wanted = what.wanted(constraints)
     if wanted is None and times == _NO_TIMES:
@@ -90,13 +96,13 @@ async def get(
     schedule_id: str,
     /,
     *,
-    next: Annotated[int, option("How many firings to come, at most 100.")] = 5,  # noqa: A002  # the option's name
-    last: Annotated[int, option("How many firings of the past, at most 100.")] = 10,
+    next: Annotated[int, option("How many future firings, at most 100.")] = 5,  # noqa: A002  # the option's name
+    last: Annotated[int, option("How many past firings, at most 100.")] = 10,
     target: Target = DEFAULT_TARGET,
 ) -> None:
-    """Print a schedule, its next firings, and what became of the last ones."""
-    _check_count("--next", next)
-    _check_count("--last", last)
+    """Print a schedule, its next firings, and the outcome of the last ones."""
+    check_range("--next", next, 0, _FIRINGS_MAX)
+    check_range("--last", last, 0, _FIRINGS_MAX)
     async with client_of(target) as client:
         view = await client.schedules.get(schedule_id, next_count=next, last_count=last)
     Output(as_json=target.json).show(_view_document(view), *_people(view))
@@ -105,7 +111,7 @@ async def get(
 async def list_schedules(*, target: Target = DEFAULT_TARGET) -> None:
     """Print the schedules of a namespace in the order of their ids."""
     async with client_of(target) as client:
-        found = [it async for it in client.schedules.list(page_size=_PAGE_MAX)]
+        found = [it async for it in client.schedules.list(page_size=PAGE_MAX)]
     people = schedules_table(found) if found else Text("no schedules")
     Output(as_json=target.json).show({"schedules": [*map(schedule_document, found)]}, people)
 
@@ -117,8 +123,8 @@ async def print_next(
     count: Annotated[int, option("How many, at most 100.")] = 10,
     target: Target = DEFAULT_TARGET,
 ) -> None:
-    """Print the next firings of a schedule, also as a clock in its time zone shows them."""
-    _check_count("--count", count)
+    """Print the next firings of a schedule, also in its time zone."""
+    check_range("--count", count, 0, _FIRINGS_MAX)
     async with client_of(target) as client:
         view = await client.schedules.get(schedule_id, next_count=count, last_count=0)
     Output(as_json=target.json).show({"next_firings": view.next_firings}, _next(view))
@@ -132,7 +138,7 @@ async def pause(
     revision: Revision = 0,
     target: Target = DEFAULT_TARGET,
 ) -> None:
-    """Have a schedule fire no more until it is resumed; what it has started goes on."""
+    """Pause a schedule until it is resumed; what it has started continues."""
     async with client_of(target) as client:
         schedule = await client.schedules.pause(schedule_id, note=note, expected_revision=revision)
     _show(schedule, target)
@@ -146,9 +152,9 @@ async def resume(
     revision: Revision = 0,
     target: Target = DEFAULT_TARGET,
 ) -> None:
-    """Have a schedule fire again, from the first instant after now.
+    """Resume a paused schedule, from its next instant on.
 
-    What fell into the pause is not made up for; see backfill.
+    The instants of the pause are not made up for; see backfill.
     """
     async with client_of(target) as client:
         schedule = await client.schedules.resume(schedule_id, note=note, expected_revision=revision)
@@ -160,10 +166,10 @@ async def trigger(
     /,
     *,
     overlap: OverlapOption = None,
-    idempotency_key: Annotated[str, option("Triggered twice with one, it fires once.")] = "",
+    idempotency_key: Annotated[str, option("Makes it safe to repeat: same key, one firing.")] = "",
     target: Target = DEFAULT_TARGET,
 ) -> ExitCode:
-    """Fire a schedule now, also where it is paused, and print what became of it."""
+    """Fire a schedule now, even if it is paused, and print the outcome."""
     async with client_of(target) as client:
         firing = await client.schedules.trigger(
             schedule_id, overlap_policy=_policy(overlap), idempotency_key=idempotency_key
@@ -176,14 +182,14 @@ async def backfill(
     schedule_id: str,
     /,
     *,
-    since: Annotated[str, option("The first instant may be this one.")],
-    until: Annotated[str, option("The last instant is before this one, which has been.")],
+    since: Annotated[str, option("From this instant on.")],
+    until: Annotated[str, option("Before this instant, which must be past.")],
     overlap: OverlapOption = None,
     target: Target = DEFAULT_TARGET,
 ) -> None:
-    """Fire the instants of a span of the past that have not started anything yet.
+    """Fire the instants of a past period that have not fired yet.
 
-    At most 1,000; without --overlap all of them at once.
+    At most 1,000; without --overlap all at once.
     """
     begin, end = instant("--since", since), instant("--until", until)
     assert begin is not None, "it was given"
@@ -199,10 +205,10 @@ async def backfill(
 async def delete(
     schedule_id: str, /, *, revision: Revision = 0, target: Target = DEFAULT_TARGET
 ) -> None:
-    """Delete a schedule and the record of its firings; what it has started goes on."""
+    """Delete a schedule and the record of its firings; what it has started continues."""
     async with client_of(target) as client:
         await client.schedules.delete(schedule_id, expected_revision=revision)
-    words = Text(f"schedule {schedule_id} is deleted")
+    words = Text(f"deleted schedule {schedule_id}")
     Output(as_json=target.json).show({"deleted": schedule_id}, words)
 
 
@@ -213,16 +219,16 @@ def _show(schedule: Schedule, target: Target) -> None:
 def _people(view: ScheduleView) -> list[RenderableType]:
     shown: list[RenderableType] = [schedule_facts(view.schedule)]
     if view.next_firings:
-        shown += ["", Text("to come", style="bold"), _next(view)]
+        shown += ["", Text("next", style="bold"), _next(view)]
     if view.last_firings:
-        shown += ["", Text("the last ones", style="bold"), firings_table(view.last_firings)]
+        shown += ["", Text("last", style="bold"), firings_table(view.last_firings)]
     return shown
 
 
 def _next(view: ScheduleView) -> RenderableType:
     if view.next_firings:
         return next_table(view.next_firings, view.schedule.spec.times)
-    return Text("it is paused" if view.schedule.paused else "there is none to come")
+    return Text("the schedule is paused" if view.schedule.paused else "no more firings")
 
 
 def _view_document(view: ScheduleView) -> dict[str, object]:
@@ -235,8 +241,3 @@ def _view_document(view: ScheduleView) -> dict[str, object]:
 
 def _policy(overlap: Overlap | None) -> OverlapPolicy:
     return OverlapPolicy.UNSPECIFIED if overlap is None else OverlapPolicy(overlap)
-
-
-def _check_count(name: str, count: int) -> None:
-    if not 0 <= count <= _FIRINGS_MAX:
-        raise bad_input(name, f"{count} is not in 0 .. {_FIRINGS_MAX}")

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from progressor.cli.output.durations import duration_text
-from progressor.cli.output.output import facts, instant_text, one_line, payload_text, table
+from progressor.cli.output.output import Column, facts, instant_text, one_line, payload_text, table
 from progressor.sdk.codec.wire import timedelta_of
 from progressor.sdk.values.graph import Graph
 from progressor.sdk.values.schedules import (
@@ -39,6 +39,7 @@ _STYLES: Mapping[FiringState, str] = {
     FiringState.MISSED: "yellow",
     FiringState.REFUSED: "bold red",
 }
+_PAUSED = Text("paused", style="yellow")
 _KINDS = {
     ScheduledStart: "start",
     ScheduledCall: "call",
@@ -48,7 +49,7 @@ _KINDS = {
 
 
 def schedule_facts(schedule: Schedule) -> RenderableType:
-    """Return what is known of a schedule."""
+    """Return the fields of a schedule."""
     spec = schedule.spec
     return facts(
         {
@@ -74,53 +75,27 @@ def schedule_facts(schedule: Schedule) -> RenderableType:
 
 def schedules_table(schedules: Sequence[Schedule]) -> RenderableType:
     """Return schedules as a table."""
-    rows: list[list[str | Text]] = [
-        [
-            one_line(it.schedule_id),
-            times_text(it.spec.times),
-            target_text(it.spec.target),
-            Text("paused", style="yellow") if it.paused else instant_text(it.next_instant),
-            _counts(it),
-            one_line(it.note),
-        ]
-        for it in schedules
-    ]
-    return table(("schedule", "fires", "does", "at", "firings", "note"), rows)
+    return table(_SCHEDULES, schedules)
 
 
 def next_table(firings: Sequence[NextFiring], times: Times) -> RenderableType:
-    """Return firings to come, with their instants on the wall's clock, and when they are due."""
+    """Return future runs, with their instants in the schedule's time zone, and their delays."""
     zone = times.time_zone if isinstance(times, Cron) else ""
-    rows = [
-        [
-            instant_text(it.instant),
-            wall_text(it.instant, zone),
-            _optional_duration(it.due_at - it.instant),
-        ]
-        for it in firings
-    ]
-    return table(("at", f"in {zone}" if zone else "", "later by"), rows)
+    columns: Mapping[str, Column[NextFiring]] = {
+        "at": lambda it: instant_text(it.instant),
+        f"in {zone}" if zone else "": lambda it: wall_text(it.instant, zone),
+        "later by": lambda it: _optional_duration(it.due_at - it.instant),
+    }
+    return table(columns, firings)
 
 
 def firings_table(firings: Sequence[Firing]) -> RenderableType:
-    """Return firings of the past as a table."""
-    rows: list[list[str | Text]] = [
-        [
-            instant_text(it.instant),
-            Text(it.state, style=_STYLES.get(it.state, "")),
-            it.cause,
-            one_line(it.process_id),
-            "" if it.task_id is None else str(it.task_id),
-            _took(it),
-            firing_note(it),
-        ]
-        for it in firings
-    ]
-    return table(("at", "status", "cause", "process", "task", "took at most", "why"), rows)
+    """Return past runs as a table."""
+    return table(_FIRINGS, firings)
 
 
 def times_text(times: Times) -> str:
-    """Return when a schedule fires, in a few words."""
+    """Return when a schedule fires."""
     match times:
         case Cron(expression, time_zone):
             return f"{one_line(expression)} {time_zone or 'UTC'}"
@@ -130,7 +105,7 @@ def times_text(times: Times) -> str:
 
 
 def target_text(target: Target) -> str:
-    """Return what a firing does, in a few words."""
+    """Return what a firing does."""
     match target:
         case ScheduledStart():
             return "starts a process"
@@ -145,7 +120,7 @@ def target_text(target: Target) -> str:
 
 
 def next_text(schedule: Schedule) -> str:
-    """Return the instant of the next firing, also on the wall's clock; "": there is none."""
+    """Return the instant of the next firing, also in its time zone; "" for none."""
     if schedule.next_instant is None:
         return ""
     times = schedule.spec.times
@@ -155,7 +130,7 @@ def next_text(schedule: Schedule) -> str:
 
 
 def wall_text(instant: dt.datetime, zone: str) -> str:
-    """Return an instant as a clock in a zone shows it; "" for UTC and what is not known here."""
+    """Return an instant in the local time of a zone; "" for UTC and zones unknown here."""
     try:
         shown = instant.astimezone(zoneinfo.ZoneInfo(zone)) if zone else None
     except (zoneinfo.ZoneInfoNotFoundError, ValueError):
@@ -164,7 +139,7 @@ def wall_text(instant: dt.datetime, zone: str) -> str:
 
 
 def firing_note(firing: Firing) -> str:
-    """Return what is to be said of a firing besides its state, in one line."""
+    """Return what a firing missed, or its error, in one line."""
     if firing.missed_count:
         last = f", the last at {instant_text(firing.missed_until)}" if firing.missed_until else ""
         return f"{firing.missed_count:,} missed{last}"
@@ -174,7 +149,7 @@ def firing_note(firing: Firing) -> str:
 
 
 def schedule_document(schedule: Schedule) -> dict[str, object]:
-    """Return a schedule for programs; its target by its kind, as in ``{"start": {...}}``."""
+    """Return a schedule as a document, with its target by kind, as in ``{"start": {...}}``."""
     return _fields(schedule) | {"spec": _spec_document(schedule.spec)}
 
 
@@ -234,7 +209,7 @@ def _counts(schedule: Schedule) -> Text:
 
 
 def _took(firing: Firing) -> str:
-    """Return how long it was until its run was seen to have ended: at the next firing, or later."""
+    """Return how long it took until the end was noticed, at the next firing or later."""
     if firing.started_at is None or firing.ended_at is None:
         return ""
     return duration_text(firing.ended_at - firing.started_at)
@@ -242,3 +217,22 @@ def _took(firing: Firing) -> str:
 
 def _optional_duration(duration: dt.timedelta) -> str:
     return duration_text(duration) if duration else ""
+
+
+_SCHEDULES: Mapping[str, Column[Schedule]] = {
+    "schedule": lambda it: one_line(it.schedule_id),
+    "fires": lambda it: times_text(it.spec.times),
+    "does": lambda it: target_text(it.spec.target),
+    "at": lambda it: _PAUSED if it.paused else instant_text(it.next_instant),
+    "firings": _counts,
+    "note": lambda it: one_line(it.note),
+}
+_FIRINGS: Mapping[str, Column[Firing]] = {
+    "at": lambda it: instant_text(it.instant),
+    "status": lambda it: Text(it.state, style=_STYLES.get(it.state, "")),
+    "cause": lambda it: it.cause,
+    "process": lambda it: one_line(it.process_id),
+    "task": lambda it: "" if it.task_id is None else str(it.task_id),
+    "took at most": _took,
+    "why": firing_note,
+}

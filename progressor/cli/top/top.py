@@ -80,7 +80,8 @@ async def top(
     In a pipe it prints one look after the other, with --json each as one line.
     """
     if not INTERVAL_MIN <= interval <= INTERVAL_MAX:
-        raise bad_input("--interval", f"{interval.total_seconds():g} s is not in 0.1 s .. 1 h")
+        words = f"must be from 0.1s to 1h, got {interval.total_seconds():g}s"
+        raise bad_input("--interval", words)
     async with client_of(engine) as client:
         # Where nobody is to begin with, it ends as any other command does.
         first = await client.replicas.activity()
