@@ -14,7 +14,7 @@ from tests.support.postgres import Cluster, open_cluster
 TEMPLATE = "progressor_template"
 
 # What everybody runs asks the same each time, so that what it finds belongs to a change. The others
-# look for what nobody has found yet; whatever they find becomes a case of its own.
+# look for new failures; each one that they find becomes a case of its own.
 for name, examples in (("quick", 20), ("dev", 50), ("ci", 200), ("nightly", 20_000)):
     hypothesis.settings.register_profile(
         name,

@@ -89,7 +89,7 @@ def nine_tasks(run: str) -> Graph:
 
 
 class Turns:
-    """Has the tasks of a run end in a chosen order: each waits until it is told how it ends."""
+    """Ends the tasks of a run in a chosen order: each waits for its outcome."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, str], asyncio.Future[bool]] = {}

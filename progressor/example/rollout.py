@@ -32,7 +32,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def process_id(self) -> str:
-        """Its process: a change of a database is made once, whoever asks for it."""
+        """Its process: a database is changed once, however many ask for it."""
         return f"{self.database}-{self.version}"
 
 
@@ -59,7 +59,7 @@ def changes(tell: News) -> Processor[Change]:
         tell(change, "begins")
         await asyncio.sleep(change.seconds)
         if change.is_wrong:
-            # It never came to be, and holds up nobody.
+            # It was never started, and holds up no other.
             tell(change, "fails")
             raise Reject(f"{change.version} does not fit {change.database}", reason="WRONG_CHANGE")
         tell(change, "is applied")

@@ -453,7 +453,7 @@ class TestWithoutPostgres:
 
                 assert isinstance(await settling, Written)
 
-            # Nobody can await the other one, but its replica does not end before it is written.
+            # The other one cannot be awaited, but its replica does not end before it is written.
             async with running_desks(conninfo, clock=clock) as [desk]:
                 process = (await desk.processes.get(forgotten.key)).process
                 assert process.status == "running"

@@ -85,8 +85,8 @@ async def test_a_call_that_waits_is_cancelled_for_the_next_one(
 async def test_what_cannot_be_started_is_refused_and_told(
     timetable: ScheduleDesk, desk: Desk, clock: ManualClock
 ) -> None:
-    nobody = CallTarget(task_type=TaskType.CALL, process_id="nobody")
-    call = await timetable.create(a_spec(nobody))
+    absent = CallTarget(task_type=TaskType.CALL, process_id="absent")
+    call = await timetable.create(a_spec(absent))
     key = fresh_key()
     taken = await timetable.create(a_spec(StartTarget(template=key.process_id + "{instant}")))
     instant = f"{clock.now() + MINUTE:%Y-%m-%dT%H:%M:%S}Z"
@@ -104,7 +104,7 @@ async def test_what_cannot_be_started_is_refused_and_told(
         assert (await timetable.schedules.get(schedule.key)).refused_count == 1
     there = f"process '{key.process_id}{instant}'"
     assert errors == [
-        refusal("PROCESS_NOT_FOUND", "process 'nobody' was not called: it does not exist"),
+        refusal("PROCESS_NOT_FOUND", "process 'absent' was not called: it does not exist"),
         refusal(
             "PROCESS_ALREADY_EXISTS",
             f"{there} was not started: a process of this id exists already",
@@ -217,7 +217,7 @@ async def test_a_refused_firing_takes_no_other_with_it(
     timetable: ScheduleDesk, clock: ManualClock
 ) -> None:
     key = fresh_key()
-    for target in (key.process_id, "nobody"):
+    for target in (key.process_id, "absent"):
         await timetable.create(a_spec(CallTarget(task_type=TaskType.CALL, process_id=target)))
     await timetable.desk.started(key)
     clock.advance(MINUTE)

@@ -1,4 +1,4 @@
-"""Triggers: a schedule fires now, besides its own instants; and what is told of firings."""
+"""Triggers: a schedule fires now, besides its own instants; and what firings report."""
 
 import asyncio
 import dataclasses

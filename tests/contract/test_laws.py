@@ -1,6 +1,6 @@
-"""The laws hold over storage's work; what of the past may not change is seen to change.
+"""The laws hold over storage's work; a change of what must not change is noticed.
 
-That each law is seen to be broken: tests/storage/test_doctor_laws.py.
+That a violation of each law is found: tests/storage/test_doctor_laws.py.
 """
 
 from typing import Any

@@ -115,7 +115,7 @@ async def test_those_in_line_wait_for_the_gate_since_they_came_to_it(
 
 
 async def test_full_gates_are_those_with_a_line_however_many_lines(desk: Desk) -> None:
-    for gate in ("a", "b", "full but nobody waits"):
+    for gate in ("a", "b", "full but unwanted"):
         await holding(desk, Constraints(gates={gate: 1}))
     for gates in ({"a": 1}, {"a": 1, "b": 1}, {"a": 1, "c": 1}, {"b": 1}, {"b": 1}):
         await constrained(desk, Constraints(gates=gates))
@@ -204,7 +204,7 @@ async def test_a_timer_that_waited_for_its_gate_is_due_since_it_has_it(
     clock.advance(2 * SECOND)
     waiting = await counted(desk)
 
-    # Not overdue for an hour: the safety net would say that nobody has looked.
+    # Not overdue for an hour: the safety net would say that no replica has looked.
     assert await desk.claim_due(overdue=HOUR) == []
     [claimed] = await desk.claim_due()
     assert waiting == queue(available=1, available_seconds=2.0, held=1)

@@ -472,7 +472,7 @@ class TestABatch:
         assert (following[3].args, following[3].step_timeout) == (b"", None)
 
     async def test_moves_each_line_in_its_own_way(self, desk: Desk) -> None:
-        """The one ends its process, the next has nobody behind it, the third a call, a timer."""
+        """One ends its process, the next has nothing behind it, the third a call and a timer."""
         ends, lone, called = [await desk.start(fresh_key()) for _ in range(3)]
         timed, timer = await desk.timed()
         keeps = await desk.run_task(a_request(timed))

@@ -45,7 +45,7 @@ CAUSES_OF: dict[str, tuple[type[Cause], ...]] = {
 
 
 class Walk:
-    """Random deeds with tasks that have constraints; what is told is compared after each."""
+    """Random deeds with tasks that have constraints; the causes are compared after each."""
 
     def __init__(
         self, desk: Desk, eye: psycopg.Connection[Any], clock: ManualClock, seed: int

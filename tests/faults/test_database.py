@@ -134,7 +134,7 @@ async def test_a_session_idle_in_a_transaction_holds_up_its_process_until_it_end
         await psycopg.AsyncConnection.connect(conninfo) as idle,
     ):
         await lock(idle, stage, "called0")
-        # Whoever waits for it is told so after as long as a statement may take.
+        # A caller that waits for it gets an error after as long as a statement may take.
         with pytest.raises(errors.StorageUnavailableError):
             await stage.client.simple_repair("called0", timeout=5)
         await idle.rollback()

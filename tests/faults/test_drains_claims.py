@@ -1,6 +1,6 @@
 """A clean stop in the middle of a claim: what PostgreSQL leased meanwhile is handed back.
 
-Nobody but the replica that leaves knows of such a lease. Left behind, it is a zombie at once, and
+Only the replica that leaves knows of such a lease. Left behind, it is a zombie at once, and
 by the policy *fail* it breaks its process.
 """
 
@@ -74,7 +74,7 @@ def way(database: str) -> Iterator[Proxy]:
 
 
 async def claim_of_a_timer(stage: Stage, there: Client, way: Proxy) -> Fault:
-    """Have a claim by id in flight; nobody but the replica that is left knows when it is due."""
+    """Have a claim by id in flight; only the replica that leaves knows when it is due."""
     stall = way.arm(stalled_after(CLAIM_TASKS))
     stage.processor.on_process("p", answering(set_timer=timer(0.1)), Answer())
     await there.start("p")

@@ -166,4 +166,4 @@ async def _until(
         cursor = await eye.execute(f"SELECT {condition}", values)
         if await cursor.fetchone() == (True,):
             return
-        await asyncio.sleep(0.05)  # another process changes the tables, and tells nobody
+        await asyncio.sleep(0.05)  # another process changes the tables, without a notification

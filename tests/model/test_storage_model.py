@@ -175,7 +175,7 @@ class StorageMachine(RuleBasedStateMachine):
         if really:
             faults_stop(self.storage, continues=continues)
 
-    # What people and machines are told.
+    # What people and machines read.
 
     @rule()
     def what_waits_is_told(self) -> None:

@@ -161,7 +161,7 @@ class Caller:
             )
 
     async def _cancel(self, subject: Subject) -> None:
-        """Cancel the latest request that may wait for something, whoever has asked for it."""
+        """Cancel the latest request that may wait for something, of any client."""
         if subject.cancellable:
             await self._line.cancel(subject.cancellable.pop())
 

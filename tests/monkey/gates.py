@@ -78,7 +78,7 @@ def draw(
     if chosen.random() < 0.2:
         seconds = chosen.uniform(0.0, _RUN_AT_SECONDS)
         run_at = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)
-    # Nobody else sees to it that the process ends, which would hold it for ever.
+    # Nothing else ends the process, which would hold the gate for ever.
     is_last = deed is Deed.COMPLETE and chosen.random() < 0.5
     return Constraints(
         gates={gate: CAPACITIES[gate] for gate in gates},
@@ -112,7 +112,7 @@ def may_be_cancelled(kind: Kind, constraints: Constraints | None, key: str) -> b
 class Span:
     """A step as its processor noted it; ``wall`` is the time of day when it began.
 
-    ``ended_at`` is infinite where nobody noted an end.
+    ``ended_at`` is infinite if no end was noted.
     """
 
     task_id: int
@@ -214,7 +214,7 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _settled(task: GatedTask, by_task: Mapping[int, Sequence[Span]]) -> Span | None:
-    """Return the step by which a task has ended; None: nobody can tell.
+    """Return the step by which a task has ended; None: it is unknown.
 
     An attempt that was handed back is made again under its number: which of them it was, no note
     says.

@@ -59,7 +59,7 @@ class Subject:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """One request: what it is, and all that the processor is told. ``key`` "": none."""
+    """One request: what it is, and all that the processor gets. ``key`` "": none."""
 
     kind: Kind
     subject: Subject

@@ -8,8 +8,8 @@ has the lease. So
 - no step of a node begins before the end of that by which each of its predecessors was done;
 - who is skipped was never begun;
 - a node that is done has the result that its follower gave;
-- a leader is told once that all have ended, and once more for each retry;
-- recovery has found nothing: whoever dies, a settlement is whole.
+- a leader gets one join once all have ended, and one more for each retry;
+- recovery has found nothing: whatever process dies, a settlement is whole.
 """
 
 import asyncio
@@ -109,7 +109,7 @@ async def carry(step: Step[Any], journal: NodeJournal) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpan:
-    """A step of a node as its processor noted it; ``ended_at`` is infinite where nobody did."""
+    """A step of a node as its processor noted it; ``ended_at`` is infinite if it noted none."""
 
     process_id: str
     task_id: int

@@ -214,7 +214,7 @@ def compare(
             findings.append(unexplained)
         if process is not None:
             findings += broken_promises(process, history, asked_of_it)
-    findings += [f"{name}: nobody started it" for name in stored if name not in histories]
+    findings += [f"{name}: no client started it" for name in stored if name not in histories]
     return findings, undecided
 
 
@@ -232,7 +232,7 @@ def _last_look(process_id: str, process: StoredProcess | None, settled_at: float
 def ticks(
     asked: Iterable[Asked], stored: Mapping[str, StoredProcess], settled_at: float
 ) -> Iterator[Operation]:
-    """Yield the steps of timers, as operations that nobody sent: their tasks tell how they ended.
+    """Yield the steps of timers, as operations without a client: their tasks say how they ended.
 
     Those whose tasks went with their process, or are still there, may have been saved or not.
     """

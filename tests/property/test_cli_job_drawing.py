@@ -108,7 +108,7 @@ class Reader:
         tees = [it for it, corner in touched.items() if corner in _TEES]
         targets = [it for it, corner in touched.items() if corner in "╭╰├"]
         if not sources and len(targets) + len(tees) > 1:
-            assert len(tees) == 1, "nobody can tell which of them the bus comes from"
+            assert len(tees) == 1, "it is ambiguous which of them the bus comes from"
             sources = tees
         for it in targets + tees:
             if row in sources and it != row:

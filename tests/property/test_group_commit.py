@@ -267,7 +267,7 @@ def _check_result(
         assert future.result() == item.number
         assert database.applied.count(item) == 1
     elif isinstance(error, errors.StorageLockedError):
-        assert item.process_id in database.locks, "told of a lock that nobody held"
+        assert item.process_id in database.locks, "a lock was reported that no one held"
     elif isinstance(error, errors.StorageRefusedError):
         assert item.poisoned, "refused with its neighbour"
     else:

@@ -112,7 +112,7 @@ def test_what_is_wrong_is_named_by_its_field(seed: int, wrong: str) -> None:
     place = chosen.randrange(len(nodes))
     node = nodes[place]
     if wrong == "unknown":
-        nodes[place] = NodeSpec(name=node.name, predecessors=(*node.predecessors, "nobody"))
+        nodes[place] = NodeSpec(name=node.name, predecessors=(*node.predecessors, "absent"))
         expected = f"nodes[{place}].predecessors[{len(node.predecessors)}]"
     elif wrong == "double name":
         nodes.append(NodeSpec(name=node.name))

@@ -136,7 +136,7 @@ def test_a_statement_whose_name_is_taken_goes_without(run: Run[Any]) -> None:
     [name] = run(use)
 
     async def work(connection: Connection) -> list[tuple[Any, ...]]:
-        await connection.execute(f"PREPARE {name} AS SELECT 'of somebody else'".encode())
+        await connection.execute(f"PREPARE {name} AS SELECT 'of another session'".encode())
         return await statement.execute(connection, [2])
 
     assert run(work) == [(2,)]

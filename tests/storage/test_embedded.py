@@ -131,10 +131,10 @@ def test_a_socket_directory_that_somebody_else_has_taken_is_left_alone(home: Pat
     server = EmbeddedPostgres(data_directory=directory)
     with server:
         taken = socket_directory(server.conninfo)
-    taken.write_text("somebody's")
+    taken.write_text("another program's")
     try:
         with pytest.raises(errors.EmbeddedPostgresError, match="cannot be started"):
             server.start()
-        assert taken.read_text() == "somebody's"
+        assert taken.read_text() == "another program's"
     finally:
         taken.unlink()

@@ -83,8 +83,8 @@ def test_a_stale_lock_whose_number_lives_on_is_forgotten(made: Path) -> None:
     put_row(server.start())
     lines = (made / "postgres/postmaster.pid").read_text("ascii").splitlines()
     server.stop()
-    somebody = str(os.getppid())
-    stale = "\n".join([somebody, *lines[1:]])
+    other_pid = str(os.getppid())
+    stale = "\n".join([other_pid, *lines[1:]])
     (made / "postgres/postmaster.pid").write_text(stale + "\n", "ascii")
     (made / ".s.PGSQL.5432.lock").write_text(stale + "\n", "ascii")
 

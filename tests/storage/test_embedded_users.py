@@ -21,7 +21,7 @@ from tests.support.embedded import (
 )
 from tests.support.postgres import wait_until_no_server
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 # Becomes root of a user namespace that allows no further one, then tries to start a server.
@@ -48,22 +48,22 @@ def test_root_runs_the_server_as_the_owner_of_the_directory(data: Path) -> None:
     binaries = reachable_binaries()
     directory = data
     directory.mkdir(mode=0o700)
-    os.chown(directory, NOBODY, NOBODY)
+    os.chown(directory, UNPRIVILEGED, UNPRIVILEGED)
 
     with EmbeddedPostgres(data_directory=directory, binaries=binaries) as server:
         put_row(server.conninfo)
         running = Path(f"/proc/{pids(directory)[0]}").stat().st_uid
     with EmbeddedPostgres(data_directory=directory, binaries=binaries) as server:
         assert read_row(server.conninfo) == 7
-    assert running == NOBODY
-    assert {path.stat().st_uid for path in directory.iterdir()} == {NOBODY}
+    assert running == UNPRIVILEGED
+    assert {path.stat().st_uid for path in directory.iterdir()} == {UNPRIVILEGED}
 
 
 @as_root
 def test_an_ordinary_user_can_own_a_server(home: Path, data: Path) -> None:
     binaries, python = reachable_binaries(), reachable_python()
     home.chmod(0o777)
-    with owner(data, binaries=binaries, python=python, user=NOBODY) as process:
+    with owner(data, binaries=binaries, python=python, user=UNPRIVILEGED) as process:
         conninfo = started(process)
         put_row(conninfo)
         process.kill()
@@ -85,7 +85,7 @@ def test_root_without_user_namespaces_is_told_what_to_do(data: Path) -> None:
 
 
 def reachable_binaries() -> Path:
-    """Return binaries the user nobody may run; skip the test when a parent directory forbids it."""
+    """Return binaries that an unprivileged user may run; skip if a parent directory forbids it."""
     for candidate in (find_binaries(), *SYSTEM_BINARIES):
         if runs_as_nobody([str(candidate / "postgres"), "--version"]):
             return candidate
@@ -93,7 +93,7 @@ def reachable_binaries() -> Path:
 
 
 def reachable_python() -> str:
-    """Return an interpreter that nobody may run with our packages; skips if there is none."""
+    """Return an interpreter that an unprivileged user may run with our packages, or skip."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for candidate in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
         if runs_as_nobody([candidate, "-c", "import psycopg, progressor.storage.embedded.server"]):
@@ -109,8 +109,8 @@ def runs_as_nobody(command: list[str]) -> bool:
             capture_output=True,
             cwd="/",
             env={"PYTHONPATH": python_path()},
-            user=NOBODY,
-            group=NOBODY,
+            user=UNPRIVILEGED,
+            group=UNPRIVILEGED,
             extra_groups=[],
         )
     except (OSError, subprocess.CalledProcessError):

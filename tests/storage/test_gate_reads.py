@@ -1,7 +1,7 @@
 """What it costs to tell why tasks with constraints wait: rows read, however many others wait.
 
 20,000 tasks wait for one gate, in one line and in 1,000 lines that want another gate besides; for
-each line somebody holds that other gate. And they are in one order.
+each line there is a holder of that other gate. And they are in one order.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 COUNT, LINES, BATCH = 20_000, 1000, 32
 COUNTED = 1000
-"""Places in a line that are told."""
+"""Places in a line that are reported."""
 
 TASK = 3_000_000_000
 NUMBERS = range(10_001, 10_001 + BATCH)
@@ -59,7 +59,7 @@ async def large(database: str) -> AsyncIterator[Connection]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def grown(cluster: Cluster) -> AsyncIterator[Connection]:
-    """Return a session that planned while the tables were empty; nobody has told the planner."""
+    """Return a session that planned on empty tables, which have not been analysed since."""
     conninfo = cluster.create_database("progressor_template")
     create_namespace(conninfo)
     with psycopg.connect(conninfo, autocommit=True) as eye:

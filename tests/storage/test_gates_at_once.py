@@ -25,11 +25,11 @@ GATES, ORDERS = "abc", "vw"
 PARTIES_EACH = 3
 DEEDS_EACH = 50
 CALM = dt.timedelta(seconds=60)
-"""The patience by which nobody gets old: the clock stands still."""
+"""The patience by which no task gets old: the clock stands still."""
 
 
 class Party:
-    """One of those who write at once; it sees to what its replica is told, as a replica does."""
+    """One of those who write at once; it handles what its replica is notified of."""
 
     def __init__(self, storage: GatedStorage, desk: int, seed: int, *, holds: bool) -> None:
         self.storage = storage

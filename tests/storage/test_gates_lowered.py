@@ -126,14 +126,14 @@ async def test_a_lower_capacity_is_in_force_before_anybody_gives_way(desk: Desk)
 
 async def test_to_lower_a_capacity_waits_for_no_holder(desk: Desk, database: str) -> None:
     keys = await holders(desk, 3)
-    with psycopg.connect(database) as somebody:
-        somebody.execute(
+    with psycopg.connect(database) as other:
+        other.execute(
             "SELECT FROM progressor.processes WHERE process_id = ANY (%s) FOR UPDATE", [ids(keys)]
         )
 
         await lower(desk, 0)
         gave_way = await desk.gates.give_way(GATE)
-        somebody.rollback()
+        other.rollback()
 
     assert gave_way == GaveWay(0, is_done=False)
     assert await sent_back(desk) == [3]
@@ -165,13 +165,13 @@ async def test_who_runs_keeps_the_gate_however_many_came_last(desk: Desk) -> Non
 async def test_locked_holders_stay_and_the_others_give_way(desk: Desk, database: str) -> None:
     keys = await holders(desk, 5)
     await lower(desk, 0)
-    with psycopg.connect(database) as somebody:
-        somebody.execute(
+    with psycopg.connect(database) as other:
+        other.execute(
             "SELECT FROM progressor.processes WHERE process_id = %s FOR UPDATE",
             [keys[4].process_id],
         )
         counts = [(await desk.gates.give_way(GATE)).count for _ in range(3)]
-        somebody.rollback()
+        other.rollback()
 
     assert counts == [2, 2, 0]
     assert await sent_back(desk) == [1]
@@ -266,11 +266,11 @@ async def test_what_a_transaction_costs_does_not_grow_with_the_holders(
 async def test_a_gate_that_stays_locked_is_reported_as_locked(desk: Desk, database: str) -> None:
     await holders(desk, 2)
     await lower(desk, 0)
-    with psycopg.connect(database) as somebody:
-        somebody.execute("SELECT FROM progressor.gates WHERE gate = 'x' FOR UPDATE")
+    with psycopg.connect(database) as other:
+        other.execute("SELECT FROM progressor.gates WHERE gate = 'x' FOR UPDATE")
 
         with pytest.raises(errors.StorageLockedError):
             await desk.gates.give_way(GATE)
-        somebody.rollback()
+        other.rollback()
 
     assert await sent_back(desk) == [2]

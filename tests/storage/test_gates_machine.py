@@ -1,7 +1,7 @@
 """Gates under any order of deeds: the doctor's laws hold after each, and everything ends.
 
 Never more holders than places, never a larger version before a smaller one, all gates of a task or
-none; and nobody waits for what is not there, without any scan.
+none; and no task waits for a gate that is free, without any scan.
 """
 
 import dataclasses
@@ -79,7 +79,7 @@ Call = tuple[str, TaskType, Constraints | None, dt.timedelta | None]
 
 
 class GatesMachine(RuleBasedStateMachine):
-    """Three replicas, whose deeds come in any order; somebody may have rows locked meanwhile."""
+    """Three replicas that act in any order, while another session may hold rows locked."""
 
     opened: Opened
 

@@ -1,4 +1,4 @@
-"""Who is old gets through its gates, whoever else comes; and no two such lock each other out."""
+"""An old task gets through its gates whatever else comes; and no two of them deadlock."""
 
 import datetime as dt
 import itertools

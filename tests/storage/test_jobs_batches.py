@@ -1,4 +1,4 @@
-"""A batch of settlements does to jobs what these do one by one, whoever has lost a lease."""
+"""A batch of settlements does to jobs what they do one by one, even with lost leases."""
 
 import asyncio
 import datetime as dt
@@ -70,7 +70,7 @@ async def _play(
                 break
             claimed.sort(key=lambda task: task.key.process_id)
             chance.shuffle(claimed)
-            # Whose lease is gone is known to nobody else.
+            # Only its replica knows that a lease is gone.
             lost = [task for task in claimed if chance.random() < 0.2]
             for task in lost:
                 await jobs.settled(task, Lost())

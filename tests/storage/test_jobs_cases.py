@@ -372,7 +372,7 @@ class TestRecovery:
     ) -> None:
         await jobs.submit(LEADER, nodes(a="", b="a"))
         tasks = await jobs.claim()
-        # As if whoever has settled it had not known of the job.
+        # As if the replica that settled it had not known of the job.
         await jobs.desk.settled(tasks["a"], DONE)
         assert broken_laws(eye)
 

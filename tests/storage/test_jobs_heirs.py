@@ -1,6 +1,6 @@
-"""A leader that comes under the name of one that is gone is another, and its job nobody else's.
+"""A leader that comes under the name of one that is gone is another one, with a job of its own.
 
-Whoever waits for a leader's lock while that is removed holds no lock in the end: the row is gone,
+A session that waits for a leader's lock while that is removed ends up without one: the row is gone,
 and one that has come meanwhile is not locked. It must leave the new job as it is, however much
 that looks like the old one.
 """

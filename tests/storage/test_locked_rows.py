@@ -2,7 +2,7 @@
 
 Three processes are held: a plain one, one with a gate and an order, and a follower of a job. Their
 steps are settled together with those of others, in the same batches, and so are requests to them.
-Whoever has nothing to do with what is locked must be written soon; the others once it is let go.
+Writes unrelated to the locked row must be done soon; the others once it is unlocked.
 """
 
 import asyncio
@@ -355,7 +355,7 @@ async def test_who_waits_for_an_instant_is_promoted_but_for_what_is_locked(
     later = await desk.gates.promote_due([NAMESPACE.name])
 
     assert [key.process_id for key, _ in promoted.due] == ["free-gated"]
-    # Whoever looks at once again would turn in circles.
+    # Looking again at once would be a busy loop.
     assert [each.seconds > 0 for each in promoted.later] == [table != "processes"]
     assert [key.process_id for key, _ in later.due] == ["held-gated"]
 

@@ -115,7 +115,7 @@ async def test_who_comes_to_an_order_that_is_just_deleted_makes_it_anew(
         deleter.execute("SELECT FROM progressor.orders FOR NO KEY UPDATE")
         coming = asyncio.ensure_future(ordered(desk, key, "a", 1))
         async with asyncio.timeout(30):
-            while not eye.execute(_WAITING).fetchall():  # noqa: ASYNC110  PostgreSQL tells nobody
+            while not eye.execute(_WAITING).fetchall():  # noqa: ASYNC110  PostgreSQL sends no notification
                 await asyncio.sleep(0.005)
         deleter.execute("DELETE FROM progressor.orders")
         deleter.commit()
@@ -125,7 +125,7 @@ async def test_who_comes_to_an_order_that_is_just_deleted_makes_it_anew(
 
 
 async def missed(desk: Desk, eye: Eye, *names: str) -> set[Again]:
-    """Return orders of which the scan has to find that a task waits for nobody any more."""
+    """Return orders of which the scan has to find that a task waits for no other any more."""
     for name in names:
         key = await started(desk)
         await ordered(desk, key, name, 1)

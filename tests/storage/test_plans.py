@@ -175,7 +175,7 @@ async def claim_due(desk: Desk) -> object:
 
 
 async def find_locked(desk: Desk) -> object:
-    """Nobody holds one: what is asked most is whether that is so by now."""
+    """No task holds one: the most frequent question is whether that is so by now."""
     find = locks.find_locked(Functions(), STATEMENT_TIMEOUT)
     return await find(_connection(desk), [seeded_key(number) for number in DUE_NUMBERS])
 
@@ -356,7 +356,7 @@ async def large(database: str) -> AsyncIterator[Connection]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def grown(cluster: Cluster) -> AsyncIterator[Connection]:
-    """Return a session that planned while the tables were empty; nobody has told the planner."""
+    """Return a session that planned on empty tables, which have not been analysed since."""
     conninfo = cluster.create_database("progressor_template")
     create_namespace(conninfo)
     with psycopg.connect(conninfo, autocommit=True) as eye:

@@ -122,7 +122,7 @@ async def test_it_reads_its_own_job(
         few, many = read[FEW][table], read[MANY][table]
         assert (table, few.sequential, many.sequential) == (table, 0, 0)
         assert (table, many.by_index) <= (table, rows_max)
-        # One more level of an index is no row; what is left is chance.
+        # One more level of an index does not count as a row; what is left is chance.
         assert many.by_index <= 1.3 * few.by_index + BATCH, table
 
 

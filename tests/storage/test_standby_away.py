@@ -124,7 +124,7 @@ def stuck(eye: psycopg.Connection[Any]) -> list[int]:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(MANY_SECONDS):
-        while not holds():  # noqa: ASYNC110  nobody tells us
+        while not holds():  # noqa: ASYNC110  without a notification
             await asyncio.sleep(0.02)
 
 

@@ -121,7 +121,7 @@ async def told(client: Client, satisfied: Callable[[Activity], bool]) -> Activit
 
 
 def replica_in(activity: Activity, replica_id: int) -> ReplicaActivity:
-    """Return what is told of a replica; where that is nothing, one that is unknown."""
+    """Return the activity of a replica; an unknown one if there is none."""
     unknown = a_replica(0, state=ReplicaState.UNSPECIFIED)
     return next((it for it in activity.replicas if it.replica_id == replica_id), unknown)
 

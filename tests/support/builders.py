@@ -140,7 +140,7 @@ def make_failure(**fields: Any) -> Failed:
     defaults: Fields = {
         "code": 14,
         "reason": "PROCESSOR_UNAVAILABLE",
-        "message": "nobody there",
+        "message": "connection refused",
         "retryable": True,
     }
     return Failed(**defaults | fields)

@@ -62,8 +62,8 @@ async def clocks_told(conninfo: str) -> None:
         asyncio.timeout(PATIENCE_SECONDS),
         await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection,
     ):
-        untold = "SELECT FROM progressor.replicas WHERE clock_offset IS NULL"
-        while (await connection.execute(untold)).rowcount:  # noqa: ASYNC110  nobody tells
+        without_offset = "SELECT FROM progressor.replicas WHERE clock_offset IS NULL"
+        while (await connection.execute(without_offset)).rowcount:  # noqa: ASYNC110  without a notification
             await asyncio.sleep(_POLL_SECONDS)
 
 

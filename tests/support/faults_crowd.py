@@ -80,7 +80,7 @@ class Crowd:
     callers_here: tuple[asyncio.Task[Told], ...]
 
     async def told_at_work(self) -> list[Told]:
-        """Return what those are told here whose steps were in hand there, in order."""
+        """Return the answers here for the steps that were in hand there, in order."""
         return [
             await told(self.stage.client.await_task(name, idempotency_key="1"))
             for name in self.names

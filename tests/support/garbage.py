@@ -51,7 +51,7 @@ def _collecting_nothing() -> Iterator[None]:
 
 
 async def _come_to_rest() -> None:
-    """Let the server finish what its client has left: no client is told when that is."""
+    """Let the server finish what its client has left: no client learns when that is."""
     for _ in range(_TURNS):
         await asyncio.sleep(_TURN_SECONDS)
 

@@ -154,7 +154,7 @@ def opened(conninfo: str, *, patience: dt.timedelta = PATIENCE) -> Iterator[Open
 
 
 class GatedStorage:
-    """What has been told and not yet seen to, what runs, and what must hold after each deed."""
+    """Notifications not yet handled, what runs, and what must hold after each deed."""
 
     def __init__(self, opened: Opened) -> None:
         """Begin with empty tables."""
@@ -168,7 +168,7 @@ class GatedStorage:
         self.due: dict[tuple[int, dt.datetime], ProcessKey] = {}
         """What was told to be due, and when; a telling does not undo the one before."""
         self.later: dict[tuple[str, dt.datetime], None] = {}
-        """Of which processes somebody was told to be looked at, and when."""
+        """Which processes a replica was told to look at, and when."""
         self.again: dict[Again, None] = {}
         self.looked_at = self.clock.now()
         """Up to when instants have been looked at."""
@@ -280,7 +280,7 @@ class GatedStorage:
         while not self.run(gates.give_way(LoweredGate(NAMESPACE.name, gate))).is_done:
             pass
         self.hear()
-        # Nobody else is at work: who holds it and does not run has given way. Of another gate, one
+        # No one else is at work: a holder that does not run has given way. Of another gate, one
         # that ran when its capacity was lowered, and was handed back since, keeps it.
         overfull = self.eye.execute(_OVERFULL, (gate,)).fetchall()
         assert overfull == [], overfull
@@ -366,7 +366,7 @@ class GatedStorage:
     # What must hold.
 
     def judge(self) -> None:
-        """Check the laws: all of them, once nobody has anything more to look at."""
+        """Check the laws: all of them, once nothing is left to look at."""
         is_quiet = not self.again and self.looked_at == self.clock.now()
         broken = broken_laws(self.eye, at_rest=is_quiet, now=self.clock.now())
         assert broken == {}, broken
@@ -376,15 +376,15 @@ class GatedStorage:
         self._judge_told()
 
     def _judge_told(self) -> None:
-        """Check that of whatever comes to be due somebody was told, with its instant."""
+        """Check that a replica was notified of each task that becomes due, with its instant."""
         now = self.clock.now()
         for told, statement in ((self.due, _WAITING), (self.later, _FIRST_BY_TIME)):
-            untold = [
+            unnoticed = [
                 row
                 for row in self.eye.execute(statement).fetchall()
                 if not any(row[0] == it and row[1] <= at <= max(now, row[1]) for it, at in told)
             ]
-            assert untold == [], f"{untold} of {[*told]}"
+            assert unnoticed == [], f"{unnoticed} of {[*told]}"
 
     def _judge_versions(self) -> None:
         """Check that nothing has passed a smaller version that was there before the deed."""
@@ -405,8 +405,8 @@ class GatedStorage:
         """Cancel starts whose order keeps them; return whether there were any.
 
         Nothing of a process runs before its start. So a start may wait for the smaller version of
-        a call that stands behind it, or behind another such start: whoever asked for that must
-        cancel one of them. Otherwise nobody can wait in a circle.
+        a call that stands behind it, or behind another such start: the client must cancel
+        one of them. Otherwise no circle of waits is possible.
         """
         starts = self.eye.execute(_KEPT_STARTS).fetchall()
         for process_id, task_id in starts:

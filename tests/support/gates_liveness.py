@@ -69,8 +69,8 @@ def _solve_contradiction(storage: ModelledGates) -> bool:
     """Assert that all wait with a reason that lasts, but for a start that is cancelled; was one?
 
     Nothing of a process runs before its start. So a start may wait for the smaller version of a
-    call that stands behind it, or behind another such start: whoever asked for that must cancel one
-    of them. Otherwise nobody can wait in a circle.
+    call that stands behind it, or behind another such start: the client must cancel one of
+    them. Otherwise no circle of waits is possible.
     """
     model = storage.model
     with_reason = _wait_for_processes(storage)
@@ -125,7 +125,7 @@ def _complete_one_that_holds(storage: ModelledGates) -> None:
             continue
         if process.status is ProcessStatus.INIT:
             # Its init task waits again, for its retry, and now for a smaller version that came
-            # later, and that waits for the gate: whoever asks for that must cancel one of them.
+            # later, and that waits for the gate: the client must cancel one of them.
             [init] = [task for task in process.tasks if task.task_type is TaskType.INIT]
             storage.cancel_task(process_id, init)
             return

@@ -313,7 +313,7 @@ class GatedModel(Model):
         return starts + self.older_in_line(process, task)
 
     def own(self, process: ModelProcess, task: ModelTask) -> set[str]:
-        """Return the gates that are no hindrance to a task: its process has them, unused.
+        """Return the gates that do not hinder a task: its process has them, unused.
 
         What is reserved for another of its process it may come to use too, but only if it is the
         first of its line when that is looked at: so far that gate is full. So is what its process
@@ -370,7 +370,7 @@ class GatedModel(Model):
         assert smaller == [], f"{task.task_id} of {order} has passed {smaller}"
 
     def _assert_rank(self, task: ModelTask, passage: Passed, now: dt.datetime) -> None:
-        """Assert that nobody was passed who could have gone instead, and comes first.
+        """Assert that no task was passed that could have gone instead and comes first.
 
         That is one who stood in line for gates that all had a place, and did not get them: a place
         that it lacks was taken before its eyes. Nothing but gates is in its way now, and nothing

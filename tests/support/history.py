@@ -194,7 +194,7 @@ def contradictions(operations: Iterable[Operation]) -> Iterator[str]:
         if len(found) > 1:
             yield f"{process_id}: {element} was answered in two ways: {sorted(found)}"
         if CANCELLED in found and (process_id, element) not in cancelled:
-            yield f"{process_id}: {element} was cancelled, and nobody asked for that"
+            yield f"{process_id}: {element} was cancelled, and no client asked for that"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +311,7 @@ def _nothing_unasked(
     asked.update(it.element for it in journal if it.task_type == "timeout")
     for element in elements:
         if element not in asked:
-            yield f"{element} is in the history, and nobody asked for it"
+            yield f"{element} is in the history, and no client asked for it"
 
 
 def _everything_acknowledged(

@@ -39,7 +39,7 @@ _NODE = """
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A node to be written: its ``follower`` is what was made for it, or nobody."""
+    """A node to be written: its ``follower`` is what was made for it, or none."""
 
     state: str
     follower: ProcessKey | None = None

@@ -127,7 +127,7 @@ class JobDesk:
     async def recovered(self) -> list[Found]:
         """Do a round of recovery, of however lively jobs, and return what it has found."""
         found = await self.jobs.recover(age=-AGES, interval=NO_TIME)
-        assert found is not None, "somebody else has the duty"
+        assert found is not None, "another replica has the duty"
         return list(found)
 
     async def job_state(self, leader: ProcessKey) -> str:
@@ -145,7 +145,7 @@ class JobDesk:
     async def picture(self, leader: ProcessKey) -> list[Any]:
         """Return all that the tables say of a job but times, numbers and who was blamed first.
 
-        What is in line, at work, and which processes there are, is told of all jobs.
+        What is in line, at work, and which processes there are, for all jobs.
         """
         return [
             await self._rows(_NODES, leader),

@@ -18,12 +18,12 @@ _NODES_MAX = 1_000_000
 
 
 class Shape(enum.StrEnum):
-    """What waits for the nodes that run; whoever else there is has been done."""
+    """What waits for the nodes that run; all others are done."""
 
     PAIRS = "pairs"  # for each one other node
     FAN_IN = "fan_in"  # for all of them, and those that are done, the last node
     HUB = "hub"  # for all of them one, and for that one all others
-    WIDE = "wide"  # nobody
+    WIDE = "wide"  # none
     WINDOW = "window"  # all others, for room: they are ready
     GATED = "gated"  # the same, and they have constraints
 

@@ -7,7 +7,7 @@ remember which sets of operations, done in whatever order to the same life, have
 
 - An operation of unknown outcome may be put anywhere after it was sent, or be left out.
 - What changes nothing and fits is taken at once: putting it off cannot help. What changes nothing
-  and whose end nobody knows is left out.
+  and whose end is unknown is left out.
 - Answers, readings and the journals of processors tell the places of elements: an element in
   another place leads nowhere, no other element in its place leads anywhere, and no step comes
   where no processor was asked for it (``linear_facts.py``).
@@ -86,7 +86,7 @@ def explained(
 
 
 def after(life: Life, operation: Operation) -> tuple[Life, ...]:
-    """Return what a life may be after an operation that was seen to end as it did; empty: nothing.
+    """Return what a life may be after an operation that ended as it did; empty: nothing.
 
     What was accepted and cannot be done is cancelled.
     """
@@ -163,7 +163,7 @@ class _Search:
     def _leads_on(self, life: Life, operation: Operation, following: Life) -> bool:
         """Return whether something may come of an operation that is done here."""
         if following == life:
-            # Nobody need know that what changed nothing was done; and what is in the list was done.
+            # It is irrelevant whether something without effect was done; what is listed was done.
             is_lost = isinstance(operation.outcome, Unknown)
             is_there = isinstance(operation.outcome, Accepted) and self._facts.was_seen(
                 operation.element

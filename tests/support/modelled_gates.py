@@ -259,14 +259,14 @@ class ModelledGates(ModelledStorage):
         self.follow()
 
     def what_waits_is_told(self) -> None:
-        """Ask where no task has constraints; what such a one is told has tests of its own."""
+        """Ask where no task has constraints; those with constraints have tests of their own."""
         if not any(True for _ in self.model.gated()):
             super().what_waits_is_told()
 
     def follow(self, *, by_rank: bool = True) -> None:
         """Look at who has passed because of a deed, and whether that was right.
 
-        Not ``by_rank``: whoever was locked meanwhile could not pass, and others have.
+        Not ``by_rank``: a task that was locked meanwhile could not pass, and others have.
         """
         if self.locked is not None:
             return
@@ -366,14 +366,16 @@ class ModelledGates(ModelledStorage):
         later = [each.key.process_id for each in told.later]
         for task in passed:
             is_next = task.status is TaskStatus.WAITING and task.due_at is not None
-            assert not is_next or task.task_id in due, f"{task.task_id} may run, and nobody knows"
+            assert not is_next or task.task_id in due, (
+                f"{task.task_id} may run, and no replica knows"
+            )
         for process, task in self.model.apart():
             was = self.model.passages[task].named
             is_new = task not in waited or was is not GatedState.TIME
             if states[_id(task)] is GatedState.TIME and is_new:
-                # Of a process the first instant is told; when it has come, the next.
+                # Of a process the first instant is reported; when it has come, the next.
                 process_id = self.model.name_of(process)
-                assert process_id in later, f"{task.task_id} has its time, and nobody knows"
+                assert process_id in later, f"{task.task_id} has its time, and no replica knows"
 
 
 def _id(task: ModelTask) -> int:

@@ -109,7 +109,7 @@ class ModelledJobs:
         chosen, job, at = random.Random(seed), self.jobs[name], self.desks[desk]
         admission = self.do(at.desk.admit(a_request(_key(name))))
         if admission.running is None:
-            # A join stands before it; whoever claims the call adds nothing.
+            # A join stands before it; a claim of the call adds nothing.
             return
         graph = _more(chosen, job, seed)
         constrained = _constrained(graph, seed)
@@ -227,7 +227,7 @@ class ModelledJobs:
         del self.held[held.task.token]
         outcome = self._outcome(held.task, word)
         written = self.do(self.desks[held.desk].settle(held.task, outcome, continues=continues))
-        assert isinstance(written, Written), "nobody else has had the lease"
+        assert isinstance(written, Written), "no other replica has had the lease"
         self._apply(held.task, outcome)
         if written.next is not None:
             self._hold(written.next, held.desk)
@@ -290,7 +290,7 @@ class ModelledJobs:
             return await self.desks[1 - held.desk].desk.settlements.submit(entry)
 
         written = self.do(collect())
-        assert isinstance(written, Written), "nobody else collects"
+        assert isinstance(written, Written), "no other replica collects"
         self._apply(held.task, Lost())
         self.compare()
 
@@ -366,7 +366,7 @@ class ModelledJobs:
         assert broken_laws(self.machinery.eye) == {}
         assert self.past.look(self.machinery.eye) == []
 
-    # How the model is told.
+    # How the model is informed.
 
     def _fresh(self) -> str:
         self._made += 1

@@ -71,7 +71,7 @@ async def running_prometheus(
         targets: ``HOST:PORT`` of what it reads.
         job: The label of all that it reads there.
     """
-    assert PROMETHEUS is not None, "there is no prometheus on the PATH"
+    assert PROMETHEUS is not None, "prometheus is not on the PATH"
     place = f"127.0.0.1:{_free_port()}"
     file = folder / "prometheus.yml"
     file.write_text(yaml.safe_dump(_configuration(targets, job)), "utf-8")

@@ -45,7 +45,7 @@ class Query:
         """Yield what is asked for and not among `known`, which are labels by series."""
         for name in sorted(self.names):
             if name not in known:
-                yield f"there is no {name}"
+                yield f"unknown metric {name}"
                 continue
             labels = known[name] | ADDED
             for label in sorted(self.matched.get(name, frozenset()) - labels):

@@ -76,7 +76,7 @@ class Proxy:
 
     @property
     def given_up_count(self) -> int:
-        """How often a client's patience was seen to be at an end; see `gave_up`."""
+        """How often a client gave up; see `gave_up`."""
         return self._given_up_count
 
     def start(self) -> None:

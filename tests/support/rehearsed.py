@@ -1,4 +1,4 @@
-"""For tests of rehearsals: graphs, processors that do what they are told, and patience."""
+"""For tests of rehearsals: graphs, processors that follow a script, and patience."""
 
 import asyncio
 import contextlib

@@ -58,7 +58,7 @@ class Relay:
 
         A caller's gRPC closes the connection of a channel that was closed only when the calls
         that were cancelled on it are gone, and they are parts of cycles: garbage is collected
-        here, or it would be waited for until somebody else does.
+        here, or it would be waited for until another one does.
         """
         async with asyncio.timeout(seconds):
             while self._writers:
@@ -76,7 +76,7 @@ class Relay:
         try:
             await self._pass_both_ways(reader, writer)
         finally:
-            # To a caller behind whom nobody serves, nobody serves.
+            # A caller whose backend does not serve gets no service.
             writer.transport.abort()
             self._writers.discard(writer)
             self._serving.discard(task)

@@ -1,7 +1,7 @@
 """The schema as it is today, in one file: what all migrations together come to.
 
 ``python -m tests.support.schema`` writes ``priv/migrations/schema.sql``; a test proves it equal. It
-is told by PostgreSQL's own catalogue, in an order of ours, so that it reads the same everywhere.
+comes from PostgreSQL's own catalogue, in an order of ours, so that it reads the same everywhere.
 """
 
 import sys
@@ -74,7 +74,7 @@ _INDEXES: LiteralString = """
 
 def schema_of(connection: psycopg.Connection[Any]) -> str:
     """Return the text of the schema that is in a database."""
-    # Names are told in full: the hash schemas of the functions are on nobody's search path.
+    # Names are told in full: the hash schemas of the functions are not on any search path.
     connection.execute("SET search_path = pg_catalog")
     parts = [
         row[0]

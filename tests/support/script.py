@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 
 from progressor.v1 import processor_service_pb2
 
-GARBAGE = b"\xff\xfe this is no ProcessResponse"
+GARBAGE = b"\xff\xfe this is not a ProcessResponse"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class Server(Cluster):
             deadline = time.monotonic() + _FOLLOW_SECONDS
             question = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
             while connection.execute(question).fetchone() != (1,):
-                assert time.monotonic() < deadline, "nobody follows"
+                assert time.monotonic() < deadline, "no standby follows"
                 time.sleep(_POLL_SECONDS)
 
 

@@ -58,7 +58,7 @@ STATEMENT_TIMEOUT = dt.timedelta(seconds=10)
 NO_TIME = dt.timedelta()
 
 BROKEN = Failed(code=13, reason="BUG", message="it broke", retryable=False)
-UNREACHABLE = Failed(code=14, reason="UNAVAILABLE", message="nobody there", retryable=True)
+UNREACHABLE = Failed(code=14, reason="UNAVAILABLE", message="connection refused", retryable=True)
 
 TABLES = (
     "namespaces", "replicas", "processes", "tasks", "schedule", "running", "events", "replies",

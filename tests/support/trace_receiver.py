@@ -72,7 +72,7 @@ class TraceReceiver:
 
     @contextlib.asynccontextmanager
     async def tracing(self, service: str) -> AsyncIterator[TracerProvider]:
-        """Trace as a service of the user's would; all is told when the context is left."""
+        """Trace as a user's service would; all spans are exported when the context is left."""
         provider = TracerProvider(resource=Resource({"service.name": service}))
         exporter = OTLPSpanExporter(endpoint=self.endpoint, insecure=True)
         provider.add_span_processor(BatchSpanProcessor(exporter))

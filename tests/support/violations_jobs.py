@@ -197,7 +197,7 @@ VIOLATIONS_OF_JOBS = (
     breaks("ended_jobs_leave_nothing_to_begin", job("failed = 0", "state = 'done'")),
     breaks(
         "ended_jobs_leave_nothing_to_begin",
-        "UPDATE progressor.job_nodes n SET follower_id = 'nobody'"  # noqa: S608  our words
+        "UPDATE progressor.job_nodes n SET follower_id = 'absent'"  # noqa: S608  our words
         f" WHERE state = 'running' AND process_id = {_CANCELLED}",
     ),
     breaks(

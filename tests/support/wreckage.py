@@ -185,7 +185,7 @@ class _Life:
             outcome = BROKEN
         continues = settle.continues and not isinstance(outcome, Released)
         written = await self._desk.settle(task, outcome, continues=continues)
-        assert isinstance(written, Written), "nobody else has had the lease"
+        assert isinstance(written, Written), "no other replica has had the lease"
         self._leased = written.next
         self._note(written.due)
 

@@ -62,7 +62,7 @@ def own_id(survivor: Replica) -> int:
 
 
 async def settled(client: Client, stage: Stage, counts: Mapping[int, int]) -> Activity:
-    """Wait until it is told that replicas, by their ids, have settled so many attempts."""
+    """Wait until replicas, by their ids, report so many settled attempts."""
 
     def is_told(activity: Activity) -> bool:
         return all(

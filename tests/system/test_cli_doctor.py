@@ -240,9 +240,7 @@ def test_an_embedded_one_that_runs_is_found_by_its_directory(cluster: Cluster, c
 
     # Its first database has no schema: that is what is found.
     assert ended.code == 1
-    assert (
-        findings(ended)["migrations"]["words"] == "there is no schema progressor in this database"
-    )
+    assert findings(ended)["migrations"]["words"] == "this database has no schema progressor"
     assert findings(ended)["server"]["state"] == "ok"
 
 

@@ -131,7 +131,7 @@ def test_health_is_0_when_serving_and_5_when_not(engine: ScriptedEngine, cli: Cl
     serving = cli("health", "--json")
     engine.health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
     away = cli("health")
-    unknown = cli("health", "--service", "nobody")
+    unknown = cli("health", "--service", "absent")
 
     assert (serving.code, away.code, unknown.code) == (0, 5, 1)
     assert serving.document["status"] == "SERVING"

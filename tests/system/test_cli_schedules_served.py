@@ -64,14 +64,14 @@ async def test_a_schedule_is_made_changed_paused_triggered_and_deleted(
 async def test_a_firing_that_is_refused_says_why_to_people_and_to_programs(
     stage: Stage, run: Run
 ) -> None:
-    await run("create", "s", "--every", "1h", "--call", "nobody", "--paused")
+    await run("create", "s", "--every", "1h", "--call", "absent", "--paused")
 
     triggered = await run("trigger", "s", "--json")
     people = await run("get", "s")
     [firing] = (await stage.client.schedules.get("s")).last_firings
     await run("delete", "s")
 
-    why = "process 'nobody' was not called: it does not exist"
+    why = "process 'absent' was not called: it does not exist"
     assert triggered.code == ExitCode.FAILED
     assert triggered.document["error"]["message"] == why
     assert f"PROCESS_NOT_FOUND: {why}" in " ".join(people.out.split())

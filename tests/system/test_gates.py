@@ -297,7 +297,7 @@ class TestCancel:
         await stage.running("p")
 
         with pytest.raises(errors.TaskNotFoundError):
-            await stage.client.cancel("p", idempotency_key="nobody's")
+            await stage.client.cancel("p", idempotency_key="unknown")
         with pytest.raises(errors.ProcessNotFoundError):
             await stage.client.cancel("q", task_id=1)
         with pytest.raises(errors.NamespaceNotFoundError):

@@ -94,7 +94,7 @@ class TestCancel:
 
         assert await refused(jobs.cancel("job")) == "JOB_ENDED"
         assert await refused(jobs.retry("job")) == "JOB_NOT_FAILED"
-        assert await refused(jobs.cancel("nobody")) == "JOB_NOT_FOUND"
+        assert await refused(jobs.cancel("absent")) == "JOB_NOT_FOUND"
 
     async def test_by_many_at_once_and_while_nodes_end_is_done_once(self, jobs: JobStage) -> None:
         await jobs.submit("job", SEED_EXAMPLE)

@@ -1,7 +1,7 @@
 """The two examples of seeds/job-center.md, step by step, through a replica that never scans.
 
 After each completion the tables are looked at as the settlement left them: exactly those nodes
-have been submitted that the text says, and nobody else's help was needed.
+have been submitted that the text says, without any help.
 """
 
 from collections.abc import AsyncIterator

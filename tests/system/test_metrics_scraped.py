@@ -45,7 +45,7 @@ NEVER = {
     "jobs_overdue", "nodes_tended", "schedule_firings", "schedule_lateness",
     "largest_step",
 }  # fmt: skip
-"""What nothing is counted of as long as nothing is wrong, and there are no jobs."""
+"""Metrics without values as long as nothing is wrong and no job runs."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

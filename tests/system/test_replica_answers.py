@@ -193,7 +193,7 @@ class EndedTasks:
         ]
 
     async def notify(self, ended: Mapping[int, list[int]]) -> None:
-        """Tell nobody."""
+        """Send nothing."""
 
 
 async def no_notifications() -> AsyncIterator[Word]:
@@ -275,7 +275,7 @@ class TestSafetyNet:
         self, trio: Trio, at_b: Stage, monkeypatch: pytest.MonkeyPatch, database: str
     ) -> None:
         async def lost(_results: Results, _ended: object) -> None:
-            """Tell nobody."""
+            """Send nothing."""
 
         monkeypatch.setattr(Results, "notify", lost)
         monkeypatch.setattr(SAFETY_NET, 0.1)

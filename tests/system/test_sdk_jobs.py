@@ -45,7 +45,7 @@ _numbers = itertools.count(1)
 
 
 class Told:
-    """Has each node end when it is told, and as it is told."""
+    """Ends each node when the test says so, and as it says."""
 
     def __init__(self) -> None:
         self._ends: dict[str, asyncio.Future[bool]] = {}

@@ -43,7 +43,7 @@ Edges = dict[str, list[str]]
 
 
 class Troupe:
-    """A processor whose nodes end when told, and whose leader adds what it is told to."""
+    """A processor whose nodes end, and whose leader adds nodes, as the test says."""
 
     def __init__(self, *, fixes: bool) -> None:
         """Have the leader fail at its first join, or, if it `fixes`, start one more node."""

@@ -295,7 +295,7 @@ async def test_a_step_says_what_its_task_waited_for_before(
     assert isinstance(available, int)
     assert gates > 0
     assert (gates + available) * 1000 <= claim.ended_at - admitted.started_at
-    # Nobody else is told of what it does not have.
+    # No other span has what it does not have.
     others = [it for it in steps if it.attributes["progressor.task_type"] == "init"]
     assert len(others) == 2
     assert not any(".spent." in key for it in others for key in it.attributes)

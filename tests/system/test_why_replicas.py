@@ -32,7 +32,7 @@ NEVER_SCANNING: Mapping[str, str] = {"scanner.interval_seconds": "3600"}
 # So long that a missing heartbeat is seen before the lease is over: facts are read each second.
 LEASE_TIMEOUT = dt.timedelta(seconds=4)
 VICTIM: Mapping[str, str] = {"replica.lease_timeout_seconds": "4"}
-# A statement that is stuck stays so until the way is free again, and nobody here collects.
+# A statement that is stuck stays so until the way is free again, and no replica here collects.
 PATIENT: Mapping[str, str] = {**NEVER_SCANNING, "database.statement_timeout_seconds": "60"}
 SETTLE = '"settle_tasks"('
 

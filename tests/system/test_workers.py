@@ -264,7 +264,7 @@ async def test_a_supervisor_warns_of_too_many_connections(database: str) -> None
 
 def test_a_member_without_a_parent_ends() -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "progressor.cli.engine.replica_process", "nobody's"],
+        [sys.executable, "-m", "progressor.cli.engine.replica_process", "orphan"],
         stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=PATIENCE_SECONDS,
     )  # fmt: skip
 

@@ -52,7 +52,7 @@ def test_a_text_deep_within_is_named_by_its_path() -> None:
         b"\x0a",  # a tag without a length
         b"\x0a\x05ab",  # a text that breaks off
         b"\xff" * 11,  # a number without end
-        b"\x0b",  # the group that nobody opened
+        b"\x0b",  # the end of a group that was not opened
         b"\x09\x00",  # eight bytes that are one
         b"\x0f",  # a wire type that does not exist
         b"\x00",  # a field without a number

@@ -38,7 +38,7 @@ class Computing:
     def compute(self, first: Upcoming) -> list[Upcoming]:
         self.threads.append(threading.current_thread().name)
         self.begun.release()
-        assert self.free.wait(30), "nobody lets it go"
+        assert self.free.wait(30), "it was not released"
         return [first]
 
 

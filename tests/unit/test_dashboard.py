@@ -172,13 +172,13 @@ def test_no_alert_has_the_name_of_another() -> None:
 @pytest.mark.parametrize(
     ("expression", "faults"),
     [
-        ("progressor_requests", ["there is no progressor_requests"]),
+        ("progressor_requests", ["unknown metric progressor_requests"]),
         ('progressor_callers_waiting{pool="a"}',
          ["progressor_callers_waiting has no label pool to match"]),
         ("sum by (pool, le) (progressor_batch_wait_ms_bucket)",
          ["progressor_batch_wait_ms_bucket has no label pool to group by"]),
         ('rate(progressor_scan_found_total{namespace=~"a|b"}[5m] offset 1h) > 2', []),
-        ('namespace:up:max{job="a"} / 2', ["there is no namespace:up:max"]),
+        ('namespace:up:max{job="a"} / 2', ["unknown metric namespace:up:max"]),
     ],
 )  # fmt: skip
 def test_a_query_for_what_there_is_not_is_found_out(expression: str, faults: list[str]) -> None:

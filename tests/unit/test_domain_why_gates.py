@@ -37,7 +37,7 @@ SERVES = ReplicaFacts(
     replica_id=1, heartbeat_at=NOW, lease_timeout=seconds(5), draining=False, crews={}
 )
 FACTS = Facts(read_at=NOW, replicas={1: SERVES}, collecting=seconds(1))
-NOBODY = dataclasses.replace(FACTS, replicas={})
+NO_REPLICAS = dataclasses.replace(FACTS, replicas={})
 
 LATER, SINCE = NOW + seconds(60), NOW - seconds(2)
 ORDER = OrderWait(
@@ -99,7 +99,7 @@ FOUND: list[tuple[str, UnfinishedTask, tuple[Cause, ...]]] = [
         (RUN_AT, BEHIND_VERSION, FULL),
     ),
     (
-        "an instant that has come, and nobody has looked yet",
+        "an instant that has come, before a replica has looked",
         a_task(due_at=NOW, is_due=True, gated=gated(GatedState.TIME, **EVERYTHING)),
         (BEHIND_VERSION, FULL),
     ),
@@ -191,7 +191,7 @@ def test_one_that_has_no_constraints_has_one_cause_and_no_account() -> None:
 def test_one_that_is_available_may_have_no_replica() -> None:
     task = a_task(due_at=SINCE, is_due=True, gated=gated(GatedState.AVAILABLE))
 
-    [wait] = waits_of(task, facts=NOBODY)
+    [wait] = waits_of(task, facts=NO_REPLICAS)
 
     assert isinstance(wait.cause, NoReplica)
 

@@ -79,7 +79,7 @@ def test_a_sound_database_breaks_nothing() -> None:
         pytest.param(stored("a"), SOUND, "b was acknowledged, and is lost", id="lost"),
         pytest.param(stored("a", "b", "a"), SOUND, "a is 2 times", id="twice"),
         pytest.param(stored("b", "a"), SOUND, "not where its answer says", id="another order"),
-        pytest.param(stored("a", "b", "x"), SOUND, "x is in the history, and nobody", id="unasked"),
+        pytest.param(stored("a", "b", "x"), SOUND, "x is in the history, and no", id="unasked"),
         pytest.param(
             stored("a", "b", register=("a", 1)), SOUND, "aux_state is ('a', 1)", id="old state"
         ),
@@ -269,7 +269,7 @@ def test_what_was_cancelled_and_answered_too_is_told() -> None:
 def test_a_cancellation_that_nobody_asked_for_is_told() -> None:
     (told,) = contradictions([operation("a", Refused("TASK_CANCELLED"))])
 
-    assert told == "p: a was cancelled, and nobody asked for that"
+    assert told == "p: a was cancelled, and no client asked for that"
 
 
 def test_what_has_constraints_comes_when_these_let_it() -> None:

@@ -162,12 +162,12 @@ def test_an_order_explains_what_can_have_happened(history: list[Operation]) -> N
             id="refused, and done",
         ),
         pytest.param(
-            [STARTED, asked(Kind.CALL, "r", Refused("REJECTED"), 2, 3)], id="refused by nobody"
+            [STARTED, asked(Kind.CALL, "r", Refused("REJECTED"), 2, 3)], id="refused by none"
         ),
-        pytest.param([STARTED, asked(Kind.CALL, "a", FAILED, 2, 3)], id="broken by nobody"),
+        pytest.param([STARTED, asked(Kind.CALL, "a", FAILED, 2, 3)], id="broken without a cause"),
         pytest.param(
             [STARTED, asked(Kind.CALL, "a", Refused("PROCESS_NOT_FOUND"), 2, 3)],
-            id="gone by nobody",
+            id="gone without a cause",
         ),
         pytest.param([STARTED, BROKEN, did("a", "s", at=4)], id="done in error"),
         pytest.param(

@@ -175,7 +175,7 @@ def mend_by_itself(run: Run) -> None:
             settle_twice_otherwise, "task 4 of u has brought u-again", id="two answers settled"
         ),
         pytest.param(exchange, "behind those of task 3", id="out of line"),
-        pytest.param(invent, "x is in the history, and nobody asked", id="out of thin air"),
+        pytest.param(invent, "x is in the history, and no client asked", id="out of thin air"),
         pytest.param(
             lambda run: run.change(register=("a", 2)), "aux_state is ('a', 2)", id="old aux_state"
         ),
@@ -192,11 +192,11 @@ def mend_by_itself(run: Run) -> None:
             never_fail, "task 5 is in error, and no processor", id="a task in error by itself"
         ),
         pytest.param(mend_by_itself, "no order explains p", id="fixed by itself"),
-        pytest.param(never_ask, "task 4 is finished, and no processor", id="nobody was asked"),
+        pytest.param(never_ask, "task 4 is finished, and no processor", id="never asked"),
         pytest.param(show_another_history, "was seen as element", id="another history shown"),
         pytest.param(show_an_old_history, "no order explains p", id="decided by an old history"),
         pytest.param(remove, "no order explains p", id="process lost"),
-        pytest.param(forget_who_asked, "p: nobody started it", id="process out of thin air"),
+        pytest.param(forget_who_asked, "p: no client started it", id="process out of thin air"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_found(wrong: Callable[[Run], None], says: str) -> None:

@@ -71,8 +71,8 @@ class Bench:
         self.metrics, self.observers = Metrics(), Observers()
         clock = SystemClock()
         due_queue = DueQueue(clock=clock, horizon=dt.timedelta(seconds=1), size_max=1)
-        nobody: Replies = None  # type: ignore[assignment]  # nobody asks it
-        aftermath = Aftermath(replies=nobody, due_queue=due_queue, replica_id=lambda: 1)
+        no_replies: Replies = None  # type: ignore[assignment]  # not used
+        aftermath = Aftermath(replies=no_replies, due_queue=due_queue, replica_id=lambda: 1)
         self.upkeep_queue = UpkeepQueue(due_queue, aftermath)
         self.scan = JobScan(
             jobs=self.jobs,

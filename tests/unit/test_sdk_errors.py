@@ -229,7 +229,7 @@ MAPPING: list[tuple[grpc.Status, type[errors.ProgressorError], dict[str, Any]]] 
         {"code": Code.INTERNAL, "message": "as the engine says", "engine_reason": "INTERNAL"},
     ),
     (
-        refusal(Code.DATA_LOSS, "", domain="somebody.else"),
+        refusal(Code.DATA_LOSS, "", domain="another.domain"),
         UnexpectedStatusError,
         {"code": Code.DATA_LOSS, "engine_reason": ""},
     ),

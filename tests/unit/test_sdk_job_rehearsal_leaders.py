@@ -158,10 +158,10 @@ async def test_a_cancelled_leader_is_finished() -> None:
 async def test_a_leader_cannot_name_what_is_not_there() -> None:
     def begin(step: Step[Any]) -> None:
         graph = Graph()
-        graph.node("a", after="nobody")
+        graph.node("a", after="absent")
         step.start_nodes(graph)
 
-    with pytest.raises(ValueError, match="'a' comes after 'nobody', which is not there"):
+    with pytest.raises(ValueError, match="'a' comes after 'absent', which is not there"):
         await JobRehearsal.led_by(processor_of(init=begin))
 
 

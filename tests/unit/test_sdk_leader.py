@@ -148,6 +148,6 @@ async def test_an_empty_graph_fails_the_step(threads: Executor) -> None:
 async def test_a_leader_without_a_join_handler_is_told_so(threads: Executor) -> None:
     response = await Processor("orders").answer(join_of(DONE), threads)
 
-    # There is no caller to receive a refusal.
+    # No caller waits for a refusal.
     assert response.failure.code == grpc.StatusCode.FAILED_PRECONDITION.value[0]
     assert "@processor.join" in response.failure.message

@@ -65,7 +65,7 @@ class Context:
         self._trace = tuple(caller.items())
 
     def time_remaining(self) -> float | None:
-        """Return that there is no deadline."""
+        """Return that the call has no deadline."""
         return None
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:

@@ -1,6 +1,6 @@
 """The span of a request: from its arrival to its answer, a child of the caller's.
 
-Its context takes the place of the caller's, so that the task which the request becomes is told of
+Its context takes the place of the caller's, so that the task that the request becomes is linked to
 under it.
 """
 

@@ -62,8 +62,8 @@ def get_to_wire(
 ) -> process_service_pb2.GetResponse:
     """Return what Get answers: as much of the page as fits, but one event at least.
 
-    A state and an event of the size of a payload's limit do not fit together: whoever reads a
-    history page by page can have the state left out.
+    A state and an event of the size of a payload's limit do not fit into one message: a client
+    that reads a history page by page can have the state left out.
     """
     response = process_service_pb2.GetResponse()
     wire.fill_process(response.process, view.process)

@@ -6,7 +6,7 @@ these would leave two engines with half the requests each, so we look first.
 
 Several processes of one engine share a port by SO_REUSEPORT, and the kernel spreads connections
 over them. It would let in every other process of the same user that says SO_REUSEPORT too, so one
-process holds the port for all of them, with `reserved`: against whoever looks first.
+process holds the port for all of them, with `reserved`, so that no other program can take it first.
 """
 
 import asyncio

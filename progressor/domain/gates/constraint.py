@@ -8,7 +8,7 @@ time        its instant: ``run_at``, a timer's, or     it has come (the replica 
 order       a smaller version of its order, which      the last of the smaller ones has ended
             waits, is available or runs
 process     another task of its process                that one is settled
-gates       a place in each of its gates, all or none  whoever holds the last one leaves it
+gates       a place in each of its gates, all or none  a holder of the last one leaves it
 available   nothing but a worker                       a replica claims it
 ==========  =========================================  ===========================================
 

@@ -226,7 +226,7 @@ def _refuse_cycle(
     stuck: Mapping[int, int],
     known_count: int,
 ) -> NoReturn:
-    # Whoever is stuck has a predecessor that is: going back from any of them ends up in a cycle.
+    # Every node left has a predecessor among those left: going back from any finds a cycle.
     path: dict[int, None] = {}
     ordinal = next(iter(stuck))
     while ordinal not in path:

@@ -68,7 +68,7 @@ NO_OPTIONS = JobOptions()
 class Part:
     """A process's part in jobs: it leads one, follows in one, or both.
 
-    ``leader`` and ``node``, its ordinal there from 1, are None for one that follows nobody.
+    ``leader`` and ``node``, its ordinal there from 1, are None for a process that has no leader.
     """
 
     led_by: Leadership | None = None

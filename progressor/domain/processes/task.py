@@ -28,7 +28,7 @@ TIMER_TYPES = frozenset({TaskType.TIMEOUT, TaskType.REMOVE})
 class TaskStatus(enum.StrEnum):
     """Where a task is. Members and order equal the SQL enum ``task_status``.
 
-    AVAILABLE is told of a task with constraints that waits for nothing but a worker; its row says
+    AVAILABLE is reported for a task with constraints that only waits for a worker; its row says
     WAITING.
     """
 

@@ -85,7 +85,7 @@ class FiringCause(enum.StrEnum):
 class FiringState(enum.StrEnum):
     """Where a firing is. Members and order equal the SQL enum ``firing_state``.
 
-    QUEUED waits; RUNNING: what it started has not been seen to have ended. The others are final.
+    QUEUED waits; RUNNING: what it started is not known to have ended. The others are final.
     """
 
     QUEUED = "queued"
@@ -248,7 +248,7 @@ class Firing:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Missed:
-    """Instants that nobody came to in time: the first, the last, and how many these are."""
+    """Instants at which no replica fired the schedule in time: the first, the last, the count."""
 
     first: Upcoming
     until: dt.datetime

@@ -13,7 +13,7 @@ RetryNotDue       either, and an attempt has been made         as these
 BehindVersion     a smaller version of its order has a row     promotion
                   in ``gated``
 GatesFull         ``gates.held`` has reached the capacity      promotion
-NoFreeWorker      it is due, and nobody has leased it          claims, which ask for a free place
+NoFreeWorker      it is due, and no replica has leased it      claims, which need a free slot
 NoReplica         the same, and no replica serves              the same
 Running           a row in ``running``                         the key of that table
 PresumedDead      that, and its replica's heartbeat is older   the scan for zombies
@@ -25,7 +25,7 @@ A task with constraints waits for its instant, an order, its process and its gat
 the other, but is told with all of them: its first cause is that of its state, and what it would
 wait for without that are the causes besides. Once it is available it waits as any other task does.
 
-What the replicas know is told by their heartbeats and read by each replica at most once a second
+What the replicas know is in their heartbeats, which each replica reads at most once a second
 (storage/replicas/status.py), so it may be two seconds old; what the tables tell is of the moment.
 """
 
@@ -61,7 +61,7 @@ from progressor.domain.views.wait import (
 )
 
 WORDS_MAX = 200
-"""Characters of somebody else's words, an error's or a detail's, in a sentence."""
+"""Characters of an error message or a detail that a sentence quotes."""
 
 
 def waits(
@@ -274,7 +274,7 @@ def _death(replica: ReplicaFacts | None) -> dt.datetime | None:
 
 
 def _collected_at(lost_at: dt.datetime, facts: Facts) -> dt.datetime | None:
-    """Return by when a lease that is lost then is collected; None: nobody would do it."""
+    """Return by when a lease lost at that time is collected; None: no replica would collect it."""
     return lost_at + facts.collecting if facts.serving() else None
 
 
@@ -434,7 +434,7 @@ def _after(wait: Wait) -> str:
 
 
 def _quoted(words: str) -> str:
-    """Return somebody else's words as a part of a sentence, whatever characters are in them."""
+    """Quote foreign text in a sentence, whatever characters it has."""
     cut = words if len(words) <= WORDS_MAX else f"{words[:WORDS_MAX]} …"
     harmless = "".join(it if it.isprintable() else " " for it in cut)
     return " ".join(harmless.split()).rstrip(".")

@@ -80,7 +80,7 @@ class GateRequests:
 
         Raises:
             GateChangedError: It is no longer at `expected_revision`; 0 takes any, or none.
-            GateNotFoundError: A revision is expected, and there is no gate.
+            GateNotFoundError: A revision is expected, and the gate does not exist.
         """
         return Exchange(
             rpc="SetGate",

@@ -96,7 +96,7 @@ class ProcessRequests:
 
         Raises:
             ProcessAlreadyExistsError: The id is taken, by a request without this key.
-            RejectedError: The processor refused; there is no process.
+            RejectedError: The processor refused; the process was not created.
             ProcessFailedError: The init task broke the process.
         """
         return Exchange(

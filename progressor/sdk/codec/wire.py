@@ -61,7 +61,7 @@ def instant_to_wire(instant: dt.datetime) -> Timestamp:
     """Return `instant` as a protobuf Timestamp.
 
     Raises:
-        ValueError: `instant` has no time zone, so that nobody can say when it is.
+        ValueError: `instant` has no time zone.
     """
     if instant.tzinfo is None:
         message = f"{instant!r} has no time zone; progressor takes aware datetimes"

@@ -266,7 +266,7 @@ class Processor(Generic[State]):
         if task_type in {TaskType.TIMEOUT, TaskType.JOIN}:
             # Not UNIMPLEMENTED, from which the engine infers that the target is another processor.
             return failure(grpc.StatusCode.FAILED_PRECONDITION, message, "NO_HANDLER")
-        # A request that nobody has thought of is the caller's mistake: it must not break a process.
+        # A request without a handler is the caller's mistake: it must not break a process.
         unknown = Reject(message, code=grpc.StatusCode.UNIMPLEMENTED, reason="NO_HANDLER")
         return unknown.to_wire()
 

@@ -100,7 +100,7 @@ def serve(
 
     Args:
         processors: One, which answers for every namespace, or several, each for its name.
-        bind: "host:port" or "unix:/path". There is no authentication: keep to trusted networks.
+        bind: "host:port" or "unix:/path". Clients are not authenticated: keep to trusted networks.
         limits: What is taken on at once.
         streaming: Whether steps may come in frames (ProcessStream), which costs a fraction of a
             call each. The engine finds out by itself.

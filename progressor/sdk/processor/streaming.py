@@ -49,7 +49,7 @@ _CANCELLED = failure(
     grpc.StatusCode.UNAVAILABLE, "the handler was cancelled", ""
 ).SerializeToString()
 _UNREADABLE = failure(
-    grpc.StatusCode.INTERNAL, "the request is no ProcessRequest", "INVALID_REQUEST"
+    grpc.StatusCode.INTERNAL, "the request is not a ProcessRequest", "INVALID_REQUEST"
 ).SerializeToString()
 
 _log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class _Stream:
         self._group: asyncio.TaskGroup = asyncio.TaskGroup()
         self._leaving = self._read_all = False
         self._over = asyncio.Event()
-        # A step may be begun by the end of another, whose context is nobody else's.
+        # The end of another step may begin this one, whose context must not leak into it.
         self._context = contextvars.copy_context()
 
     async def run(self) -> None:
@@ -237,7 +237,7 @@ class _Stream:
             response = await self._ask(request, self._threads)
             answer = response.SerializeToString()
         except asyncio.CancelledError:
-            # Where nobody asked for that, the handler did it to itself: as a call would tell it.
+            # If no one asked for that, the handler cancelled itself: reported as in a unary call.
             self._answer(step_id, _CANCELLED)
             raise
         except Exception as error:  # noqa: BLE001  # a bug is this step's end, and no neighbour's

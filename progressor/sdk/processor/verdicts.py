@@ -65,7 +65,7 @@ class Fail(Verdict):
         """Take what becomes the process's detail, and a word to tell cases apart.
 
         Raises:
-            TypeError: One of them is no text.
+            TypeError: One of them is not a string.
         """
         _check_words(self, message, reason)
         super().__init__(message)
@@ -85,7 +85,7 @@ class Retry(Verdict):
         A wait that is over, below zero, is none.
 
         Raises:
-            TypeError: `message` or `reason` is no text, or `after` no duration.
+            TypeError: `message` or `reason` is not a string, or `after` is not a duration.
         """
         _check_words(self, message, reason)
         try:

@@ -13,7 +13,7 @@ def check_address(address: str) -> None:
     gRPC takes a port modulo 65,536, and without one it takes 443.
 
     Raises:
-        ValueError: There is no port, or no such port.
+        ValueError: The port is missing or out of range.
     """
     match = _HOST_AND_PORT.fullmatch(address)
     if match is not None and int(match[1][:6]) > _PORT_MAX:

@@ -125,7 +125,7 @@ class Attempts:
         nothing twice. Pauses
         double from 50 ms to 2 s, each shortened by up to a half, and are no shorter than what
         the engine asked for. The attempt after it has at least as long: a shorter one would end
-        by its deadline, and no longer tell that nobody could be reached.
+        by its deadline, and hide that the engine could not be reached.
         """
         is_away = status.is_lost or status.code is grpc.StatusCode.UNAVAILABLE
         if not self._repeatable or not is_away:

@@ -56,7 +56,7 @@ class Status:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nobody has said what became of the request.
+        """Whether it is unknown what became of the request.
 
         A bare CANCELLED comes of a server that stops: gRPC ends what has reached it and was not
         taken up yet so.
@@ -135,7 +135,7 @@ def _rich_status(error: grpc.Call | grpc.aio.AioRpcError) -> status_pb2.Status:
             try:
                 return status_pb2.Status.FromString(value)
             except DecodeError:
-                # Somebody between us and the engine garbled it: the plain status still stands.
+                # A proxy on the way garbled it: the plain status still stands.
                 break
     return status_pb2.Status()
 

@@ -13,7 +13,7 @@ try:
     from opentelemetry import baggage, context, trace
     from opentelemetry.baggage.propagation import W3CBaggagePropagator
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-except ImportError:  # pragma: no cover  # the SDK works without it, and then there is no span
+except ImportError:  # pragma: no cover  # the SDK works without it, and makes no spans then
     _TRACEABLE = False
 else:
     _TRACEABLE = True

@@ -107,7 +107,7 @@ class Session:
         raise rpc_error(grpc.StatusCode.INTERNAL, f"the answer to {rpc} is {found}")
 
     async def run(self) -> None:
-        """Carry requests and answers until the stream ends; whoever still waits is then told."""
+        """Carry requests and answers until the stream ends; then fail those still waiting."""
         end = rpc_error(grpc.StatusCode.INTERNAL, "the session broke")
         try:
             self._call = StreamCall(
@@ -161,7 +161,7 @@ class Session:
             await self._outbox.run(self._write)
             await self._call.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.InternalError):
-            # The stream has ended, and whoever reads it is told why.
+            # The stream has ended; its reader raises the reason.
             return
 
     async def _write(self, items: Sequence[Pending | int]) -> None:

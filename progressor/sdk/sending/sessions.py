@@ -8,7 +8,7 @@ What holds:
   own, so that a balancer can choose another replica; but not more than one connection a second. The
   old session is read to its end, and its connection closed after that.
 - An engine without sessions is not asked for one for a minute: by then it may be a newer one.
-- What is too large or one too many for a session goes by itself, and holds nobody up.
+- What is too large or one too many for a session goes as a call of its own, and holds up no other.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class Sessions:
             self._channel_opened_at = time.monotonic()
         channel = self._channel
         session = self._session = Session(channel, left=self._no_session)
-        # Without a context of its own, it would keep that of whoever happened to be first.
+        # Without a context of its own, it would keep that of the first caller.
         task = asyncio.get_running_loop().create_task(
             self._run(session, channel), name="session", context=contextvars.Context()
         )

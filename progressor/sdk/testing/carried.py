@@ -92,7 +92,7 @@ class Carried:
     async def carry_out(self, task: Task, timer: Timer | None = None) -> Ended:
         """Ask until the step succeeds, is refused or fails for good, and save what came of it.
 
-        A `timer` that is to be tried again is a timer as before: nobody waits for it here.
+        A `timer` that is to be tried again is a timer as before: no caller waits for it here.
         """
         process = self.process
         assert process is not None, "a task is of a process"

@@ -95,7 +95,7 @@ class CarriedJob:
         )
 
     def inputs(self, name: str) -> tuple[NodeOutcome, ...]:
-        """Return what a node is told of those that it comes after; nothing where it did not ask."""
+        """Return the outcomes of a node's predecessors, if it asked for them."""
         spec = self.standing[name].spec
         if not spec.wants_results:
             return ()
@@ -105,7 +105,7 @@ class CarriedJob:
         """Start the process of a node; what its first step comes to is the node's.
 
         Raises:
-            ValueError: Nobody carries out its namespace.
+            ValueError: Its namespace has no processor.
         """
         spec = self.standing[name].spec
 

@@ -31,7 +31,7 @@ class Cast:
         """Return the process of a node, not started yet; its own retry policy goes before others.
 
         Raises:
-            ValueError: Nobody carries out its namespace.
+            ValueError: Its namespace has no processor.
         """
         processor = self.processors.get(namespace)
         if processor is None:

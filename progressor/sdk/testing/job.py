@@ -210,14 +210,14 @@ class JobRehearsal:
         return decoded(self._job.codec, self._job.standing[name].spec.args, kind)
 
     def inputs(self, name: str) -> tuple[NodeOutcome, ...]:
-        """Return what a node is told of those that it comes after; nothing where it did not ask."""
+        """Return the outcomes of a node's predecessors, if it asked for them."""
         return self._job.inputs(name)
 
     async def process(self, name: str) -> Rehearsal[Any]:
         """Return the process of a node, started if it was not, to be called, repaired and so on.
 
         Raises:
-            ValueError: The node has not been started, or nobody carries out its namespace.
+            ValueError: The node has not been started, or its namespace has no processor.
         """
         node = self._job.standing[name]
         if name not in self._job.followers:
@@ -273,7 +273,7 @@ class JobRehearsal:
             Its state: running only where it has no timer, and waits to be called.
 
         Raises:
-            ValueError: It is not running, or nobody carries out its namespace.
+            ValueError: It is not running, or its namespace has no processor.
             RuntimeError: Its timers follow each other without an end.
         """
         expect_running(self._job, name)
@@ -291,9 +291,9 @@ class JobRehearsal:
 
         Args:
             order: Chooses the next among the names of those that run, in jobs within this one too.
-            failing: Those of this job that fail, whoever carries them out.
-            results: Of those of this job that are completed with these, whoever carries them out.
-                Where there is no processor, others are completed without a result.
+            failing: The nodes of this job that fail, even if they have a processor.
+            results: Nodes of this job that are completed with these, even if they have a processor.
+                Other nodes without a processor are completed without a result.
 
         Returns:
             The state of the job.

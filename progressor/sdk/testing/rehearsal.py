@@ -1,4 +1,4 @@
-"""A process in memory: a processor's handlers carry it, and time passes when it is told to."""
+"""A process in memory: a processor's handlers run its steps, and the test moves the time."""
 
 import dataclasses
 import datetime as dt
@@ -23,7 +23,7 @@ from progressor.sdk.values.results import read_event
 from progressor.v1 import types_pb2
 
 STARTS_AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-"""When a rehearsal begins, unless it is told otherwise."""
+"""When a rehearsal begins by default."""
 
 TIMERS_MAX = 10_000
 """Timers that one call of `Rehearsal.advance` runs."""
@@ -159,7 +159,7 @@ class Rehearsal(Generic[State]):
 
     @property
     def removed_by_request(self) -> bool:
-        """Whether there is no process because of `remove`, and not by its own doing."""
+        """Whether `remove` deleted the process, rather than a step of its own."""
         return self._carried.process is None and self._carried.removed_by_request
 
     @property
@@ -203,7 +203,7 @@ class Rehearsal(Generic[State]):
 
         Raises:
             ProcessAlreadyExistsError: It is there.
-            RejectedError: The handler refused; there is no process.
+            RejectedError: The handler refused; the process was not created.
             ProcessFailedError: It broke the process.
         """
         if self._carried.process is not None:

@@ -26,7 +26,7 @@ async def run_node(job: CarriedJob, name: str, *, order: Choice) -> None:
     """Carry out a running node until it ends, or has neither a timer nor nodes that can go on.
 
     Raises:
-        ValueError: Nobody carries out its namespace.
+        ValueError: Its namespace has no processor.
         RuntimeError: Its timers follow each other without an end.
     """
     if name not in job.followers:
@@ -52,7 +52,7 @@ async def run_nodes(
 ) -> None:
     """End nodes until the job has ended, or all that runs waits for a request.
 
-    What nobody carries out, and what is in `results`, is completed; what is `failing` fails.
+    Nodes without a processor and those in `results` are completed; those in `failing` fail.
 
     Raises:
         RuntimeError: Timers follow each other without an end.

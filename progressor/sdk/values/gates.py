@@ -11,7 +11,7 @@ from progressor.wire.shapes import Shape
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """So many processes of a namespace may hold it; 0: nobody gets through.
+    """How many processes of a namespace may hold it at once; 0: none may.
 
     ``held`` is above ``capacity`` only where that was lowered; ``waiting_count`` is counted up to
     1,000; ``revision`` counts the changes of the capacity, from 1.

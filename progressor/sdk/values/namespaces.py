@@ -99,7 +99,7 @@ def namespace_mask(fields: Iterable[str] | None) -> FieldMask:
     """Return the update mask of the named `fields` of NamespaceConfig; None: of all of them.
 
     Raises:
-        ValueError: A name is no field that an update can change.
+        ValueError: A name is not a field that an update can change.
     """
     known = [
         field.name

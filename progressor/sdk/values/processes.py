@@ -111,7 +111,8 @@ class TaskError:
 class OrderWait:
     """The task of a smaller version that another one waits for.
 
-    ``order`` is that of the one that waits; of several the smallest is told, of these the oldest.
+    ``order`` is that of the task that waits. Of several, the smallest version is given, then the
+    oldest.
     """
 
     order: Order

@@ -119,7 +119,7 @@ class ScheduledStart:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScheduledCall:
-    """Each firing calls a process. Nobody waits for the response, which is kept with the task."""
+    """Each run calls a process. No caller waits for the response, which is kept with the task."""
 
     process_id: str
     args: Payload = None
@@ -205,7 +205,7 @@ class Firing:
     """One firing: its ``instant`` and its schedule are its identity.
 
     ``due_at``: the instant and its jitter; ``fired_at``: when it was recorded; ``started_at``: when
-    it started something, None: it did not; ``ended_at``: when that was seen to have ended.
+    it started something, None: it did not; ``ended_at``: when its end was noticed.
     ``process_id``, ``task_id``: what it started or called, "" and None for nothing. Of missed ones
     ``missed_count`` tells how many, and ``missed_until`` the last.
     """

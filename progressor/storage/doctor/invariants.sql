@@ -258,7 +258,7 @@ SELECT p.namespace, p.process_id,
 FROM progressor.processes p
 LEFT JOIN progressor.events e USING (slot, namespace, process_id)
 GROUP BY p.slot, p.namespace, p.process_id
--- So many different ones, from 1 on by a constraint, and none above: there is no gap.
+-- So many different ones, from 1 on by a constraint, and none above: no gap.
 HAVING count(e.event_id) <> p.last_event_id
     OR coalesce(max(e.event_id), 0) <> p.last_event_id
 

@@ -79,7 +79,7 @@ _MIGRATE = "Run `progressor migrate` of this release."
 def migrations_verdict(examination: Examination) -> Verdict:
     """Compare the migrations that were applied with those of this release."""
     if not examination.row(_SQL["schema_exists"])["exists"]:
-        return findings.failed("there is no schema progressor in this database", advice=_MIGRATE)
+        return findings.failed("this database has no schema progressor", advice=_MIGRATE)
     applied = {row["number"]: row for row in examination.rows(_SQL["read_migrations"])}
     ours = {each.number: each for each in migrations.migrations()}
     changed = [

@@ -1,6 +1,6 @@
 """Runs one command while the pipe on stdin is open, then stops it; a process of its own.
 
-`embedded` starts this file by its path (`python -I -S`) and nobody imports it, so it uses
+`embedded` starts this file by its path (`python -I -S`) and nothing imports it, so it uses
 the standard library only. Three things need a process between us and PostgreSQL:
 
 - The pipe closes even when our process is killed with SIGKILL, so the guard notices.

@@ -359,7 +359,7 @@ class EmbeddedPostgres:
         return private, str(private)
 
     def _make_private_directory(self) -> Path:
-        """Make the directory of the first start again: whoever connects knows that one."""
+        """Make the directory of the first start again: clients connect to that path."""
         if self._private is None:
             # Not TMPDIR, which may be as long.
             self._private = Path(tempfile.mkdtemp(prefix="progressor-", dir="/tmp"))

@@ -86,7 +86,7 @@ CROSS JOIN LATERAL (
 ) t;
 
 -- name: find_lowered
--- Gates with holders that have to give way, of which nobody has sent any back for a while.
+-- Gates with holders that have to give way, none of which was sent back for a while.
 SELECT g.namespace, g.gate
 FROM progressor.gates g
 WHERE g.lowered_at IS NOT NULL

@@ -83,7 +83,7 @@ class Direct(Generic[R]):
         If it is cancelled, whether the statement was done is unknown, and the connection is closed.
 
         Args:
-            connection: Nobody else may use it meanwhile, but for other executions of this kind:
+            connection: Used by nothing else meanwhile, except other executions of this kind:
                 they are done in the order in which they were asked for.
             arguments: From `bind`: a column for an array; an int for a ``bigint``, a float for a
                 ``double precision``, an aware datetime for a ``timestamptz``.

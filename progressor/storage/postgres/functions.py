@@ -115,7 +115,7 @@ class Functions:
             name: Of its file and of the function.
             row: A NamedTuple with the columns that it returns; not for one that returns a value.
         """
-        assert name in self._signatures, f"there is no priv/functions/**/{name}.sql"
+        assert name in self._signatures, f"priv/functions/**/{name}.sql does not exist"
         arguments, columns = self._signatures[name]
         fields = getattr(row, "_fields", ())
         assert row is tuple or fields == columns, f"{name} returns {columns}, not {fields}"

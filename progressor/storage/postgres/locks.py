@@ -1,4 +1,4 @@
-"""Which processes another transaction holds locked, so that nobody else has to wait for it.
+"""Which processes another transaction holds locked, so that only their writes wait for it.
 
 A batch locks all its processes before it writes. One of them may be held for long: by a session
 idle in a transaction, somebody's manual UPDATE, a replica that was stopped in the middle. So a

@@ -21,7 +21,7 @@ from progressor.storage.rows.tasks import ClaimedRow
 _SQL = statements.load("processes/claims")
 
 PASSES_SECONDS = 1.0
-"""For how long nobody waits for locked processes again, once one was locked for LOCK_TIMEOUT: a
+"""For how long no claim waits for locked processes again, once one was locked for LOCK_TIMEOUT: a
 backlog is claimed as places become free, and would stand still for that time at each of them."""
 
 
@@ -111,7 +111,7 @@ class Claims:
 
         Returns:
             Those that wait and are due; the others are gone, blocked, put off or taken, or their
-            process is locked by somebody who does not let go: the safety net comes for them.
+            process stays locked by another session: the scan finds them later.
 
         Raises:
             StorageUnavailableError: No connection, or it broke.
@@ -138,7 +138,7 @@ class Claims:
     ) -> list[Claimed]:
         """Claim tasks that have been due for `overdue` or longer, by turns: see claim_due.sql.
 
-        ``wait`` for processes that somebody else has locked, if it is not for long, instead of
+        ``wait`` for processes that another session has locked, if it is not for long, instead of
         passing them over at once. For PASSES_SECONDS after one was locked for longer, they are
         passed over as long as something else is found.
 
@@ -218,7 +218,7 @@ class Claims:
         horizon: dt.timedelta,
         lease_timeout: dt.timedelta,
     ) -> tuple[list[Due], dt.datetime | None]:
-        """Find tasks due within `horizon` that are this replica's to claim, or nobody's.
+        """Find tasks due within `horizon` that this replica set, or a replica that is gone.
 
         Those that another living replica has set are left to it.
 

@@ -25,7 +25,7 @@ CROSS JOIN LATERAL (
 ) s
 
 -- name: find_overdue
--- Finds the namespaces with a task that nobody has claimed in time: a look before places are
+-- Finds the namespaces with a task that was not claimed in time: a look before slots are
 -- reserved, since in a healthy engine there is none.
 -- Locks: none.
 SELECT n.namespace

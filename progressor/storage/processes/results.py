@@ -145,7 +145,7 @@ async def listen(
 
     Raises:
         StorageUnavailableError: The connection broke, or there was none.
-        StorageReadOnlyError: The server takes no writes, or not any more: nobody notifies there.
+        StorageReadOnlyError: The server takes no writes, so it sends no notifications.
     """
     insists = insists_on_writes(dsn)
     with translated():

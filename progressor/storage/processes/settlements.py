@@ -50,7 +50,7 @@ _SQL = statements.load("processes/settlements")
 class Entry:
     """A settlement to write.
 
-    ``process`` is None for a zombie, whose step nobody can continue; ``continues`` says that the
+    ``process`` is None for a zombie, whose step cannot continue; ``continues`` says that the
     worker goes on with the next task of the process, for `expires_after` unless that has a timeout
     of its own. ``trace_context`` goes with a timer that the step sets. ``on_sent`` is called when
     the batch with it is sent. ``part`` is the process's in jobs, ``plan`` what the step adds to
@@ -165,7 +165,7 @@ class Settlements:
 
         self._plain = group("settle_tasks", self._write, families=False)
         self._of_jobs = group("settle_job_tasks", self._write_of_jobs, families=True)
-        # Many of them may wait for one gate: whoever has none is not in a batch with them.
+        # Many of them may wait for one gate: tasks without gates are not in a batch with them.
         self._gated = group("settle_gated_tasks", self._write, families=False)
         self._gated_of_jobs = group("settle_gated_job_tasks", self._write_of_jobs, families=True)
         self._groups = (self._plain, self._of_jobs, self._gated, self._gated_of_jobs)

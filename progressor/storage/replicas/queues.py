@@ -35,7 +35,7 @@ PAUSE = dt.timedelta(seconds=2)
 """From one count of a watch to the next, at the least."""
 
 PATIENCE = dt.timedelta(seconds=1)
-"""For a count that somebody waits for."""
+"""For a count that a caller waits for."""
 
 REST = 9
 """How much longer than its last count a watch rests: it counts for a tenth of the time at most."""
@@ -161,7 +161,7 @@ class Namespaces(Protocol):
 
 
 class QueueWatch:
-    """What waits, for whoever asks, however often: all share a count that is not too old.
+    """What waits. All callers share a count that is not too old.
 
     Where much waits a count is long. So nobody waits long for one, and there is a rest after it
     that grows with what it took; what a scan counts in its own time is remembered too.

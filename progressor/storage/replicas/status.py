@@ -54,7 +54,7 @@ class Watch:
             lease_timeout: For replicas that do not tell their own.
             collecting: How long a lost lease may wait for a scan of this replica.
             statement_timeout: For reading them.
-            age_max: How old what is told may be.
+            age_max: The age that an answer may have.
         """
         self._pool = pool
         self._clock = clock

@@ -118,11 +118,11 @@ def _request_of(key: ScheduleKey, target: Target) -> tuple[Request, str, str]:
 
     The key of the request stands for any: a fingerprint does not tell processes apart.
     """
-    somebody = process_key(key.namespace, key.schedule_id)
+    leader_key = process_key(key.namespace, key.schedule_id)
     match target:
         case StartTarget():
             request = Request(
-                key=somebody,
+                key=leader_key,
                 task_type=TaskType.INIT,
                 args=target.args,
                 caller_context=target.caller_context,
@@ -133,7 +133,7 @@ def _request_of(key: ScheduleKey, target: Target) -> tuple[Request, str, str]:
             return request, START, target.template
         case CallTarget():
             request = Request(
-                key=somebody,
+                key=leader_key,
                 task_type=target.task_type,
                 args=target.args,
                 caller_context=target.caller_context,
@@ -148,7 +148,7 @@ def _request_of(key: ScheduleKey, target: Target) -> tuple[Request, str, str]:
                 schedule_id=key.schedule_id,
             )
             request = Request(
-                key=somebody,
+                key=leader_key,
                 task_type=TaskType.INIT,
                 args=encode_graph(graph),
                 caller_context=target.caller_context,

@@ -84,7 +84,7 @@ ORDER BY s.namespace COLLATE "C", s.schedule_id COLLATE "C"
 LIMIT %(limit)s;
 
 -- name: find_next_due
--- How many seconds until the next schedule is due that nobody is at; no row: there is none.
+-- Seconds until the next schedule is due that no replica is working on; no row if there is none.
 SELECT extract(epoch FROM
     s.next_at - coalesce(%(now)s::timestamptz, clock_timestamp()))::double precision
 FROM progressor.schedules s
