@@ -8,7 +8,7 @@
       StorageError      try again later
       ConfigError       the operator must change the configuration
 
-Errors carry fields; nobody parses their text. ``reason`` is the word on the wire, that is,
+Errors carry fields; no caller parses their text. ``reason`` is the word on the wire, that is,
 ErrorInfo.reason.
 """
 

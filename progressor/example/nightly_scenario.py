@@ -1,6 +1,7 @@
 """A nightly schedule: what it will do, one firing by hand, and two by a clock that runs faster.
 
-Nobody waits for the night: once the schedule is there, it is given instants of each second.
+The example does not wait for the night: once the schedule is there, it is given instants of each
+second.
 """
 
 import asyncio

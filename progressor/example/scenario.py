@@ -1,7 +1,7 @@
 """What a client does with two orders: everything that an order can meet, over real gRPC.
 
 The first is paid, after a wrong amount and a reminder; its warehouse is down, it is repaired,
-and shipped. Nobody pays the second one. Timers are waited for by awaiting their tasks.
+and shipped. The second one is never paid. Timers are waited for by awaiting their tasks.
 """
 
 import contextlib

@@ -115,7 +115,7 @@ _DIRECTION_FROM_WIRE: Mapping[int, Direction] = {
 
 
 def refuse(field: str, description: str) -> NoReturn:
-    """Raise `errors.InvalidRequestError` for one field; a path of untold length is cut."""
+    """Raise `errors.InvalidRequestError` for one field; a long path is cut."""
     raise errors.InvalidRequestError(errors.FieldViolation(field[:_FIELD_LENGTH_MAX], description))
 
 

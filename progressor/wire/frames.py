@@ -1,7 +1,7 @@
 """Frames: items of a stream on their way out, as many to a message as have come together.
 
 What a message costs gRPC and the event loop hardly depends on how much is in it. So while one frame
-is being written, the next one fills; at low load a frame holds one item and nobody waits.
+is being written, the next one fills; at low load a frame holds one item and none waits.
 """
 
 import asyncio
@@ -77,7 +77,8 @@ class Outbox(Generic[Item]):
                 outbox and its owner would hold each other.
         """
         while True:
-            # Whoever fills it wakes this last: all that is ready by then goes into the frame.
+            # The writer that fills it wakes this last: all that is ready by then goes into the
+            # frame.
             await self._filled.wait()
             self._filled.clear()
             while self._items:

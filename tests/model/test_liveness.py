@@ -1,8 +1,8 @@
 """Whatever a replica leaves behind that is killed, another does all of it that is due, and soon.
 
 The bound is the promise: the lease timeout, until what the dead one held is known to be lost; a
-scan interval, until that is seen, and what nobody claims is overdue; a backoff, for what waits for
-its retry. And patience for the machine, less than the time after which another safety net (the
+scan interval, until that is seen, and what no replica claims is overdue; a backoff, for what waits
+for its retry. And patience for the machine, less than the time after which another safety net (the
 timeout of a step, above all) would have brought what the scanners had missed.
 """
 

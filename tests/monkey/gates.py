@@ -2,8 +2,8 @@
 
 Who has lost a lease may still be in a processor when another attempt is made, so of the steps that
 processors note only those can be judged that were settled: the attempt that the task's row counts
-last. The fence lets nobody settle but who has had the lease, and with it the gates, from before the
-step began until after it had ended; the processor notes both in between. So
+last. The fence lets only the replica settle that has the lease, and with it the gates, from before
+the step began until after it had ended; the processor notes both in between. So
 
 - of the steps of a gate that were settled no more are in hand at once than it has places for;
 - no step of any attempt begins before the end of that which settled a smaller version of its order,
@@ -37,7 +37,7 @@ CAPACITIES: Mapping[str, int] = MappingProxyType(
 """How many may hold each gate at most."""
 
 ELASTIC, ELASTIC_CAPACITIES = "elastic", (1, 2, 3)
-"""The gate whose capacity is changed all the time, and to what. It is never closed: nobody would
+"""The gate whose capacity is changed all the time, and to what. It is never closed: no client would
 open it in the end."""
 
 NOWHERE = "nowhere"

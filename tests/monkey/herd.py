@@ -2,7 +2,7 @@
 
 What keeps the histories explainable:
 
-- A process goes only once its start, or import, is known to have ended and nobody repeats it: else
+- A process goes only once its start, or import, is known to have ended and is not repeated: else
   the repetition would start it anew, as the engine promises, and the same request were done twice.
 - It is started anew under its id only if no word about it was ever lost: a request that lingers
   somewhere could reach either of its lives.

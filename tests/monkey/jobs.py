@@ -1,8 +1,8 @@
 """Jobs in the monkey: what processors do of their nodes, and what must be true in the end.
 
 The steps of a node's follower begin and end in a journal of their own. The step by which a node was
-done is the attempt that its last finished task counts, since the fence lets nobody settle but who
-has the lease. So
+done is the attempt that its last finished task counts, since the fence lets only the replica settle
+that has the lease. So
 
 - a job that was acknowledged is there, and has ended, unless its foreman has removed it;
 - no step of a node begins before the end of that by which each of its predecessors was done;

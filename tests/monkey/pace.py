@@ -5,7 +5,7 @@ fault, and after the last, when no step is slow by design. Beside each stands th
 in the same window, by the reference's piece of work. ``kept`` is last / first as it was;
 ``kept_adjusted`` the same with both rates at one speed of the machine: (last / its speed) / (first
 / its speed). Rates follow the CPU's speed nearly one to one, since that is what a request waits
-for. How busy the CPUs were, with whatever else ran on them, and what the disk took, is told and
+for. How busy the CPUs were, with whatever else ran on them, and what the disk took, is reported and
 not adjusted for.
 
 ``calm`` are the rates in the calm between faults, and their medians in each third of the run:

@@ -91,7 +91,7 @@ def warm_up_seconds(seconds: float) -> float:
 
 
 def calm_seconds(seconds: float) -> float:
-    """Return how long there is no fault after the warm-up, and in the end, of a run."""
+    """Return how long a run is without faults after the warm-up, and at the end."""
     return min(30.0, max(8.0, seconds / 10))
 
 

@@ -101,7 +101,7 @@ async def test_one_task_is_told_without_reading_the_others(connection: Connectio
     reads = await reads_of(connection, ManualClock(), get_one)
 
     assert scanned(reads) == {}
-    # The line of the gate, up to where places are told; each of the others but a few rows.
+    # The line of the gate, up to where places are reported; each of the others but a few rows.
     assert reads["gated"].by_index <= 2 * COUNTED + 20
     assert reads["gate_lines"].by_index <= 2 * COUNTED + 20
     others = {table: it.by_index for table, it in reads.items() if table not in GATED[::3]}

@@ -322,8 +322,8 @@ WORKS: dict[Work, int] = {
 }  # fmt: skip
 """What a replica does, and how many items that is."""
 
-# A later page of List is no step's business, and a plain statement. Before the first ANALYZE of its
-# table PostgreSQL 15 sorts the namespace for it; autovacuum ends that within a minute.
+# A later page of List does not belong to a step, and is a plain statement. Before the first ANALYZE
+# of its table PostgreSQL 15 sorts the namespace for it; autovacuum ends that within a minute.
 WORKS_WITHOUT_STATISTICS = [work for work in WORKS if work is not list_later_processes]
 
 

@@ -1,7 +1,7 @@
 """Liveness of gates: once faults stop, everybody passes who is not kept out by a living process.
 
-Faults stop in whatever state, processors succeed, and nothing new is asked for. Then whoever waits
-still waits for a gate that a process holds until it ends, or for somebody who does; once these
+Faults stop in whatever state, processors succeed, and nothing new is asked for. Then a waiting task
+still waits for a gate that a process holds until it ends, or for a task that does; once these
 processes complete, nothing waits, and nothing is held.
 """
 

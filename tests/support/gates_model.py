@@ -8,8 +8,8 @@ The model does not choose. It says what is in whose way, takes from storage whom
 and says whether that was right:
 
 - nothing was in the way of who has passed, and no gate has more holders than places for it;
-- it has passed nobody who could have gone in its stead and comes first: whoever could have run for
-  longer than the patience, the oldest of them; then by priority; then by task id;
+- it has passed no task that could have gone in its stead and comes first: a task that could have
+  run for longer than the patience, the oldest of them; then by priority; then by task id;
 - no task is left that could pass.
 
 What DESIGN leaves open, and the model therefore to storage:

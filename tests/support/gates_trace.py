@@ -1,7 +1,7 @@
 """Who passes gates, as PostgreSQL itself notes it: in its order, also inside a transaction.
 
 What stands in the tables after a deed does not tell what a task met when it passed: within the same
-deed others pass, join a line before somebody, send that one back, and so give up what it has just
+deed others pass, join a line before another, send that one back, and so give up what it has just
 been given. So whatever enters and leaves `gate_holders` and `gated` is noted row by row; replayed,
 it shows the gates and the lines as they were at each passage.
 """

@@ -27,7 +27,7 @@ SEED_EXAMPLE: Graph = MappingProxyType(
 )  # fmt: skip
 """The example of seeds/job-center.md: edges a, b of 1; c .. f of 2; g, h of 4; i of 5; j, k of 6.
 
-Its text says of the four edges of 2 where three lead to, and that the fourth frees nobody: here it
+Its text says of the four edges of 2 where three lead to, and that the fourth frees none: here it
 leads to 7.
 """
 

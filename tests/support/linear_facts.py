@@ -1,9 +1,9 @@
 """What is known of the lists of one process before any order is tried.
 
-A process that was removed and started anew has had several lists. Each is told by its first
+A process that was removed and started anew has had several lists. Each is known by its first
 element, since no two requests have the same: the *life* of a list. Answers, readings and
 processors' journals each show a piece of some life as it once was; together they tell nearly every
-place, and whoever does not come out of a processor's journal has never been done.
+place, and what is missing in a processor's journal was never done.
 """
 
 import collections

@@ -54,7 +54,7 @@ class Relay:
             writer.transport.abort()
 
     async def hung_up(self, seconds: float) -> None:
-        """Wait until there is no connection, at most so long.
+        """Wait until all connections are closed, at most so long.
 
         A caller's gRPC closes the connection of a channel that was closed only when the calls
         that were cancelled on it are gone, and they are parts of cycles: garbage is collected

@@ -74,7 +74,7 @@ _INDEXES: LiteralString = """
 
 def schema_of(connection: psycopg.Connection[Any]) -> str:
     """Return the text of the schema that is in a database."""
-    # Names are told in full: the hash schemas of the functions are not on any search path.
+    # Names are given in full: the hash schemas of the functions are not on any search path.
     connection.execute("SET search_path = pg_catalog")
     parts = [
         row[0]

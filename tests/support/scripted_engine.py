@@ -80,8 +80,8 @@ Cli = Callable[..., Ended]
 class ScriptedEngine:
     """Answers each RPC as told, or with an empty message, and keeps the requests.
 
-    A stream is told as a list of messages, which it uses up; a refusal among them ends it, and what
-    is behind that is for the next one.
+    A stream is given as a list of messages, which it uses up; a refusal among them ends it, and
+    what is behind that is for the next one.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """The recovery rules of seeds/job-center.md, each with what it is about really done.
 
-A job is never left half done, whichever is killed: its leader, its followers, both, or whoever
+A job is never left half done, whichever is killed: its leader, its followers, both, or the one that
 was about to tell the leader that all is done. The victim is a process that gets SIGKILL; the
 survivor scans.
 """

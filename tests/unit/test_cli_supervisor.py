@@ -32,8 +32,8 @@ def test_an_embedded_postgresql_has_room_for_all_replicas(
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("config", "--workers", "2", "--bind", "unix:/tmp/nobody.sock"),
-        ("config", "--workers", "0", "--bind", "127.0.0.1:0,unix:/tmp/nobody.sock"),
+        ("config", "--workers", "2", "--bind", "unix:/tmp/absent.sock"),
+        ("config", "--workers", "0", "--bind", "127.0.0.1:0,unix:/tmp/absent.sock"),
         ("config", "--workers", "-1"),
         ("config", "--workers", "257"),
         ("dev", "--workers", "2", "--once"),

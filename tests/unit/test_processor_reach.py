@@ -16,7 +16,7 @@ NOWHERE = make_namespace(processor_targets=("127.0.0.1:1",))
 
 
 class Ways(Channels):
-    """Channels that are connected or not, as told; None: nobody has asked by them."""
+    """Channels that are connected or not, as told; None: not asked yet."""
 
     def __init__(self) -> None:
         super().__init__()

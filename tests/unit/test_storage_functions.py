@@ -79,7 +79,7 @@ def test_a_row_has_the_columns_of_the_file_or_of_its_type() -> None:
 
 
 def test_a_name_without_a_file_is_refused() -> None:
-    with pytest.raises(AssertionError, match="no priv/functions"):
+    with pytest.raises(AssertionError, match="does not exist"):
         Functions().call("count_orders")
 
 

@@ -8,8 +8,8 @@ What holds:
 
 - A caller has READING_BYTES_MAX being read at a time, and UNSENT_BYTES_MAX that it has not taken;
   or one read, whatever its size. What is more waits, in the order in which it came.
-- All callers together have TOTAL_BYTES_MAX. Beyond it each still has one read, so that nobody can
-  keep others from reading; the turns that come free go around.
+- All callers together have TOTAL_BYTES_MAX. Beyond it each still has one read, so that no caller
+  can keep others from reading; the turns that come free go around.
 - How large an answer will be is not known before. It is taken to be as large as the last ones of
   its caller: a larger one counts at once, a smaller one by half; a new caller has FIRST_BYTES.
 """

@@ -87,7 +87,7 @@ async def reserved(address: str) -> AsyncIterator[str]:
                 why = os.strerror(error.errno) if error.errno else str(error)
                 continue
             port = holder.getsockname()[1]
-            # From here on, who shares the port comes in by the one, and nobody by the other.
+            # From here on, processes that share the port get in by the one, and none by the other.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
             held = True

@@ -106,7 +106,7 @@ class Failed:
 
     ``retryable`` says that another attempt may help; whether there is one, the policy decides.
     ``retry_after`` is the earliest that the processor wants to be asked again. ``patient``: retried
-    without counting attempts, since somebody else knows when it has been enough. ``misconfigured``:
+    without counting attempts, since another place knows when to stop. ``misconfigured``:
     the target was reached, but does not serve this namespace, or not this engine.
     """
 

@@ -2,9 +2,9 @@
 
 A *firing* is one instant of a schedule. What it starts, its record and the schedule's step to the
 next instant are one transaction under the lock of the schedule's row: neither a lease nor a key
-alone would keep it to once, since a process may have removed itself, or retention, before somebody
-slow comes to the same instant again. ``priv/functions/schedules/fire_schedules.sql`` does it;
-`decide` is its table.
+alone would keep it to once, since a process may have been removed, by itself or by retention,
+before somebody slow comes to the same instant again.
+``priv/functions/schedules/fire_schedules.sql`` does it; `decide` is its table.
 
 ================  ===========  ============================  =====================================
 overlap policy    none at      an earlier one is at work     it is, and a firing is queued

@@ -22,7 +22,7 @@ Overrun           that, and ``running.expires_at`` is past     the scan for zomb
 ================  ===========================================  ====================================
 
 A task with constraints waits for its instant, an order, its process and its gates one after
-the other, but is told with all of them: its first cause is that of its state, and what it would
+the other, but is reported with all of them: its first cause is that of its state, and what it would
 wait for without that are the causes besides. Once it is available it waits as any other task does.
 
 What the replicas know is in their heartbeats, which each replica reads at most once a second

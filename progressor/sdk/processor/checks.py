@@ -33,7 +33,7 @@ def check_handler(handler: Callable[..., object], codec: Codec, owner: str) -> N
     """Refuse a handler that can never answer a step.
 
     Raises:
-        TypeError: It is no function of one argument, yields, or returns what the codec cannot
+        TypeError: It is not a function of one argument, yields, or returns what the codec cannot
             write; the message begins with the `owner`.
     """
     problem = _form_of(handler) or _returned_by(handler, codec)

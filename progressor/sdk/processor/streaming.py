@@ -3,14 +3,14 @@
 What must hold:
 
  1. Each step is a task: whatever happens in one, the others go on; what a handler or a frame's
-    item does wrong is told in the answer to that step.
+    item does wrong is reported in the answer to that step.
  2. At most `steps_max` steps are in hand, over all streams and calls. Over it, steps of streams
     wait in line, where they can still be cancelled; when the line is full, no frame is read, and
     HTTP/2 holds the engine back.
  3. A step that the engine cancelled is ended, or never begun, and not answered.
  4. A stream that ends takes the handlers of its steps with it.
  5. No step sees a context variable that another has set: the current span, say.
- 6. On leaving, every stream is told so; the steps in hand are answered, and those that crossed
+ 6. On leaving, every stream gets a notice; the steps in hand are answered, and those that crossed
     with the word of leaving, before the stream ends.
 """
 

@@ -5,8 +5,8 @@ What holds, beside what `unanswered` says:
 - A request ends as its unary call would have ended, with the same status and details.
 - A session that breaks ends what it has not answered with what gRPC says of it, UNAVAILABLE for a
   lost connection: exactly as unary calls on that connection would have ended.
-- A request that was given up before it was written is never written; after that, the engine is told
-  that nobody waits.
+- A request that was given up before it was written is never written; after that, the engine is
+  notified that the caller has left.
 - A session whose engine says that it is leaving takes no more requests; what it has is answered.
 - An engine without sessions (UNIMPLEMENTED) has executed nothing, and its requests end so.
 """

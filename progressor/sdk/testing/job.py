@@ -40,7 +40,7 @@ class JobRehearsal:
     it is what the handlers decide, which start nodes and hear of their end. A node whose process
     starts nodes leads a job within this one (`inner`), and ends as that does.
 
-    A node's retry policy governs the attempts of its process. Its other options are told (`node`)
+    A node's retry policy governs the attempts of its process. Its other options are shown (`node`)
     and change nothing: its constraints are granted at once, its target is there, and no replica is
     lost. The deadline passes when the test says so (`expire`), whatever the clocks of the processes
     say: each has its own.

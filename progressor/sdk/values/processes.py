@@ -148,8 +148,9 @@ class Wait:
     it is behind, whether that runs, and since when it runs or waits; of how many attempts; the
     replica, the last heartbeat of one that is late, and by when the task is collected from it.
 
-    Of a task with constraints what it waits for besides its cause is told too: a smaller version of
-    its ``order``, those of its ``gates`` that are full; and how its time was ``spent`` until now.
+    Of a task with constraints what it waits for besides its cause is given too: a smaller version
+    of its ``order``, those of its ``gates`` that are full; and how its time was ``spent`` until
+    now.
     """
 
     task_id: int

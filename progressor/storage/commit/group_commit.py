@@ -492,8 +492,8 @@ class GroupCommit(Generic[Item, Result]):
         try:
             results = await self._write_unless_undone(connection, items, again=again)
         except (errors.StorageRefusedError, errors.StorageLockedError) as error:
-            # Nothing was done. Who is told otherwise looks for it, on a connection on which another
-            # batch may be under way.
+            # Nothing was done. A caller with another answer looks for it, on a connection on which
+            # another batch may be under way.
             for entry, was_sent in zip(batch, sent_before, strict=True):
                 entry.again = was_sent
             if isinstance(error, errors.StorageLockedError):

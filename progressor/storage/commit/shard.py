@@ -70,8 +70,8 @@ class Lane(Generic[Item, Result]):
     """Entries in the order in which they came.
 
     Those whose process another transaction holds locked wait `aside`, and with them all that comes
-    for the same process, so that nobody else waits for it, and each process keeps its order. So
-    do those that wait for a row that nobody can be asked about, such as a gate: they are *blocked*,
+    for the same process, so that no other waits for it, and each process keeps its order. So
+    do those that wait for a row whose holder is unknown, such as a gate: they are *blocked*,
     and whether they still are is found out by writing the first of them.
     """
 

@@ -11,7 +11,7 @@ WHERE a.datname = current_database()
 
 -- name: read_holders
 -- Sessions of this database that keep vacuum from its work: idle in a transaction, or in one for long;
--- and those of any kind (a standby's feedback) with an old snapshot. Autovacuum holds nobody back, and
+-- and those of any kind (a standby's feedback) with an old snapshot. Autovacuum holds none back, and
 -- this session does not count.
 SELECT a.pid, a.usename AS role, a.application_name, a.state, a.backend_type,
     extract(epoch FROM clock_timestamp() - a.xact_start)::double precision AS open_for,
@@ -70,7 +70,7 @@ SELECT current_setting('server_version') AS version,
     extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::double precision AS up_for
 
 -- name: read_settings
--- is_own: set for this role or session alone, and this role may not write here: it is no replica's then.
+-- is_own: set for this role or session alone, and this role may not write here: it is not a replica's then.
 -- default_transaction_read_only, since this very transaction is read-only on purpose.
 SELECT s.name, s.setting,
     s.source IN ('user', 'database user', 'client', 'session') AND NOT EXISTS (

@@ -11,7 +11,7 @@ the defaults."""
 
 UNCOLLECTED: Final = dt.timedelta(seconds=30)
 """Every replica looks for lost leases once a second, 500 at a time: 30 s is a backlog of 15,000, or
-nobody is looking."""
+no replica is looking."""
 
 LONG_STEP: Final = dt.timedelta(seconds=60)
 """Twice the default step timeout: callers of the process are waiting and need to know why."""

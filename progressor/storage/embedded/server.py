@@ -13,7 +13,7 @@ free exactly when the last of them has ended, however they and we have ended, an
 it knows that whatever else it finds in the directory is a dead server's.
 
 PostgreSQL refuses root. As root we run it as the directory's owner, and where that is root
-too, in a user namespace in which we are somebody else.
+too, in a user namespace in which we are another user.
 """
 
 import contextlib
@@ -365,7 +365,7 @@ class EmbeddedPostgres:
             self._private = Path(tempfile.mkdtemp(prefix="progressor-", dir="/tmp"))
             return self._private
         with contextlib.suppress(FileNotFoundError):
-            # A guard that was killed has left it. What somebody else has put there since is not
+            # A guard that was killed has left it. What another program has put there since is not
             # ours to remove: mkdir fails.
             status = self._private.lstat()
             if stat.S_ISDIR(status.st_mode) and status.st_uid == self._directory.stat().st_uid:

@@ -161,8 +161,8 @@ ORDER BY j.untended_at
 LIMIT %(limit)s;
 
 -- name: take_duty
--- Takes a duty that is due, for `interval`; whoever does it renews it. Locks: the duty, SKIP LOCKED: who has
--- it is doing it.
+-- Takes a duty that is due, for `interval`; the replica that does it renews it. Locks: the duty, SKIP LOCKED: its
+-- holder is doing it.
 UPDATE progressor.duties d
 SET due_at = n.now + %(interval)s::interval, replica_id = %(replica_id)s, begun_at = n.now
 FROM (

@@ -1,10 +1,11 @@
 """Which processes another transaction holds locked, so that only their writes wait for it.
 
 A batch locks all its processes before it writes. One of them may be held for long: by a session
-idle in a transaction, somebody's manual UPDATE, a replica that was stopped in the middle. So a
+idle in a transaction, a manual UPDATE, a replica that was stopped in the middle. So a
 function waits LOCK_TIMEOUT at most (its own `lock_timeout`) and fails with 55P03, and nothing was
-written; who is told so asks here which processes it was. Where it was none, the row belongs to a
-process, or is a gate, say; what has to do with it is found by the row that PostgreSQL names.
+written; a writer that gets this error asks here which processes it was. Where it was none, the row
+belongs to a process, or is a gate, say; what has to do with it is found by the row that PostgreSQL
+names.
 """
 
 import asyncio

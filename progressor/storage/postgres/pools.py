@@ -26,7 +26,7 @@ whether the request was done is unknown, and its idempotency key tells. *Later* 
 decided is written once PostgreSQL can be asked. Each time a lane is refused service it sends half
 as many items at once, so that what was too much for PostgreSQL gets through. A *refused* batch is
 split until the culprit stands alone. Of a *locked* one the others are written, and those that
-somebody holds wait beside the line until they are let go (`lane`).
+another session holds wait beside the line until they are let go (`lane`).
 
 Classes 0A .. 42 are an operator's doing: functions or tables dropped, rights revoked, a password
 changed. An engine that starts ends with such an error (`migrations`). Later no request is
@@ -205,8 +205,8 @@ class BoundedConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     and a failover would lose it. So the connection is closed; PostgreSQL goes on with the
     statement, and shows nothing of it before the standby has it. What became of it is unknown.
 
-    A read is cancelled, so that PostgreSQL does not go on for nobody. The driver asks for that for
-    five seconds, and waits for five more. Where nobody answers, that is how long a drain would take
+    A read is cancelled, so that PostgreSQL does not go on in vain. The driver asks for that for
+    five seconds, and waits for five more. Without an answer, that is how long a drain would take
     for each.
     """
 
@@ -232,7 +232,7 @@ class Pool(psycopg_pool.AsyncConnectionPool[Connection]):
     """A pool that learns from one lost connection about the others.
 
     Where PostgreSQL has gone, or was demoted, every connection of the pool leads nowhere, and each
-    would cost whoever takes it next an error and a pause. So the first that comes back closed makes
+    would cost its next user an error and a pause. So the first that comes back closed makes
     the pool replace all that are as old as it.
     """
 

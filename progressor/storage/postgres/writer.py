@@ -8,8 +8,8 @@ still answers may be old, so it is as good as away. Three things lead a connecti
 - `refuse_read_only`, which asks the server itself: pools do for each new connection, the listener
   now and then as well. libpq goes by what a server tells at the beginning; a pooler tells what was
   so at its own (PgBouncer issue 859). The writer learns of it by the error.
-- The heartbeat, which writes all the time: where it is told, all pools leave the server, also with
-  connections that only read.
+- The heartbeat, which writes all the time: where it gets this error, all pools leave the server,
+  also with connections that only read.
 """
 
 from collections.abc import Mapping

@@ -126,7 +126,7 @@ class Results:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """What a replica is told: of tasks that have ended, or that some are due which it may take.
+    """What a replica hears: of tasks that have ended, or that some are due which it may take.
 
     Neither: from now on nothing is missed.
     """
@@ -164,7 +164,7 @@ async def listen(
                         _log.warning("not a word of a replica", extra=extra)
                     else:
                         yield word
-                # Who only listens does not notice that nobody is there any more, or that whoever
+                # A listener does not notice that the server is gone, or that a server that
                 # is to be heard has gone elsewhere.
                 async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
                     if insists:

@@ -82,7 +82,7 @@ class Heartbeats:
         self._offset: float | None = None
         self._offset_logged_at = float("-inf")
         # The connection's socket under a number of ours: libpq's own could have been closed, and
-        # given to somebody else, by the time that `cut` uses it.
+        # given to another one, by the time that `cut` uses it.
         self._socket: socket.socket | None = None
         self._socket_lock = threading.Lock()
 

@@ -1,7 +1,7 @@
 """Watch: what the replicas know of their namespaces, told by each and read by all.
 
 A replica tells with its heartbeats, in one column of its row. Every replica reads the rows of all
-when somebody asks why a task waits, or what goes on, and at most once a second: a Get costs no
+when a caller asks why a task waits, or what goes on, and at most once a second: a Get costs no
 statement more.
 
 Of each namespace it tells a list: places taken, places, the seconds for which its processor has
