@@ -13,19 +13,11 @@ import logging
 import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import progressor
 from progressor import errors
-from progressor.api.calls.ports import Activities as ActivitiesPort
-from progressor.api.calls.ports import Gates as GatesPort
-from progressor.api.calls.ports import Jobs as JobsPort
-from progressor.api.calls.ports import Namespaces as NamespacesPort
-from progressor.api.calls.ports import Processes as ProcessesPort
-from progressor.api.calls.ports import Requests as RequestsPort
-from progressor.api.calls.ports import Roster as RosterPort
-from progressor.api.calls.ports import ScheduleRuns as ScheduleRunsPort
-from progressor.api.calls.ports import Schedules as SchedulesPort
+from progressor.api.calls.ports import Backend
 from progressor.api.server.binding import Tls
 from progressor.api.server.server import ApiServer, Listening
 from progressor.clock import Clock, SystemClock
@@ -93,21 +85,13 @@ class Engine:
         )
         self.metrics.spans.read_from(self._telemetry.counts)
         self._exports = Exports(self.metrics, config.telemetry, instance=instance, clock=clock)
-        self._doors = _Doors()
+        self._wiring: Wiring | None = None
         self._health = _Health()
         tls = None
         if config.server.tls_certificate is not None and config.server.tls_key is not None:
             tls = Tls(certificate=config.server.tls_certificate, key=config.server.tls_key)
         self._server = ApiServer(
-            requests=cast("RequestsPort", self._doors.requests),
-            processes=cast("ProcessesPort", self._doors.processes),
-            namespaces=cast("NamespacesPort", self._doors.namespaces),
-            gates=cast("GatesPort", self._doors.gates),
-            jobs=cast("JobsPort", self._doors.jobs),
-            schedules=cast("SchedulesPort", self._doors.schedules),
-            schedule_runs=cast("ScheduleRunsPort", self._doors.schedule_runs),
-            roster=cast("RosterPort", self._doors.roster),
-            activities=cast("ActivitiesPort", self._doors.activities),
+            self._backend,
             log_levels=LogLevel(asyncio.get_running_loop().call_later),
             replica_name=config.replica.name,
             tracing=self._telemetry.tracing,
@@ -126,6 +110,11 @@ class Engine:
     async def failed(self) -> None:
         """Wait for the engine to break; what broke is raised where it was entered."""
         await asyncio.Event().wait()
+
+    def _backend(self) -> Backend:
+        if self._wiring is None:
+            raise errors.StorageUnavailableError(_STARTING)
+        return self._wiring.backend
 
     async def listen(self) -> None:
         """Bind all addresses; requests get STORAGE_UNAVAILABLE until PostgreSQL is reached.
@@ -218,13 +207,13 @@ class Engine:
                 ]
                 if await self._enter():
                     wiring.start(group)
-                    self._doors.open(wiring)
+                    self._wiring = wiring
                     await self._stop.wait()
                     await self._drain(wiring, heartbeat, group)
                 for task in watching:
                     task.cancel()
         finally:
-            self._doors.close()
+            self._wiring = None
             await asyncio.to_thread(heartbeat.stop)
         with contextlib.suppress(errors.StorageError):
             await wiring.replicas.retire(self.replica_id)
@@ -378,47 +367,6 @@ class _Health:
         self._event.clear()
         self._told = self._healthy
         return self._told
-
-
-class _Door:
-    """Stands for a collaborator that exists once PostgreSQL is reached."""
-
-    def __init__(self) -> None:
-        self._behind: object | None = None
-
-    def lead_to(self, behind: object | None) -> None:
-        self._behind = behind
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  it stands for anything
-        if self._behind is None:
-            raise errors.StorageUnavailableError(_STARTING)
-        return getattr(self._behind, name)
-
-
-class _Doors:
-    """What the server is given before there is anything behind it."""
-
-    def __init__(self) -> None:
-        self.requests, self.processes = _Door(), _Door()
-        self.namespaces, self.gates = _Door(), _Door()
-        self.jobs = _Door()
-        self.schedules, self.schedule_runs = _Door(), _Door()
-        self.roster, self.activities = _Door(), _Door()
-
-    def open(self, wiring: Wiring) -> None:
-        self.requests.lead_to(wiring.requests)
-        self.processes.lead_to(wiring.processes)
-        self.namespaces.lead_to(wiring.namespaces)
-        self.gates.lead_to(wiring.gates)
-        self.jobs.lead_to(wiring.jobs)
-        self.schedules.lead_to(wiring.schedules)
-        self.schedule_runs.lead_to(wiring.schedule_runs)
-        self.roster.lead_to(wiring.roster)
-        self.activities.lead_to(wiring.activities)
-
-    def close(self) -> None:
-        for door in vars(self).values():
-            door.lead_to(None)
 
 
 @contextlib.asynccontextmanager

@@ -8,6 +8,7 @@ import contextlib
 import random
 
 from progressor import errors
+from progressor.api.calls.ports import Backend
 from progressor.clock import Clock, SystemClock
 from progressor.domain.jobs.job import JobState
 from progressor.domain.processes.process import ProcessKey
@@ -109,6 +110,7 @@ class Wiring:
         self._build_storage()
         self._build_worker()
         self._build_schedules()
+        self._build_backend()
         self._build_gauges()
 
     def _replica_id(self) -> int:
@@ -299,6 +301,19 @@ class Wiring:
             firings=firings, schedules=self.schedules, requests=self.requests, jobs=self.jobs,
             observers=self._observers, metrics=self._metrics, tracing=self._telemetry.tracing,
         )  # fmt: skip
+
+    def _build_backend(self) -> None:
+        self.backend = Backend(
+            requests=self.requests,
+            processes=self.processes,
+            namespaces=self.namespaces,
+            gates=self.gates,
+            jobs=self.jobs,
+            schedules=self.schedules,
+            schedule_runs=self.schedule_runs,
+            roster=self.roster,
+            activities=self.activities,
+        )
 
     def _build_gauges(self) -> None:
         metrics = self._metrics

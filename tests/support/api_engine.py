@@ -34,16 +34,14 @@ if TYPE_CHECKING:
     from progressor.v1.replica_service_pb2_grpc import ReplicaServiceAsyncStub
     from progressor.v1.schedule_service_pb2_grpc import ScheduleServiceAsyncStub
 from tests.support.memory_api import (
-    MemoryActivities,
-    MemoryGates,
-    MemoryIntake,
     MemoryLogLevels,
     MemoryNamespaces,
     MemoryProcesses,
+    MemoryRequests,
     MemoryRoster,
+    memory_backend,
 )
 from tests.support.memory_jobs import MemoryJobs
-from tests.support.memory_schedules import MemoryLaunches, MemorySchedules
 
 
 @dataclasses.dataclass
@@ -51,7 +49,7 @@ class Engine:
     """A server, what stands behind it, and a channel to it."""
 
     server: ApiServer
-    requests: MemoryIntake
+    requests: MemoryRequests
     processes: MemoryProcesses
     namespaces: MemoryNamespaces
     jobs: MemoryJobs
@@ -103,26 +101,20 @@ def build(
     listening: Listening,
 ) -> tuple[
     ApiServer,
-    MemoryIntake,
+    MemoryRequests,
     MemoryProcesses,
     MemoryNamespaces,
     MemoryJobs,
     MemoryRoster,
     MemoryLogLevels,
 ]:
-    requests, processes, namespaces = MemoryIntake(), MemoryProcesses(), MemoryNamespaces()
-    jobs, schedules = MemoryJobs(), MemorySchedules()
-    roster, log_levels = MemoryRoster(), MemoryLogLevels()
+    requests, processes, namespaces = MemoryRequests(), MemoryProcesses(), MemoryNamespaces()
+    jobs, roster, log_levels = MemoryJobs(), MemoryRoster(), MemoryLogLevels()
+    backend = memory_backend(
+        requests=requests, processes=processes, namespaces=namespaces, jobs=jobs, roster=roster
+    )
     server = ApiServer(
-        requests=requests,
-        processes=processes,
-        namespaces=namespaces,
-        gates=MemoryGates(),
-        jobs=jobs,
-        schedules=schedules,
-        schedule_runs=MemoryLaunches(schedules),
-        roster=roster,
-        activities=MemoryActivities(),
+        lambda: backend,
         log_levels=log_levels,
         replica_name="host-1",
         clock=SystemClock(),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from progressor import errors
+from progressor.api.calls.ports import Backend
 from progressor.domain.gates.gate import Gate, GateView
 from progressor.domain.processes.admission import Import, Request
 from progressor.domain.processes.event import Event, HistoryRange
@@ -27,6 +28,8 @@ from progressor.domain.views.replica import ReplicaView
 from progressor.domain.views.wait import Wait
 from progressor.telemetry.logs.level import Level
 from tests.support.builders import make_activity, make_replica_facts, make_replica_view
+from tests.support.memory_jobs import MemoryJobs
+from tests.support.memory_schedules import MemoryScheduleRuns, MemorySchedules
 
 if TYPE_CHECKING:
     # The generated module has them in its stub alone.
@@ -37,7 +40,7 @@ SECOND = dt.timedelta(seconds=1)
 PAYLOAD_MAX = 2 * 1024 * 1024
 
 
-class MemoryIntake:
+class MemoryRequests:
     """Answers with the args, with `raises` where set, and never to args of ``hang``."""
 
     def __init__(self) -> None:
@@ -347,4 +350,28 @@ def trace(task_id: int) -> TaskTrace:
         response=b"r",
         error=None,
         events=(),
+    )
+
+
+def memory_backend(
+    *,
+    requests: MemoryRequests | None = None,
+    processes: MemoryProcesses | None = None,
+    namespaces: MemoryNamespaces | None = None,
+    jobs: MemoryJobs | None = None,
+    schedules: MemorySchedules | None = None,
+    roster: MemoryRoster | None = None,
+) -> Backend:
+    """Return a backend in memory."""
+    schedules = schedules or MemorySchedules()
+    return Backend(
+        requests=requests or MemoryRequests(),
+        processes=processes or MemoryProcesses(),
+        namespaces=namespaces or MemoryNamespaces(),
+        gates=MemoryGates(),
+        jobs=jobs or MemoryJobs(),
+        schedules=schedules,
+        schedule_runs=MemoryScheduleRuns(schedules),
+        roster=roster or MemoryRoster(),
+        activities=MemoryActivities(),
     )

@@ -107,7 +107,7 @@ class MemorySchedules:
         return schedule
 
 
-class MemoryLaunches:
+class MemoryScheduleRuns:
     """Notes what is triggered."""
 
     def __init__(self, schedules: MemorySchedules) -> None:

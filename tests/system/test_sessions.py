@@ -19,7 +19,7 @@ from progressor.sdk.sending import sessions
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from tests.support.api_engine import build
-from tests.support.memory_api import MemoryIntake
+from tests.support.memory_api import MemoryRequests
 from tests.support.processor import Answer, Hang
 from tests.support.replica import (
     Replica,
@@ -72,7 +72,7 @@ TOLD: list[errors.ProgressorError] = [
 class Api:
     """The server of the API with collaborators in memory, and channels to it."""
 
-    def __init__(self, server: ApiServer, requests: MemoryIntake, address: str) -> None:
+    def __init__(self, server: ApiServer, requests: MemoryRequests, address: str) -> None:
         self.server, self.requests, self.address = server, requests, address
         self.channel = grpc.aio.insecure_channel(address)
         self.stub: Any = ProcessServiceStub(self.channel)

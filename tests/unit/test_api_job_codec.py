@@ -22,7 +22,7 @@ from progressor.domain.jobs.view import JobFilter, JobPage
 from progressor.domain.processes.process import process_key
 from progressor.v1 import job_service_pb2 as pb
 from progressor.v1 import nodes_pb2
-from tests.support.memory_api import MemoryIntake, MemoryNamespaces
+from tests.support.memory_api import memory_backend
 from tests.support.memory_jobs import MemoryJobs, make_job, make_node
 from tests.unit.test_api_calls import Context
 from tests.unit.test_api_codec import fields_of
@@ -184,13 +184,8 @@ class Watched:
         self.jobs.put(make_job())
         self.pauses: list[float] = []
         self.changes = {5: make_job(revision=2), 8: make_job(revision=3, state=JobState.DONE)}
-        self.servicer = JobServicer(
-            requests=MemoryIntake(),
-            jobs=self.jobs,
-            namespaces=MemoryNamespaces(),
-            clock=SystemClock(),
-            pause=self._pause,
-        )
+        backend = memory_backend(jobs=self.jobs)
+        self.servicer = JobServicer(lambda: backend, clock=SystemClock(), pause=self._pause)
 
     async def _pause(self, seconds: float) -> None:
         self.pauses.append(round(seconds, 3))

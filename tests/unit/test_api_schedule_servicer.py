@@ -12,8 +12,8 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.schedules.schedule import Calendar, CronTimes, Upcoming, schedule_key
 from progressor.v1 import schedule_service_pb2 as messages
 from tests.support.clock import ManualClock
-from tests.support.memory_api import MemoryNamespaces
-from tests.support.memory_schedules import MemoryLaunches, MemorySchedules
+from tests.support.memory_api import MemoryNamespaces, memory_backend
+from tests.support.memory_schedules import MemorySchedules
 from tests.support.schedules import a_spec
 
 
@@ -58,12 +58,8 @@ async def made() -> ScheduleServicer:
     await namespaces.create(Namespace(name="clocks", processor_targets=("127.0.0.1:1",)))
     spec = a_spec(times=CronTimes("0 0 29 2 */7", "UTC"))
     await schedules.create(schedule_key("clocks", "rare"), spec, paused=False, note="")
-    return ScheduleServicer(
-        schedules=schedules,
-        schedule_runs=MemoryLaunches(schedules),
-        namespaces=namespaces,
-        clock=ManualClock(),
-    )
+    backend = memory_backend(namespaces=namespaces, schedules=schedules)
+    return ScheduleServicer(lambda: backend, clock=ManualClock())
 
 
 def asked(servicer: ScheduleServicer) -> "asyncio.Task[Any]":

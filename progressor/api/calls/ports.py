@@ -1,5 +1,6 @@
 """What this room needs from others, as protocols; ``engine`` provides it."""
 
+import dataclasses
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
@@ -305,3 +306,18 @@ class ScheduleRuns(Protocol):
 
     async def last(self, key: ScheduleKey, *, limit: int) -> tuple[Firing, ...]:
         """Return at most `limit` firings, the latest first."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """All that the services call, once PostgreSQL is reached."""
+
+    requests: Requests
+    processes: Processes
+    namespaces: Namespaces
+    gates: Gates
+    jobs: Jobs
+    schedules: Schedules
+    schedule_runs: ScheduleRuns
+    roster: Roster
+    activities: Activities

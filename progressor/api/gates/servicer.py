@@ -1,11 +1,11 @@
 """GateService: each method decodes, asks the keeper of gates, encodes."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from progressor.api.calls.deadlines import seconds_left
 from progressor.api.calls.interceptors import Method
-from progressor.api.calls.ports import CallContext, Gates, Namespaces
+from progressor.api.calls.ports import Backend, CallContext
 from progressor.api.gates import codec as gate_codec
 from progressor.v1 import gate_service_pb2 as messages
 
@@ -15,9 +15,8 @@ _log = logging.getLogger(__name__)
 class GateServicer:
     """What operators do with gates; raises the `errors` that become statuses."""
 
-    def __init__(self, *, gates: Gates, namespaces: Namespaces) -> None:
-        self._gates = gates
-        self._namespaces = namespaces
+    def __init__(self, backend: Callable[[], Backend]) -> None:
+        self._backend = backend
 
     def methods(self) -> Mapping[str, Method]:
         """Return the methods by their names on the wire."""
@@ -34,9 +33,9 @@ class GateServicer:
         """Return a page of the gates of a namespace."""
         seconds_left(context)
         listing = gate_codec.list_from_wire(message)
-        await self._namespaces.lookup(listing.namespace)
+        await self._backend().namespaces.lookup(listing.namespace)
         # One more than requested shows whether there is a next page.
-        found = await self._gates.list(
+        found = await self._backend().gates.list(
             listing.namespace, after=listing.after, limit=listing.limit + 1
         )
         return gate_codec.page_to_wire(found, page_size=listing.limit)
@@ -47,8 +46,8 @@ class GateServicer:
         """Return a gate with who holds it and who waits for it."""
         seconds_left(context)
         key = gate_codec.key_of_request(message)
-        await self._namespaces.lookup(key.namespace)
-        return gate_codec.view_to_wire(await self._gates.get(key.namespace, key.gate))
+        await self._backend().namespaces.lookup(key.namespace)
+        return gate_codec.view_to_wire(await self._backend().gates.get(key.namespace, key.gate))
 
     async def set(
         self, message: messages.SetGateRequest, context: CallContext
@@ -56,8 +55,8 @@ class GateServicer:
         """Set the capacity of a gate."""
         seconds_left(context)
         setting = gate_codec.set_from_wire(message)
-        await self._namespaces.lookup(setting.namespace)
-        gate = await self._gates.set(
+        await self._backend().namespaces.lookup(setting.namespace)
+        gate = await self._backend().gates.set(
             setting.namespace,
             setting.gate,
             capacity=setting.capacity,
@@ -78,7 +77,7 @@ class GateServicer:
         """Delete a gate that has no holders and that no task names."""
         seconds_left(context)
         key = gate_codec.key_of_request(message)
-        await self._namespaces.lookup(key.namespace)
-        await self._gates.delete(key.namespace, key.gate)
+        await self._backend().namespaces.lookup(key.namespace)
+        await self._backend().gates.delete(key.namespace, key.gate)
         _log.info("gate deleted", extra={"namespace": key.namespace, "gate": key.gate})
         return messages.DeleteGateResponse()

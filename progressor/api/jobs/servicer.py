@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from progressor import errors
 from progressor.api.calls.deadlines import seconds_left
 from progressor.api.calls.interceptors import Method, Watch
-from progressor.api.calls.ports import CallContext, Jobs, Namespaces, Requests
+from progressor.api.calls.ports import Backend, CallContext
 from progressor.api.calls.trace_context import trace_context_of
 from progressor.api.jobs import codec as job_codec
 from progressor.clock import Clock
@@ -37,16 +37,12 @@ class JobServicer:
 
     def __init__(
         self,
+        backend: Callable[[], Backend],
         *,
-        requests: Requests,
-        jobs: Jobs,
-        namespaces: Namespaces,
         clock: Clock,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._requests = requests
-        self._jobs = jobs
-        self._namespaces = namespaces
+        self._backend = backend
         self._clock = clock
         self._pause = pause
         self._watcher_count = 0
@@ -71,12 +67,12 @@ class JobServicer:
         """Start a job that the engine leads, and return once its nodes are there."""
         timeout = seconds_left(context)
         submission = job_codec.submit_from_wire(message, now=self._clock.now())
-        await self._namespaces.lookup(submission.key.namespace)
+        await self._backend().namespaces.lookup(submission.key.namespace)
         names = namespaces_of(submission.key, submission.action)
         request = job_codec.request_of(
             submission, await self._lookup(names), trace_context_of(context)
         )
-        answer = await self._requests.ask(request, timeout=timeout)
+        answer = await self._backend().requests.ask(request, timeout=timeout)
         return messages.SubmitJobResponse(task_id=answer.task_id, deduplicated=answer.deduplicated)
 
     async def get(
@@ -85,8 +81,8 @@ class JobServicer:
         """Return a job with its graph."""
         seconds_left(context)
         key = job_codec.key_of_request(message)
-        await self._namespaces.lookup(key.namespace)
-        page = await self._jobs.read(key, payloads=not message.without_payloads)
+        await self._backend().namespaces.lookup(key.namespace)
+        page = await self._backend().jobs.read(key, payloads=not message.without_payloads)
         return job_codec.get_to_wire(page)
 
     async def list(
@@ -95,9 +91,9 @@ class JobServicer:
         """Return a page of the jobs of a namespace."""
         seconds_left(context)
         listing = job_codec.list_from_wire(message)
-        await self._namespaces.lookup(listing.namespace)
+        await self._backend().namespaces.lookup(listing.namespace)
         # One more than requested shows whether there is a next page.
-        found = await self._jobs.list(
+        found = await self._backend().jobs.list(
             listing.namespace, listing.wanted, after=listing.after, limit=listing.limit + 1
         )
         return job_codec.list_to_wire(found, page_size=listing.limit)
@@ -108,8 +104,8 @@ class JobServicer:
         """End a job."""
         seconds_left(context)
         cancellation = job_codec.cancel_from_wire(message)
-        await self._namespaces.lookup(cancellation.key.namespace)
-        job = await self._jobs.cancel(cancellation.key, cancellation.reason)
+        await self._backend().namespaces.lookup(cancellation.key.namespace)
+        job = await self._backend().jobs.cancel(cancellation.key, cancellation.reason)
         _tell("job cancelled", cancellation.key, context)
         return messages.CancelJobResponse(job=job_codec.job_to_wire(job))
 
@@ -119,8 +115,8 @@ class JobServicer:
         """Go on with a failed job."""
         seconds_left(context)
         retrial = job_codec.retry_from_wire(message, now=self._clock.now())
-        await self._namespaces.lookup(retrial.key.namespace)
-        job, nodes = await self._jobs.retry(
+        await self._backend().namespaces.lookup(retrial.key.namespace)
+        job, nodes = await self._backend().jobs.retry(
             retrial.key, deadline=retrial.deadline, timeout=retrial.timeout
         )
         _tell("job retried", retrial.key, context, node_count=len(nodes))
@@ -132,7 +128,7 @@ class JobServicer:
         """Yield a job as it changes, until it has ended and so have its nodes."""
         seconds_left(context)
         watching = job_codec.watch_from_wire(message)
-        await self._namespaces.lookup(watching.key.namespace)
+        await self._backend().namespaces.lookup(watching.key.namespace)
         if self._watcher_count >= WATCHERS_MAX:
             raise errors.OverloadedError(f"{WATCHERS_MAX} watch jobs", _RETRY_AFTER)
         self._watcher_count += 1
@@ -148,7 +144,7 @@ class JobServicer:
     ) -> AsyncGenerator[messages.WatchJobResponse, None]:
         sent, seconds, is_first = watching.after_revision, WATCH_SECONDS_MIN, True
         while True:
-            job, nodes = await self._jobs.changes(watching.key, sent)
+            job, nodes = await self._backend().jobs.changes(watching.key, sent)
             if is_first or job.revision != sent:
                 for response in job_codec.changes_to_wire(job, nodes, sent_revision=sent):
                     yield response
@@ -163,7 +159,7 @@ class JobServicer:
         found: dict[str, Namespace] = {}
         for name in names:
             try:
-                found[name] = await self._namespaces.lookup(name)
+                found[name] = await self._backend().namespaces.lookup(name)
             except errors.NamespaceNotFoundError:
                 break
         return found

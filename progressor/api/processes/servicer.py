@@ -7,7 +7,7 @@ from typing import TypeVar
 from progressor import errors
 from progressor.api.calls.deadlines import seconds_left
 from progressor.api.calls.interceptors import Method
-from progressor.api.calls.ports import CallContext, Namespaces, Processes, Requests
+from progressor.api.calls.ports import Backend, CallContext
 from progressor.api.calls.trace_context import trace_context_of
 from progressor.api.calls.turns import Turns
 from progressor.api.processes import codec, put_codec, responses
@@ -34,16 +34,12 @@ class ProcessServicer:
 
     def __init__(
         self,
+        backend: Callable[[], Backend],
         *,
-        requests: Requests,
-        processes: Processes,
-        namespaces: Namespaces,
         turns: Turns | None = None,
     ) -> None:
+        self._backend = backend
         self._turns = turns or Turns()
-        self._requests = requests
-        self._processes = processes
-        self._namespaces = namespaces
 
     def methods(self) -> Mapping[str, Method]:
         """Return the methods by their names on the wire."""
@@ -69,11 +65,11 @@ class ProcessServicer:
         timeout = seconds_left(context)
         request = await self._request_of(message, TaskType.INIT, context)
         if not request.waits:
-            receipt = await self._requests.accept(request)
+            receipt = await self._backend().requests.accept(request)
             return messages.StartResponse(
                 task_id=receipt.task_id, deduplicated=receipt.deduplicated
             )
-        answer = await self._requests.ask(request, timeout=timeout)
+        answer = await self._backend().requests.ask(request, timeout=timeout)
         return messages.StartResponse(
             task_id=answer.task_id, response=answer.response, deduplicated=answer.deduplicated
         )
@@ -85,9 +81,9 @@ class ProcessServicer:
         timeout = seconds_left(context)
         request = await self._request_of(message, TaskType.CALL, context)
         if not request.waits:
-            receipt = await self._requests.accept(request)
+            receipt = await self._backend().requests.accept(request)
             return messages.CallResponse(task_id=receipt.task_id, deduplicated=receipt.deduplicated)
-        answer = await self._requests.ask(request, timeout=timeout)
+        answer = await self._backend().requests.ask(request, timeout=timeout)
         return messages.CallResponse(
             task_id=answer.task_id, response=answer.response, deduplicated=answer.deduplicated
         )
@@ -98,7 +94,7 @@ class ProcessServicer:
         """Return once a notify is durable."""
         seconds_left(context)
         request = await self._request_of(message, TaskType.NOTIFY, context)
-        receipt = await self._requests.accept(request)
+        receipt = await self._backend().requests.accept(request)
         return messages.NotifyResponse(task_id=receipt.task_id, deduplicated=receipt.deduplicated)
 
     async def repair(
@@ -108,11 +104,11 @@ class ProcessServicer:
         timeout = seconds_left(context)
         request = await self._request_of(message, TaskType.REPAIR, context)
         if not request.waits:
-            receipt = await self._requests.accept(request)
+            receipt = await self._backend().requests.accept(request)
             return messages.RepairResponse(
                 task_id=receipt.task_id, deduplicated=receipt.deduplicated
             )
-        answer = await self._requests.ask(request, timeout=timeout)
+        answer = await self._backend().requests.ask(request, timeout=timeout)
         return messages.RepairResponse(
             task_id=answer.task_id, response=answer.response, deduplicated=answer.deduplicated
         )
@@ -123,8 +119,8 @@ class ProcessServicer:
         """Bring a broken process back without asking its processor."""
         seconds_left(context)
         key = codec.key_of_request(message)
-        await self._namespaces.lookup(key.namespace)
-        task_id = await self._requests.simple_repair(key)
+        await self._backend().namespaces.lookup(key.namespace)
+        task_id = await self._backend().requests.simple_repair(key)
         if task_id is None:
             # Otherwise the timer brings it back, and its settlement tells.
             _tell("process repaired", key, context)
@@ -134,7 +130,7 @@ class ProcessServicer:
         """Return a process with a part of its history."""
         timeout = seconds_left(context)
         reading = codec.get_from_wire(message)
-        await self._namespaces.lookup(reading.key.namespace)
+        await self._backend().namespaces.lookup(reading.key.namespace)
         view, page = await self._read(reading, context)
         if reading.await_init and view.process.status is ProcessStatus.INIT:
             await self._await_init(view, timeout)
@@ -154,7 +150,7 @@ class ProcessServicer:
             )
 
         imported = await self._decoded(message.namespace, decode)
-        receipt = await self._requests.put(imported)
+        receipt = await self._backend().requests.put(imported)
         if not receipt.deduplicated:
             _tell("process imported", imported.key, context)
         return messages.PutResponse(task_id=receipt.task_id, deduplicated=receipt.deduplicated)
@@ -165,8 +161,8 @@ class ProcessServicer:
         """Delete a process."""
         seconds_left(context)
         key = codec.key_of_request(message)
-        await self._namespaces.lookup(key.namespace)
-        await self._requests.remove(key)
+        await self._backend().namespaces.lookup(key.namespace)
+        await self._backend().requests.remove(key)
         _tell("process removed", key, context)
         return messages.RemoveResponse()
 
@@ -176,8 +172,8 @@ class ProcessServicer:
         """Cancel a task that waits."""
         seconds_left(context)
         named = codec.task_from_wire(message)
-        await self._namespaces.lookup(named.key.namespace)
-        task_id = await self._requests.cancel(named.key, named.task)
+        await self._backend().namespaces.lookup(named.key.namespace)
+        task_id = await self._backend().requests.cancel(named.key, named.task)
         _tell("task cancelled", named.key, context, task_id=task_id)
         return messages.CancelResponse(task_id=task_id)
 
@@ -187,10 +183,10 @@ class ProcessServicer:
         """Return a page of the tasks of a process."""
         seconds_left(context)
         tracing = codec.trace_from_wire(message)
-        await self._namespaces.lookup(tracing.key.namespace)
+        await self._backend().namespaces.lookup(tracing.key.namespace)
         async with self._turns.of(context) as turn:
             # One more than requested shows whether there is a next page.
-            traces = await self._processes.trace(
+            traces = await self._backend().processes.trace(
                 tracing.key, after=tracing.after, limit=tracing.limit + 1
             )
             turn.weigh(sum(map(responses.size_of_trace, traces)))
@@ -203,8 +199,8 @@ class ProcessServicer:
         seconds_left(context)
         query = codec.list_from_wire(message)
         if query.namespace:
-            await self._namespaces.lookup(query.namespace)
-        return responses.list_to_wire(await self._processes.page(query))
+            await self._backend().namespaces.lookup(query.namespace)
+        return responses.list_to_wire(await self._backend().processes.page(query))
 
     async def await_task(
         self, message: messages.AwaitTaskRequest, context: CallContext
@@ -212,8 +208,8 @@ class ProcessServicer:
         """Return the answer of a task that an earlier request made."""
         timeout = seconds_left(context)
         named = codec.task_from_wire(message)
-        await self._namespaces.lookup(named.key.namespace)
-        answer = await self._requests.await_task(named.key, named.task, timeout=timeout)
+        await self._backend().namespaces.lookup(named.key.namespace)
+        answer = await self._backend().requests.await_task(named.key, named.task, timeout=timeout)
         return messages.AwaitTaskResponse(
             task_id=answer.task_id,
             type=wire.TASK_TYPE_TO_WIRE[answer.task_type],
@@ -238,7 +234,7 @@ class ProcessServicer:
         if not is_namespace_name(namespace):
             return decode(PAYLOAD_BYTES_CEILING)
         try:
-            found = await self._namespaces.lookup(namespace)
+            found = await self._backend().namespaces.lookup(namespace)
         except errors.NamespaceNotFoundError:
             decode(PAYLOAD_BYTES_CEILING)
             raise
@@ -248,7 +244,7 @@ class ProcessServicer:
         """Return when the init task has ended, however it has."""
         key, task_id = view.process.key, view.process.init_task_id
         try:
-            await self._requests.await_task(key, task_id, timeout=seconds)
+            await self._backend().requests.await_task(key, task_id, timeout=seconds)
         except (errors.DeadlineExceededError, errors.OverloadedError, errors.ShuttingDownError):
             # These say that the wait is over, not the task.
             raise
@@ -259,7 +255,7 @@ class ProcessServicer:
         self, reading: codec.Reading, context: CallContext
     ) -> tuple[ProcessView, HistoryPage]:
         async with self._turns.of(context) as turn:
-            view, page = await self._processes.read(
+            view, page = await self._backend().processes.read(
                 reading.key, reading.history_range, bytes_max=responses.PAGE_BYTES_MAX
             )
             turn.weigh(responses.size_of_get(view, page))

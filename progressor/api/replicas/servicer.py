@@ -1,10 +1,10 @@
 """ReplicaService: the replicas on this database, their activity, and this replica's log level."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from progressor.api.calls.deadlines import seconds_left
 from progressor.api.calls.interceptors import Method
-from progressor.api.calls.ports import Activities, CallContext, LogLevels, Roster
+from progressor.api.calls.ports import Backend, CallContext, LogLevels
 from progressor.api.replicas import activity_codec
 from progressor.api.replicas import codec as replica_codec
 from progressor.v1 import replica_service_pb2 as messages
@@ -13,11 +13,8 @@ from progressor.v1 import replica_service_pb2 as messages
 class ReplicaServicer:
     """What operators ask of replicas; raises the `errors` that become statuses."""
 
-    def __init__(
-        self, *, roster: Roster, activities: Activities, log_levels: LogLevels, name: str
-    ) -> None:
-        self._roster = roster
-        self._activities = activities
+    def __init__(self, backend: Callable[[], Backend], *, log_levels: LogLevels, name: str) -> None:
+        self._backend = backend
         self._log_levels = log_levels
         self._name = name
 
@@ -36,7 +33,7 @@ class ReplicaServicer:
         seconds_left(context)
         listing = replica_codec.list_from_wire(message)
         # One more than requested shows whether there is a next page.
-        found = await self._roster.list(after=listing.after, limit=listing.limit + 1)
+        found = await self._backend().roster.list(after=listing.after, limit=listing.limit + 1)
         return replica_codec.page_to_wire(found, page_size=listing.limit)
 
     async def activity(
@@ -44,7 +41,7 @@ class ReplicaServicer:
     ) -> messages.GetActivityResponse:
         """Return what the replicas do and what waits."""
         seconds_left(context)
-        return activity_codec.activity_to_wire(await self._activities.read())
+        return activity_codec.activity_to_wire(await self._backend().activities.read())
 
     async def set_log_level(
         self, message: messages.SetLogLevelRequest, context: CallContext

@@ -8,7 +8,7 @@ from concurrent import futures
 from progressor import errors
 from progressor.api.calls.deadlines import seconds_left
 from progressor.api.calls.interceptors import Method
-from progressor.api.calls.ports import CallContext, Namespaces, ScheduleRuns, Schedules
+from progressor.api.calls.ports import Backend, CallContext
 from progressor.api.calls.trace_context import trace_context_of
 from progressor.api.calls.validation import check_namespace_name
 from progressor.api.schedules import codec as schedule_codec
@@ -36,15 +36,11 @@ class ScheduleServicer:
 
     def __init__(
         self,
+        backend: Callable[[], Backend],
         *,
-        schedules: Schedules,
-        schedule_runs: ScheduleRuns,
-        namespaces: Namespaces,
         clock: Clock,
     ) -> None:
-        self._schedules = schedules
-        self._schedule_runs = schedule_runs
-        self._namespaces = namespaces
+        self._backend = backend
         self._clock = clock
         # One thread: several at once would only take the interpreter from the event loop.
         self._calendars = futures.ThreadPoolExecutor(1, thread_name_prefix="calendars")
@@ -73,7 +69,7 @@ class ScheduleServicer:
             message, payload_bytes_max=namespace.payload_bytes_max
         )
         await self._check_places(creation.key, creation.spec)
-        schedule = await self._schedules.create(
+        schedule = await self._backend().schedules.create(
             creation.key, creation.spec, paused=creation.paused, note=creation.note
         )
         _tell("schedule created", creation.key)
@@ -89,7 +85,7 @@ class ScheduleServicer:
             message, payload_bytes_max=namespace.payload_bytes_max
         )
         await self._check_places(update.key, update.spec)
-        schedule = await self._schedules.update(
+        schedule = await self._backend().schedules.update(
             update.key, update.spec, expected_revision=update.expected_revision
         )
         _tell("schedule updated", update.key)
@@ -101,9 +97,9 @@ class ScheduleServicer:
         """Return a schedule with its firings to come, and of the past."""
         seconds_left(context)
         reading = schedule_codec.get_from_wire(message)
-        await self._namespaces.lookup(reading.key.namespace)
-        schedule = await self._schedules.get(reading.key)
-        last = await self._schedule_runs.last(reading.key, limit=reading.last_count)
+        await self._backend().namespaces.lookup(reading.key.namespace)
+        schedule = await self._backend().schedules.get(reading.key)
+        last = await self._backend().schedule_runs.last(reading.key, limit=reading.last_count)
         following: Sequence[Upcoming] = ()
         if schedule.upcoming is not None and reading.next_count:
             first = schedule.upcoming
@@ -117,9 +113,9 @@ class ScheduleServicer:
         """Return a page of the schedules of a namespace."""
         seconds_left(context)
         listing = schedule_codec.list_from_wire(message)
-        await self._namespaces.lookup(listing.namespace)
+        await self._backend().namespaces.lookup(listing.namespace)
         # One more than requested shows whether there is a next page.
-        found = await self._schedules.list(
+        found = await self._backend().schedules.list(
             listing.namespace, after=listing.after, limit=listing.limit + 1
         )
         return schedule_codec.page_to_wire(found, page_size=listing.limit)
@@ -130,8 +126,10 @@ class ScheduleServicer:
         """Delete a schedule."""
         seconds_left(context)
         change = schedule_codec.change_from_wire(message)
-        await self._namespaces.lookup(change.key.namespace)
-        await self._schedules.delete(change.key, expected_revision=change.expected_revision)
+        await self._backend().namespaces.lookup(change.key.namespace)
+        await self._backend().schedules.delete(
+            change.key, expected_revision=change.expected_revision
+        )
         _tell("schedule deleted", change.key)
         return messages.DeleteScheduleResponse()
 
@@ -141,8 +139,8 @@ class ScheduleServicer:
         """Have a schedule fire no more."""
         seconds_left(context)
         change = schedule_codec.change_from_wire(message)
-        await self._namespaces.lookup(change.key.namespace)
-        schedule = await self._schedules.pause(
+        await self._backend().namespaces.lookup(change.key.namespace)
+        schedule = await self._backend().schedules.pause(
             change.key, note=change.note, expected_revision=change.expected_revision
         )
         _tell("schedule paused", change.key)
@@ -154,8 +152,8 @@ class ScheduleServicer:
         """Have a schedule fire again."""
         seconds_left(context)
         change = schedule_codec.change_from_wire(message)
-        await self._namespaces.lookup(change.key.namespace)
-        schedule = await self._schedules.resume(
+        await self._backend().namespaces.lookup(change.key.namespace)
+        schedule = await self._backend().schedules.resume(
             change.key, note=change.note, expected_revision=change.expected_revision
         )
         _tell("schedule resumed", change.key)
@@ -167,8 +165,8 @@ class ScheduleServicer:
         """Fire a schedule now."""
         seconds_left(context)
         triggering = schedule_codec.trigger_from_wire(message)
-        await self._namespaces.lookup(triggering.key.namespace)
-        firing = await self._schedule_runs.trigger(
+        await self._backend().namespaces.lookup(triggering.key.namespace)
+        firing = await self._backend().schedule_runs.trigger(
             triggering.key,
             policy=triggering.policy,
             idempotency_key=triggering.idempotency_key,
@@ -183,8 +181,8 @@ class ScheduleServicer:
         """Fire what is past."""
         seconds_left(context)
         asked = schedule_codec.backfill_from_wire(message, now=self._clock.now())
-        await self._namespaces.lookup(asked.key.namespace)
-        schedule = await self._schedules.get(asked.key)
+        await self._backend().namespaces.lookup(asked.key.namespace)
+        schedule = await self._backend().schedules.get(asked.key)
         calendar = Calendar(schedule.key, schedule.spec.timing)
         instants = await self._computed(
             lambda: calendar.between(asked.since, asked.until, BACKFILL_MAX + 1)
@@ -192,7 +190,7 @@ class ScheduleServicer:
         if len(instants) > BACKFILL_MAX:
             description = f"there are more than {BACKFILL_MAX} instants between since and until"
             raise errors.InvalidRequestError(errors.FieldViolation("until", description))
-        queued_count = await self._schedules.backfill(schedule, instants, asked.policy)
+        queued_count = await self._backend().schedules.backfill(schedule, instants, asked.policy)
         _tell("schedule backfilled", asked.key)
         return messages.BackfillScheduleResponse(
             instant_count=len(instants), queued_count=queued_count
@@ -207,7 +205,7 @@ class ScheduleServicer:
 
     async def _namespace_of(self, name: str) -> Namespace:
         check_namespace_name(name, "namespace")
-        return await self._namespaces.lookup(name)
+        return await self._backend().namespaces.lookup(name)
 
     async def _check_places(self, key: ScheduleKey, spec: ScheduleSpec) -> None:
         """Refuse a job with a node that has no place to run."""
@@ -217,7 +215,7 @@ class ScheduleServicer:
         known: dict[str, Namespace] = {}
         for name in {node.namespace or key.namespace for node in target.nodes}:
             try:
-                known[name] = await self._namespaces.lookup(name)
+                known[name] = await self._backend().namespaces.lookup(name)
             except errors.NamespaceNotFoundError:
                 continue
         try:

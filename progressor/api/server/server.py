@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import logging
+from collections.abc import Callable
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -12,18 +13,7 @@ from grpc_reflection.v1alpha import reflection
 
 from progressor import errors
 from progressor.api.calls.interceptors import Interceptor
-from progressor.api.calls.ports import (
-    Activities,
-    Gates,
-    Jobs,
-    LogLevels,
-    Namespaces,
-    Processes,
-    Requests,
-    Roster,
-    ScheduleRuns,
-    Schedules,
-)
+from progressor.api.calls.ports import Backend, LogLevels
 from progressor.api.calls.turns import Turns
 from progressor.api.gates.servicer import GateServicer
 from progressor.api.jobs.servicer import JobServicer
@@ -117,18 +107,10 @@ class Listening:
 class ApiServer:
     """The services of progressor on a gRPC server; start it once, drain it once."""
 
-    def __init__(  # noqa: PLR0913  the services' collaborators, keyword-only
+    def __init__(  # noqa: PLR0913  all but one keyword-only
         self,
+        backend: Callable[[], Backend],
         *,
-        requests: Requests,
-        processes: Processes,
-        namespaces: Namespaces,
-        gates: Gates,
-        jobs: Jobs,
-        schedules: Schedules,
-        schedule_runs: ScheduleRuns,
-        roster: Roster,
-        activities: Activities,
         log_levels: LogLevels,
         replica_name: str,
         clock: Clock,
@@ -136,19 +118,25 @@ class ApiServer:
         metrics: Metrics | None = None,
         tracing: Tracing = SILENT,
     ) -> None:
+        """Build the services.
+
+        Args:
+            backend: Returns what the services call; raises `errors.StorageUnavailableError` while
+                there is none.
+            log_levels: Set by operators.
+            replica_name: Of this replica, for operators.
+            clock: For deadlines.
+            listening: Addresses and limits.
+            metrics: Where to count requests.
+            tracing: Of requests.
+        """
         self._turns = Turns()
-        self._processes = ProcessServicer(
-            requests=requests, processes=processes, namespaces=namespaces, turns=self._turns
-        )
-        self._namespaces = NamespaceServicer(namespaces=namespaces)
-        self._gates = GateServicer(gates=gates, namespaces=namespaces)
-        self._schedules = ScheduleServicer(
-            schedules=schedules, schedule_runs=schedule_runs, namespaces=namespaces, clock=clock
-        )
-        self._jobs = JobServicer(requests=requests, jobs=jobs, namespaces=namespaces, clock=clock)
-        self._replicas = ReplicaServicer(
-            roster=roster, activities=activities, log_levels=log_levels, name=replica_name
-        )
+        self._processes = ProcessServicer(backend, turns=self._turns)
+        self._namespaces = NamespaceServicer(backend)
+        self._gates = GateServicer(backend)
+        self._schedules = ScheduleServicer(backend, clock=clock)
+        self._jobs = JobServicer(backend, clock=clock)
+        self._replicas = ReplicaServicer(backend, log_levels=log_levels, name=replica_name)
         self._clock = clock
         self._listening = listening
         metrics = metrics or Metrics()
