@@ -1,8 +1,8 @@
 """Every metric, span and attribute by its name, with its unit and one sentence.
 
-The eight histograms that end in ``_duration_ms`` have the names that the Erlang progressor gave
-them. Labels are of bounded cardinality: what names a process or a task belongs into spans and logs.
-In Prometheus a counter's name ends in ``_total``.
+The eight histograms that end in ``_duration_ms`` have the names of the Erlang progressor. Labels
+have bounded cardinality: ids of processes and tasks belong in spans and logs. In Prometheus, the
+name of a counter ends in ``_total``.
 """
 
 from collections.abc import Mapping
@@ -43,16 +43,15 @@ def _queue(name: str, unit: str, meaning: str) -> Metric:
 
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {
-        # The ancestor's.
         "calls_scanning": _duration(
             "progressor_calls_scanning_duration_ms",
-            "A claim of due requests (init, call, notify, repair) and joins, told once for each "
-            "namespace and type in it; a look of the safety net that finds nothing counts as call.",
+            "A claim of due requests (init, call, notify, repair) and joins, recorded once per "
+            "namespace and type in it; a scan that finds nothing counts as call.",
         ),
         "timers_scanning": _duration(
             "progressor_timers_scanning_duration_ms",
-            "A claim of due timers (timeout, remove), told once for each namespace and type in "
-            "it; a look of the safety net that finds nothing counts as timeout.",
+            "A claim of due timers (timeout, remove), recorded once per namespace and type in it; "
+            "a scan that finds nothing counts as timeout.",
         ),
         "zombie_collection": _duration(
             "progressor_zombie_collection_duration_ms",
@@ -60,15 +59,16 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         ),
         "request_preparing": _duration(
             "progressor_request_preparing_duration_ms",
-            "Admission: from a request's arrival to its durable task, the wait for a batch in it.",
+            "Admission: from the arrival of a request to its durable task, including the wait for "
+            "a batch.",
         ),
         "task_processing": _duration(
             "progressor_task_processing_duration_ms",
-            "One attempt at the processor, from asking to its answer.",
+            "One attempt at the processor, from the request to its answer.",
         ),
         "task_completion": _duration(
             "progressor_task_completion_duration_ms",
-            "Settlement: from the outcome to its commit, the wait for a batch in it.",
+            "Settlement: from the outcome to its commit, including the wait for a batch.",
         ),
         "process_removing": _duration(
             "progressor_process_removing_duration_ms",
@@ -76,162 +76,162 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         ),
         "notification": _duration(
             "progressor_notification_duration_ms",
-            "Telling other replicas that tasks have ended for which callers wait there, told once "
-            "for each namespace and type in it.",
+            "Notifying other replicas of ended tasks for which callers wait there, recorded once "
+            "per namespace and type in it.",
         ),
         # Requests.
         "requests": _counter(
             "progressor_requests", "{request}",
-            "Requests that have ended. outcome: ok, refused (the caller's to fix), failed (the "
-            "processor's word), unavailable (try again), cancelled (the caller has gone), internal "
-            "(a bug). reason: of the error, REJECTED for the processor's own. namespace: empty for "
-            "one that is not known, and for requests about none.",
+            "Requests that have ended. outcome: ok, refused (the caller must change it), failed "
+            "(by the processor), unavailable (try again), cancelled (by the caller), internal (a "
+            "bug). reason: that of the error, REJECTED for one by the processor. namespace: empty "
+            "if it is unknown, and for requests without one.",
             "namespace", "operation", "outcome", "reason",
         ),
         "admitted": _counter(
             "progressor_requests_admitted", "{task}",
-            "Requests that became durable tasks, or joined one by their idempotency key.",
+            "Requests that became durable tasks, or repeat one by their idempotency key.",
             "namespace", "task_type",
         ),
         "callers_waiting": _gauge(
             "progressor_callers_waiting", "{task}",
-            "Tasks for whose answers callers wait in this replica.",
+            "Tasks whose answers callers wait for in this replica.",
         ),
         "replies": _counter(
             "progressor_replies", "{task}",
-            "Answers given to waiting callers. way: local, or remote where another replica had "
-            "carried the task.",
+            "Answers given to waiting callers. way: local, or remote if another replica ran the "
+            "task.",
             "way",
         ),
         "notifications_lost": _counter(
             "progressor_notifications_lost", "{notification}",
-            "Notifications to other replicas that could not be sent; a slow round makes up for it.",
+            "Notifications to other replicas that could not be sent; a periodic check makes up for "
+            "them.",
         ),
         "stream_sessions": _gauge(
             "progressor_stream_sessions", "{session}",
-            "Streams open. side: client (sessions of clients), processor (streams to processors).",
+            "Open streams. side: client (sessions of clients), processor (streams to processors).",
             "side",
         ),
         # Queues.
         "queue_tasks": _queue(
             "progressor_queue_tasks", "{task}",
-            "Tasks that wait, over all replicas, as of the last look; counted up to 10,000. cause: "
-            "timer, retry, no_free_worker (due and not taken), behind_task; where there have been "
-            "tasks with constraints: run_at, order, gate, available (past all of them and not "
-            "taken).",
+            "Waiting tasks of all replicas at the last count; counted up to 10,000. cause: timer, "
+            "retry, no_free_worker (due but not claimed), behind_task; if there have been tasks "
+            "with constraints: run_at, order, gate, available (all constraints met, but not "
+            "claimed).",
         ),
         "queue_oldest_age": _queue(
             "progressor_queue_oldest_age_seconds", "s",
-            "How long the oldest of them has waited; zero where none does. cause: no_free_worker, "
+            "How long the oldest waiting task has waited; zero without one. cause: no_free_worker, "
             "since it was due; behind_task, since it was admitted (a timer: since it was due); "
-            "retry, since its first attempt; order, gate and available, and behind_task of one "
-            "with constraints, since it came to wait for that.",
+            "retry, since its first attempt; order, gate and available, and behind_task of a task "
+            "with constraints, since it began to wait for that.",
         ),
         "gates_held": _gauge(
             "progressor_gates_held", "{place}",
-            "Places of gates that are held, over all replicas, as of the last look; counted up to "
-            "10,000. Where there have been tasks with constraints.",
+            "Held places of gates, of all replicas at the last count; counted up to 10,000. "
+            "Reported once there have been tasks with constraints.",
             "namespace",
         ),
         "gates_full": _gauge(
             "progressor_gates_full", "{gate}",
-            "Gates without a place for those in their lines, likewise.",
+            "Gates without a free place that tasks wait for, likewise.",
             "namespace",
         ),
         "timer_lateness": _duration(
             "progressor_timer_lateness_ms",
             "From the instant at which a timer, or its retry, was due to the start of its step; "
-            "one with constraints is due once it has passed them. Those left out that a step sets "
-            "for at once.",
+            "one with constraints is due once they are met. Without timers that a step sets for "
+            "at once.",
             ("namespace",),
         ),
         "scan_found": _counter(
             "progressor_scan_found", "{task}",
-            "Due tasks that only the safety net found; zero in a healthy engine.",
+            "Due tasks that only a scan found; zero in a healthy engine.",
             "namespace", "task_type",
         ),
         "gates_scan_found": _counter(
             "progressor_gates_scan_found", "{find}",
-            "Tasks, gates, lines and orders that only the safety net of gates found; zero in a "
+            "Tasks, gates, queues and orders that only a scan of the gates found; zero in a "
             "healthy engine.",
             "namespace",
         ),
         "jobs_running": _gauge(
             "progressor_jobs_running", "{job}",
-            "Jobs that have not ended, over all replicas, as of the last look; counted up to "
-            "10,000. Where there are any.",
+            "Jobs that have not ended, of all replicas at the last count; counted up to 10,000. "
+            "Reported if there are any.",
             "namespace",
         ),
         "job_nodes": _gauge(
             "progressor_job_nodes", "{node}",
-            "Nodes of these. state: waiting (for others), ready (for room), running; failed, and "
-            "skipped because of one that has.",
+            "Nodes of these jobs. state: waiting (for other nodes), ready (waits for capacity), "
+            "running, failed, skipped (because of a failed one).",
             "namespace", "state",
         ),
         "jobs_ended": _counter(
             "progressor_jobs_ended", "{job}",
-            "Jobs that this replica has ended: by a step of the leader, at the deadline, or since "
-            "it was asked to. state: done, failed, cancelled. One that goes on after it had "
-            "failed is counted again when it ends again; one that is stopped with the job it is "
-            "a node of is left out.",
+            "Jobs that this replica has ended: by a step of the leader, at the deadline, or on "
+            "request. state: done, failed, cancelled. A failed job that is retried counts again "
+            "when it ends again; a nested job that is stopped with its parent does not count.",
             "namespace", "state",
         ),
         "job_nodes_ended": _counter(
             "progressor_job_nodes_ended", "{node}",
-            "Nodes that have ended by a step that this replica has settled, once for each such "
-            "step. state: done, failed. namespace: of the job. Those left out that ended by no "
-            "step: skipped, cancelled, or such as could not be started.",
+            "Nodes ended by a step that this replica has settled, once per such step. state: "
+            "done, failed. namespace: that of the job. Without nodes that ended without a step: "
+            "skipped, cancelled, or not startable.",
             "namespace", "state",
         ),
         "jobs_overdue": _counter(
             "progressor_jobs_overdue", "{job}",
-            "Jobs that this replica has failed at their deadline.",
+            "Jobs that this replica failed at their deadline.",
             "namespace",
         ),
         "nodes_tended": _counter(
             "progressor_nodes_tended", "{node}",
-            "Nodes that this replica has processed outside of settlements. deed: started (one with "
-            "constraints), stopped (its job had ended).",
+            "Nodes that this replica has processed outside of settlements. deed: started (a node "
+            "with constraints), stopped (its job had ended).",
             "namespace", "deed",
         ),
         "jobs_recovered": _counter(
             "progressor_jobs_recovered", "{find}",
-            "Stalled work that recovery found and resumed; zero in a healthy engine. kind: "
-            "join (a leader not notified), node (one whose process had ended), start, gated "
-            "(ready nodes that had not been started).",
+            "Stalled work that recovery found and resumed; zero in a healthy engine. kind: join (a "
+            "leader that was not notified), node (its process had ended), start and gated (ready "
+            "nodes that had not been started).",
             "namespace", "kind",
         ),
         "schedule_firings": _counter(
             "progressor_schedule_firings", "{firing}",
-            "Firings of schedules by what became of them: started, queued, skipped, refused or "
-            "missed. One that was queued counts again when it is started.",
+            "Firings of schedules by their outcome: started, queued, skipped, refused or missed. "
+            "A queued one counts again when it is started.",
             "namespace", "verdict",
         ),
         "schedule_lateness": _duration(
             "progressor_schedule_lateness_ms",
-            "From the instant at which a firing was due, with its jitter, to the transaction that "
-            "started what it starts. Those left out that were queued, triggered or backfilled.",
+            "From the instant at which a firing was due, including its jitter, to the transaction "
+            "that fired it. Without queued, triggered and backfilled ones.",
             ("namespace",),
         ),
         "scans_failed": _counter(
             "progressor_scans_failed", "{scan}",
-            "Scans that ended in an error and are repeated.",
+            "Scans that failed; they are repeated.",
             "scan",
         ),
         # Steps.
         "steps_in_flight": _gauge(
             "progressor_steps_in_flight", "{task}",
-            "Steps that this replica has in hand.",
+            "Steps running in this replica.",
             "namespace",
         ),
         "workers_free": _gauge(
             "progressor_workers_free", "{worker}",
-            "Places for more steps in this replica.",
+            "Slots for more steps in this replica.",
             "namespace",
         ),
         "settled": _counter(
             "progressor_tasks_settled", "{task}",
-            "Attempts whose outcome was written, those of zombies among them. settlement: finish, "
+            "Attempts whose outcome was written, including those of zombies. settlement: finish, "
             "fail, retry, break, remove.",
             "namespace", "task_type", "settlement",
         ),
@@ -242,24 +242,24 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         ),
         "abandoned": _counter(
             "progressor_steps_abandoned", "{task}",
-            "Steps given up: no heartbeat could be written, or the namespace is gone.",
+            "Steps abandoned because no heartbeat could be written, or the namespace was deleted.",
             "namespace", "task_type",
         ),
         "processor_errors": _counter(
             "progressor_processor_errors", "{attempt}",
-            "Attempts that the processor did not succeed in. code: of gRPC; rejected: its own word "
-            "to the caller.",
+            "Attempts that failed or were rejected. code: the gRPC status; rejected: whether the "
+            "processor rejected the request.",
             "namespace", "task_type", "code", "rejected",
         ),
         "largest_step": _gauge(
             "progressor_largest_step_ratio", "1",
-            "The largest step of the last ten minutes, as a share of its processor's limit; "
-            "reported from 0.5 on, above 1 the step was not sent.",
+            "The largest step of the last ten minutes as a share of its processor's limit; "
+            "reported from 0.5 on; above 1 the step was not sent.",
             "namespace",
         ),
         "events_written": _counter(
             "progressor_events_written", "{event}",
-            "Events that became part of a history.",
+            "Events appended to histories.",
             "namespace",
         ),
         "bytes_written": _counter(
@@ -269,29 +269,29 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         ),
         "zombies_collected": _counter(
             "progressor_zombies_collected", "{task}",
-            "Lost leases settled by this replica. cause: silent, overrun, unknown. policy: of the "
-            "namespace, retry or fail. settlement: what came of it, as of all attempts.",
+            "Lost leases settled by this replica. cause: silent, overrun, unknown. policy: that of "
+            "the namespace, retry or fail. settlement: as of all attempts.",
             "namespace", "cause", "policy", "settlement",
         ),
         # Storage.
         "batch_items": Metric(
             kind=Kind.HISTOGRAM, name="progressor_batch_items", unit="{item}",
-            meaning="Items of a batch of the group commit. write: which kind.",
+            meaning="Items per batch of the group commit. write: the kind of batch.",
             labels=("write",), bounds=_SIZES,
         ),
         "batch_wait": _duration(
             "progressor_batch_wait_ms",
-            "How long the first item of a batch waited until it was sent.",
+            "How long the first item of a batch waited before the batch was sent.",
             ("write",),
         ),
         "writes_waiting": _gauge(
             "progressor_writes_waiting", "{item}",
-            "Items in line for the group commit.",
+            "Items waiting for the group commit.",
             "write",
         ),
         "writes_waiting_bytes": _gauge(
             "progressor_writes_waiting_bytes", "By",
-            "What they take.",
+            "Bytes of the items waiting for the group commit.",
             "write",
         ),
         "pool_connections": _gauge(
@@ -301,25 +301,26 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         ),
         "pool_waiting": _gauge(
             "progressor_pool_waiting", "{waiter}",
-            "Who waits for a connection.",
+            "Waits for a connection.",
             "pool",
         ),
         "pool_wait": _counter(
             "progressor_pool_wait_ms", "ms",
-            "Time spent waiting for a connection, over all who did.",
+            "Total time spent waiting for connections.",
             "pool",
         ),
         # Telemetry itself.
         "spans": _counter(
             "progressor_spans", "{span}",
-            "Spans that have ended. fate: pushed, no_room (more than the line to the collector "
-            "holds), not_taken (the collector was away, or refused). No series: there is no "
-            "collector.",
+            "Spans that have ended. fate: pushed, no_room (the queue to the collector was full), "
+            "not_taken (the collector was unavailable, or refused them). Without a collector there "
+            "is no series.",
             "fate",
         ),
         "heartbeat_age": _gauge(
             "progressor_heartbeat_age_seconds", "s",
-            "How old this replica's last heartbeat is; at 0.9 of the lease timeout it lets go.",
+            "Age of this replica's last heartbeat; at 0.9 of the lease timeout the replica drops "
+            "its steps.",
         ),
     }
 )  # fmt: skip
@@ -336,19 +337,19 @@ FIRE = "progressor.fire"
 SPANS: Mapping[str, str] = MappingProxyType(
     {
         "progressor.v1.ProcessService/…": "A request, alone or in a session, from its arrival to "
-        "its answer; likewise of the other services.",
-        ADMIT: "A request becomes a durable task, its wait for a batch in it.",
+        "its answer; likewise for the other services.",
+        ADMIT: "A request becomes a durable task, including the wait for a batch.",
         STEP: "One attempt of a task, from its claim to its settlement; a timer's step is "
-        "linked to the step that set it; the first step of a new trace to the last one of the "
-        "trace before.",
-        CLAIM: "The statement that leased a task which had waited, many at once as a rule.",
-        f"{PROCESSOR_SERVICE}/Process": "The processor is asked, by a call or in a frame; its own "
-        "spans go below.",
-        SETTLE: "The outcome is written, its wait for a batch in it.",
+        "linked to the step that set it, the first step of a new trace to the last one of the "
+        "previous trace.",
+        CLAIM: "The statement that leased a task that had waited, usually many at once.",
+        f"{PROCESSOR_SERVICE}/Process": "The request to the processor, by a call or in a frame; "
+        "the parent of the processor's own spans.",
+        SETTLE: "The outcome is written, including the wait for a batch.",
         COLLECT: "A lost lease is found and settled.",
-        FIRE: "A schedule fires, or would have: the transaction that decides it and starts what it "
-        "starts, many at once. The steps of that go on with its trace. Left out what is as it "
-        "was, as of one that is queued.",
+        FIRE: "A schedule fires, or does not: the transaction that decides it and starts its work, "
+        "many at once. The steps of that work continue its trace. Not recorded if nothing changes, "
+        "as for a queued firing.",
     }
 )
 """By name, a sentence for each."""
@@ -399,44 +400,45 @@ DB_PROCEDURE = "db.stored_procedure.name"
 ATTRIBUTES: Mapping[str, str] = MappingProxyType(
     {
         NAMESPACE: "The namespace of the process, or of the schedule.",
-        PROCESS_ID: "The id of the process; of a firing, of what it starts or calls.",
+        PROCESS_ID: "The id of the process; on a firing, of the one that it starts or calls.",
         TASK_ID: "The id of the task; on a request, of the task that it names or created; on a "
         "firing, of the task that it created.",
         TASK_TYPE: "init, call, notify, repair, timeout, remove or join.",
         ATTEMPT: "The number of the attempt, from 1.",
         LATENESS: "From the instant at which a waiting task, a timer or a retry was due to the "
         "start of its step; on a firing, from its due time to its transaction.",
-        BATCH_WAIT: "How long an admission or a settlement stood in line until it was sent.",
-        VERDICT: "What admission said of the request: accepted, duplicate, process_not_found …; "
-        "what became of a firing: started, queued, skipped, refused, missed.",
+        BATCH_WAIT: "How long an admission or a settlement was queued before it was sent.",
+        VERDICT: "The outcome of an admission: accepted, duplicate, process_not_found …; of a "
+        "firing: started, queued, skipped, refused, missed.",
         SETTLEMENT: "What was written: finish, fail, retry, break, remove.",
-        NEXT_TASK_ID: "The task of the same process that the worker goes on with.",
-        RETRY_DELAY: "For how long the task waits for its next attempt.",
-        REJECTED: "The processor refused the request: its own word to the caller, and no failure.",
+        NEXT_TASK_ID: "The task of the same process that the worker continues with.",
+        RETRY_DELAY: "How long the task waits for its next attempt.",
+        REJECTED: "The processor rejected the request, which is not a failure.",
         CAUSE: "How the lease was lost: silent, overrun, unknown; why a schedule fired: time, "
         "trigger, backfill.",
         LOST_REPLICA_ID: "The replica whose lease was lost.",
-        SCHEDULE_ID: "The id of the schedule, of a firing or a request.",
-        INSTANT: "The instant that a firing is for, in UTC: with the schedule, its name.",
+        SCHEDULE_ID: "The id of the schedule, on a firing or a request.",
+        INSTANT: "The scheduled instant of a firing, in UTC; with the schedule, it identifies the "
+        "firing.",
         GATE: "The key of the gate that a request is about.",
-        GATES: "The keys of the gates that an admitted task has to pass.",
+        GATES: "The keys of the gates that an admitted task must pass.",
         WAITED_FOR: "What the step's task waited for, each once: time (its due time, or that of a "
-        "retry), order, process (another task of its process), gates, available (only a worker). "
-        "None: it was leased at once.",
-        BEHIND_TASK_ID: "The task of the same process whose end let this one begin.",
-        SPENT[0]: "Of a task with constraints, of its life until this attempt began: how long it "
-        "waited for an instant, its own or that of its retry. This and the next five add up to "
-        "that life, to the microsecond.",
+        "retry), order, process (another task of its process), gates, available (a worker). Absent "
+        "if it was leased at once.",
+        BEHIND_TASK_ID: "The task of the same process after whose end this one began.",
+        SPENT[0]: "Of a task with constraints, until this attempt began: how long it waited for an "
+        "instant, its own or that of its retry. This and the next five add up to the age of the "
+        "task, to the microsecond.",
         SPENT[1]: "Likewise, for a smaller version of its order.",
-        SPENT[2]: "For another task of its process.",
-        SPENT[3]: "For a place in its gates.",
-        SPENT[4]: "For a worker, and nothing else.",
-        SPENT[5]: "How long it ran, in the attempts before.",
-        ERROR_TYPE: "The reason of an error; CANCELLED if no caller was waiting any longer.",
+        SPENT[2]: "Likewise, for another task of its process.",
+        SPENT[3]: "Likewise, for a place in its gates.",
+        SPENT[4]: "Likewise, for a worker.",
+        SPENT[5]: "Likewise, how long it ran in earlier attempts.",
+        ERROR_TYPE: "The reason of an error; CANCELLED if the caller no longer waited.",
         RPC_SYSTEM: "grpc.",
         RPC_METHOD: "The full name of the method.",
         RPC_STATUS_CODE: "The gRPC status: OK, UNAVAILABLE …",
-        SERVER_ADDRESS: "The host, or the path of the socket, where the processor was asked.",
+        SERVER_ADDRESS: "The host, or the path of the socket, of the processor.",
         SERVER_PORT: "Its port.",
         MESSAGING_SYSTEM: "progressor: in messaging terms, a task is a message.",
         MESSAGING_OPERATION: "step.",

@@ -1,4 +1,4 @@
-"""Who speaks: the attributes that every span and every pushed metric of a replica has."""
+"""The attributes of every span and every pushed metric of a replica."""
 
 from opentelemetry.sdk.resources import Resource
 
@@ -10,8 +10,8 @@ def resource_of(*, service_name: str, instance: str) -> Resource:
 
     Args:
         service_name: ``service.name``.
-        instance: ``service.instance.id``, which tells the counters of one replica from another's;
-            no two processes may have the same.
+        instance: ``service.instance.id``, which distinguishes the counters of replicas; unique to
+            each process.
     """
     return Resource.create(
         {

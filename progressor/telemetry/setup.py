@@ -1,4 +1,4 @@
-"""OpenTelemetry, set up once from the configuration; without an endpoint it costs nothing."""
+"""Sets up OpenTelemetry from the configuration; without an endpoint it costs nothing."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,23 +16,23 @@ from progressor.telemetry.traces.tracing import Tracing
 
 _SCOPE = "progressor"
 
-# A collector that does not answer is given up after it, with the batch that it was to take.
+# After this time without an answer, a batch is dropped.
 _EXPORT_SECONDS = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
-    """Where spans go."""
+    """The tracing of a replica."""
 
     tracing: Tracing
     counts: Read
-    """Tells how many spans have met which fate; see `names.METRICS`."""
+    """Returns the counts of spans by fate; see `names.METRICS`."""
     shutdown: Callable[[], None]
-    """Pushes what is left, and takes some seconds at most."""
+    """Pushes the remaining spans, within a few seconds."""
 
 
 SILENT = Telemetry(tracing=tracing.SILENT, counts=tuple, shutdown=lambda: None)
-"""Telemetry that goes nowhere."""
+"""Telemetry without a collector."""
 
 
 def set_up(
@@ -43,14 +43,14 @@ def set_up(
     chance: Callable[[], float],
     instance: str,
 ) -> Telemetry:
-    """Return telemetry that is pushed to an OTLP endpoint; an empty one: nowhere.
+    """Return telemetry that is pushed to an OTLP endpoint, or SILENT if that is empty.
 
     Args:
         otlp_endpoint: As in ``http://localhost:4317``, gRPC.
         service_name: ``service.name`` of every span.
-        sample_ratio: Share of traces that is recorded where the caller has not decided, 0 .. 1.
-        chance: Returns a random number, 0 .. 1.
-        instance: ``service.instance.id``, of this process alone.
+        sample_ratio: Share of traces recorded if the caller has not decided, 0 to 1.
+        chance: Returns a random number from 0 to 1.
+        instance: ``service.instance.id``, unique to this process.
     """
     if not otlp_endpoint:
         return SILENT
@@ -62,7 +62,7 @@ def set_up(
     queue = SpanQueue(exporter, last_seconds=LAST_PUSH_SECONDS)
     provider = TracerProvider(
         resource=resource_of(service_name=service_name, instance=instance),
-        # `Tracing` has decided before a span is begun.
+        # `Tracing` decides before it begins a span.
         sampler=ALWAYS_ON,
         shutdown_on_exit=False,
     )

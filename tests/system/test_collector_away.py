@@ -53,7 +53,7 @@ async def test_steps_go_on_spans_are_lost_and_counted_and_the_replica_leaves_in_
     collector: Collector,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(span_queue, "LINE_MAX", ROOM)
+    monkeypatch.setattr(span_queue, "QUEUE_MAX", ROOM)
     for module in (otlp, setup):
         monkeypatch.setattr(module, "LAST_PUSH_SECONDS", 0.2)
     async with (

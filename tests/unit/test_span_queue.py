@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from progressor.telemetry.traces import span_queue
-from progressor.telemetry.traces.span_queue import BATCH_MAX, LINE_MAX, SpanQueue
+from progressor.telemetry.traces.span_queue import BATCH_MAX, QUEUE_MAX, SpanQueue
 
 PATIENCE_SECONDS = 30.0
 
@@ -127,12 +127,12 @@ def test_a_collector_that_hangs_holds_nobody_up_and_what_has_no_room_is_counted(
     assert exporter.begun.wait(PATIENCE_SECONDS)
 
     with caplog.at_level(logging.DEBUG):
-        ended.end(LINE_MAX + 7)
+        ended.end(QUEUE_MAX + 7)
 
     assert ended.counts() == {"pushed": 0, "no_room": 7, "not_taken": 0}
     assert not caplog.records
     ended.shut_down()
-    assert sum(ended.counts().values()) == BATCH_MAX + LINE_MAX + 7
+    assert sum(ended.counts().values()) == BATCH_MAX + QUEUE_MAX + 7
 
 
 def test_what_a_hanging_collector_has_not_taken_at_the_end_is_given_up() -> None:

@@ -1,4 +1,4 @@
-"""The level of the log, changed while the engine runs."""
+"""The log level, which can be changed while the engine runs."""
 
 import datetime as dt
 import logging
@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 Level = Literal["debug", "info", "warning", "error"]
 
 LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
-"""The least said last."""
+"""From the most to the least verbose."""
 
 _QUIET = ("asyncio", "grpc", "grpc._cython", "psycopg", "psycopg.pool")
 """Loggers whose routine messages are hidden; their warnings are shown."""
@@ -17,18 +17,18 @@ _log = logging.getLogger(__name__)
 
 
 class Cancellable(Protocol):
-    """Something that was put off."""
+    """A scheduled call."""
 
     def cancel(self) -> object:
-        """See that it does not happen, if it has not."""
+        """Prevent it, if it has not happened."""
 
 
 Later = Callable[[float, Callable[[], None]], Cancellable]
-"""Calls the function so many seconds later."""
+"""Calls the function after so many seconds."""
 
 
 def apply(level: Level) -> None:
-    """Have this process say nothing below `level` from now on."""
+    """Log nothing below `level` in this process from now on."""
     root = logging.getLogger()
     root.setLevel(level.upper())
     for name in _QUIET:
@@ -36,7 +36,7 @@ def apply(level: Level) -> None:
 
 
 def current() -> Level:
-    """Return the least that this process says."""
+    """Return the lowest level that this process logs."""
     level = logging.getLogger().level
     found: Level = "error"
     for each in reversed(LEVELS):
@@ -46,7 +46,7 @@ def current() -> Level:
 
 
 class LogLevel:
-    """Changes the level for a while or until it is changed; one for each process."""
+    """Changes the level, for a time or until the next change; one per process."""
 
     def __init__(self, later: Later) -> None:
         self._later = later
@@ -54,12 +54,12 @@ class LogLevel:
         self._ending: Cancellable | None = None
 
     def set(self, level: Level, lasting: dt.timedelta) -> Level:
-        """Say nothing below `level` from now on, and return what it was until now.
+        """Log nothing below `level` from now on, and return the previous level.
 
         Args:
-            level: The least that is said.
-            lasting: After which the level is again what it was set to last without an end, or
-                at the start. Zero: until it is changed.
+            level: The lowest level that is logged.
+            lasting: After this time the level is reset to the last one that was set without a
+                time, or that of the start. Zero: until the next change.
         """
         previous = current()
         if self._ending is None:
@@ -80,7 +80,7 @@ class LogLevel:
         facts: dict[str, object] = {"level_set": level}
         if lasting:
             facts["seconds"] = lasting.total_seconds()
-        # At a level that is heard before or after: whoever reads the log must see the seam.
+        # At a level that is logged before or after: a reader of the log must see the change.
         apply(min(level, current(), key=LEVELS.index))
         _log.warning("log level changed", extra=facts)
         apply(level)

@@ -1,16 +1,15 @@
-"""Makes text from outside safe for a terminal: names, payloads, errors, anything sent to an engine.
+"""Makes external text safe for a terminal: names, payloads, errors, anything sent to an engine.
 
-A control character in it could move the cursor, clear the screen, set the window's title or forge a
-line of the log; an override of the writing direction could show it in another order.
+A control character could move the cursor, clear the screen, set the window's title or forge a log
+line; an override of the writing direction could show text in another order.
 """
 
 
 def printable(text: str) -> str:
-    """Return `text` as one line that controls no terminal, character for character.
+    """Return `text` on one line, with a space for each character that is not printable.
 
-    What is not printable (line ends, C0 and C1 controls, format characters, lone surrogates)
-    becomes a space. Each character keeps its position, so that styles that go by positions stay
-    right.
+    These are line ends, C0 and C1 controls, format characters and lone surrogates. Characters keep
+    their positions, so that styles by position stay correct.
     """
     if text.isprintable():
         return text

@@ -1,13 +1,13 @@
-"""Repetition in the log: what says the same again and again is said five times, then counted.
+"""Limits repetition in the log: the same message is logged five times, then counted.
 
-A broken database makes a thousand requests say the same thing in a second. So the same message of
-the same logger is said at most REPEATED_MAX times within WINDOW_SECONDS from its first; what comes
-after that is held back and counted, and when the window is over the last of it is said once, with
-``repeated``: how many were held back, and ``repeated_for``: the ids of what they were about, each
-once, the first REPEATED_IDS_MAX of them. The first of anything is always said, at once.
+A broken database makes a thousand requests log the same message in a second. So a message of a
+logger is logged at most REPEATED_MAX times within WINDOW_SECONDS of the first one; further ones are
+suppressed and counted. When the window ends, the last one is logged with ``repeated``, the number
+suppressed, and ``repeated_for``, the first REPEATED_IDS_MAX distinct ids that they were about. The
+first message of a kind is always logged at once.
 
-"The same" is the text before its values are filled in, with the level and the namespace, if it is
-about one, and where there is a traceback, the kind of error and the line that raised it.
+Messages are the same if they have the same text before values are filled in, level and namespace
+and, with a traceback, the same type of error raised by the same line.
 """
 
 import copy
@@ -20,10 +20,10 @@ WINDOW_SECONDS = 10.0
 REPEATED_MAX = 5
 REPEATED_IDS_MAX = 50
 WINDOWS_MAX = 1_000
-"""Messages that are counted at a time; beyond that, what is new is said uncounted."""
+"""Messages counted at a time; beyond that, new ones are logged without being counted."""
 
 _IDS = ("process_id", "task_id", "schedule_id", "gate", "trace_id")
-"""Fields that say what a line is about, besides the namespace, which all of a window have."""
+"""Fields that say what a line is about, besides the namespace, which a window shares."""
 
 _Key = tuple[str, int, str, str, str]
 _Ids = tuple[object, ...]
@@ -33,13 +33,13 @@ _Ids = tuple[object, ...]
 class _Window:
     ends_at: float
     count: int = 0
-    held_back: int = 0
+    suppressed: int = 0
     last: logging.LogRecord | None = None
     ids: dict[_Ids, None] = dataclasses.field(default_factory=dict)
-    """A set in the order in which they came."""
+    """An ordered set."""
 
-    def hold_back(self, record: logging.LogRecord) -> None:
-        self.held_back += 1
+    def suppress(self, record: logging.LogRecord) -> None:
+        self.suppressed += 1
         self.last = record
         if len(self.ids) < REPEATED_IDS_MAX:
             fields = record.__dict__
@@ -47,41 +47,41 @@ class _Window:
 
 
 class Repetition:
-    """Decides which records are said; safe in any thread."""
+    """Decides which records are logged; thread-safe."""
 
     def __init__(self, *, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        # In the order in which they end: all are of one length, and begin when they are put here.
+        # In the order of their ends: all have the same length, and begin when they are added.
         self._windows: dict[_Key, _Window] = {}
 
     def take(self, record: logging.LogRecord) -> list[logging.LogRecord]:
-        """Return what is to be said now: what windows held back that are over, and `record`."""
+        """Return what to log now: records of windows that have ended, and `record` if allowed."""
         with self._lock:
             now = self._monotonic()
             said = self._close(now)
-            if self._is_said(record, now):
+            if self._is_allowed(record, now):
                 said.append(record)
             return said
 
     def over(self) -> list[logging.LogRecord]:
-        """Return what windows held back that are over."""
+        """Return the suppressed records of windows that have ended."""
         with self._lock:
             return self._close(self._monotonic())
 
     def rest(self) -> list[logging.LogRecord]:
-        """Return what all windows held back, over or not."""
+        """Return the suppressed records of all windows."""
         with self._lock:
             return self._close(float("inf"))
 
     def seconds_left(self) -> float | None:
-        """Return how long until the first window is over that held anything back; None: none."""
+        """Return the time until the first window with suppressed records ends; None without one."""
         with self._lock:
-            ends = (it.ends_at for it in self._windows.values() if it.held_back)
+            ends = (it.ends_at for it in self._windows.values() if it.suppressed)
             end = next(ends, None)
             return None if end is None else max(0.0, end - self._monotonic())
 
-    def _is_said(self, record: logging.LogRecord, now: float) -> bool:
+    def _is_allowed(self, record: logging.LogRecord, now: float) -> bool:
         key = _key(record)
         window = self._windows.get(key)
         if window is None:
@@ -91,7 +91,7 @@ class Repetition:
         window.count += 1
         if window.count <= REPEATED_MAX:
             return True
-        window.hold_back(record)
+        window.suppress(record)
         return False
 
     def _close(self, now: float) -> list[logging.LogRecord]:
@@ -109,7 +109,7 @@ class Repetition:
 def _key(record: logging.LogRecord) -> _Key:
     error = record.exc_info[1] if record.exc_info else None
     place = "" if error is None else _place(error)
-    # A crowd in one namespace hides nothing of another.
+    # Many messages about one namespace do not suppress those about another.
     namespace = str(getattr(record, "namespace", ""))
     return record.name, record.levelno, str(record.msg), namespace, place
 
@@ -126,7 +126,7 @@ def _place(error: BaseException) -> str:
 
 def _counted(window: _Window, last: logging.LogRecord) -> logging.LogRecord:
     counted = copy.copy(last)
-    counted.repeated = window.held_back
+    counted.repeated = window.suppressed
     named = [
         {name: value for name, value in zip(_IDS, ids, strict=True) if value is not None}
         for ids in window.ids

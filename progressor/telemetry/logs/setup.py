@@ -1,8 +1,8 @@
 """The log: standard logging in, lines for people or JSON out, on stderr.
 
-Rooms log by ``logging.getLogger(__name__)``, a constant text plus ``extra`` fields; here the
-records become lines. Each has the ids of the trace that it was written in, if any; what is said
-again and again is counted (``repetition``); the level can be changed at any time (``log_level``).
+Modules log with ``logging.getLogger(__name__)``, a constant text and ``extra`` fields. Each line
+has the ids of its trace, if any; repeated messages are counted (``repetition``); the level can be
+changed at any time (``level``).
 """
 
 import contextlib
@@ -31,12 +31,12 @@ def set_up_logs(
     replica: str = "",
     stream: TextIO | None = None,
 ) -> None:
-    """Send every log record to `stream` from now on; repeating replaces the set-up.
+    """Send every log record to `stream` from now on; another call replaces the set-up.
 
     Args:
-        level: The least that is said.
-        log_format: auto: for people on a terminal, else JSON, one object a line.
-        replica: A field of every record, for logs that several replicas write to one place.
+        level: The lowest level that is logged.
+        log_format: auto: for people on a terminal, else JSON, one object per line.
+        replica: A field of every record, for a log that several replicas share.
         stream: Standard error if None.
     """
     stream = sys.stderr if stream is None else stream
@@ -74,10 +74,10 @@ def set_up_logs(
 def whole_log(
     *, level: Level, log_format: Literal["auto", "console", "json"], replica: str = ""
 ) -> Iterator[None]:
-    """Send every log record to standard error, and, in JSON, what libraries write there as well.
+    """Send every log record to standard error, and in JSON also what libraries write there.
 
-    The arguments are those of `set_up_logs`. The set-up stays; what goes to standard error by
-    itself is captured (`stderr_lines`) for the length of the context.
+    The arguments are those of `set_up_logs`, whose set-up remains. What libraries write to standard
+    error is captured (`stderr_lines`) within the context.
     """
     with contextlib.ExitStack() as stack:
         stream = sys.stderr
@@ -88,7 +88,7 @@ def whole_log(
 
 
 class Target(logging.StreamHandler[TextIO]):
-    """Writes records to a stream: with the ids of the current trace, repetition counted."""
+    """Writes records to a stream, with the ids of the current trace, and counts repetition."""
 
     def __init__(self, stream: TextIO, *, monotonic: Callable[[], float], later: Later) -> None:
         super().__init__(stream)
@@ -98,8 +98,8 @@ class Target(logging.StreamHandler[TextIO]):
         self._closed = False
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Write `record`, or hold it back, and tell which."""
-        # Here and not in the formatter: what is held back is written when its span has ended.
+        """Write or suppress `record`; return whether it was written."""
+        # Not in the formatter: a suppressed record may be written after its span has ended.
         _add_trace(record)
         said = self._repetition.take(record)
         for each in said:
@@ -110,12 +110,12 @@ class Target(logging.StreamHandler[TextIO]):
         return is_said
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
-        """Report that `record` cannot be written; not where that would be another such record."""
+        """Report that `record` cannot be written, unless the report would fail likewise."""
         if record.name not in {stderr_lines.CORE, stderr_lines.OTHER}:
             super().handleError(record)
 
     def close(self) -> None:
-        """Write what is held back. Safe to repeat."""
+        """Write the suppressed records. Safe to repeat."""
         with self._locked():
             ending, self._ending, self._closed = self._ending, None, True
         if ending is not None:
@@ -149,7 +149,7 @@ class Target(logging.StreamHandler[TextIO]):
 
 
 def in_a_thread(seconds: float, function: Callable[[], None]) -> Cancellable:
-    """Call `function` so many seconds later, from a thread that does not keep the process alive."""
+    """Call `function` after so many seconds, from a daemon thread."""
     timer = threading.Timer(seconds, function)
     timer.daemon = True
     timer.name = "log"
@@ -183,9 +183,9 @@ def _make_printable(
 
 
 def _write_traceback(stream: TextIO, exception: structlog.typing.ExcInfo) -> None:
-    """Write a traceback, whose message may be anybody's, without the values of variables.
+    """Write a traceback without the values of variables.
 
-    Its lines are indented, so that none of them looks like a line of the log.
+    Its lines are indented because its message may be external text that imitates a log line.
     """
     whole = io.StringIO()
     structlog.dev.plain_traceback(whole, exception)
@@ -196,7 +196,7 @@ def _naming(replica: str) -> structlog.typing.Processor:
     def name(
         _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
-        # A record that speaks of another replica says so itself.
+        # A record about another replica already has the field.
         event.setdefault("replica", replica)
         return event
 

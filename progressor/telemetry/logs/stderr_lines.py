@@ -1,15 +1,15 @@
-"""Lines that libraries write to standard error by themselves, as records of the log.
+"""Turns lines that libraries write to standard error into log records.
 
-gRPC's core is C++ and writes lines of its own format to descriptor 2, from threads of its own. In a
-JSON log no parser could read them. So while the context is open, descriptor 2 is
-a pipe whose lines become records: of logger ``grpc_core``, with the level and place that they name,
-or else of logger ``stderr``. The log itself goes to where standard error went before.
+gRPC's core is written in C++ and writes lines in its own format to descriptor 2, from its own
+threads. In a JSON log no parser could read them. So within the context, descriptor 2 is a pipe
+whose lines become records: of logger ``grpc_core``, with the level and place that they contain, or
+else of logger ``stderr``. The log itself goes to the original standard error.
 
- 1. Nobody ever waits for the pipe: its writers may hold locks that its reader needs. A line that
+ 1. Writers never wait for the pipe because they may hold locks that its reader needs. A line that
     does not fit is lost.
- 2. A crash still shows where it was: ``faulthandler`` writes to the real standard error. What C++
-    has written in its last moment may be lost.
- 3. A record that cannot be written makes no new lines.
+ 2. A crash still shows its traceback: ``faulthandler`` writes to the original standard error. The
+    last lines from C++ may be lost.
+ 3. A record that cannot be written causes no new lines.
 """
 
 import contextlib
@@ -41,15 +41,15 @@ _LEVELS = {
     "E": logging.ERROR,
     "F": logging.CRITICAL,
 }
-# Said before the first line of a program that has not set absl up, as Python programs do not.
+# Printed before the first line of a program that has not initialized absl, as in Python.
 _PREAMBLE = "WARNING: All log messages before absl::InitializeLog() is called"
 
 
 @contextlib.contextmanager
 def captured() -> Iterator[TextIO]:
-    """Turn lines on standard error into records, and yield the real one for the log.
+    """Turn lines on standard error into records, and yield the original stream for the log.
 
-    Where `sys.stderr` is something else than descriptor 2, nothing is captured.
+    If `sys.stderr` is not descriptor 2, nothing is captured.
     """
     if not _is_real():
         yield sys.stderr
@@ -67,7 +67,7 @@ def captured() -> Iterator[TextIO]:
     finally:
         sys.stderr.flush()
         os.dup2(real.fileno(), _STDERR)
-        # Not the end of the file: a child process may have the pipe.
+        # Not by closing the pipe: a child process may have it open.
         os.set_blocking(write_end, True)
         os.write(write_end, f"\n{end}\n".encode())
         os.close(write_end)
@@ -84,7 +84,7 @@ def _is_real() -> bool:
 
 def _pipe() -> tuple[int, int]:
     read_end, write_end = os.pipe()
-    with contextlib.suppress(OSError, AttributeError):  # over the user's bound, or not Linux
+    with contextlib.suppress(OSError, AttributeError):  # over the user's limit, or not Linux
         fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     os.set_blocking(write_end, False)
     return read_end, write_end
@@ -103,7 +103,7 @@ def _read(read_end: int, end: str) -> None:
 def _log(line: str) -> None:
     found = _CORE_LINE.fullmatch(line)
     if found is None:
-        # As the message itself, so that only what is the same is counted as the same.
+        # As the message itself, so that only equal lines count as repeated.
         logging.getLogger(OTHER).warning(line)
     else:
         severity, place, text = found.groups()

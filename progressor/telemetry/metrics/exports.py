@@ -1,4 +1,4 @@
-"""How the metrics of a replica leave the process: read by Prometheus, pushed by OTLP, or both."""
+"""Exports the metrics of a replica: to Prometheus, by OTLP, or both."""
 
 from progressor.clock import Clock
 from progressor.settings.sections import Telemetry
@@ -9,13 +9,13 @@ from progressor.telemetry.resource import resource_of
 
 
 class Exports:
-    """What the configuration wants of endpoint and push, between `open` and `close`."""
+    """The endpoint and the push that are configured, between `open` and `close`."""
 
     def __init__(
         self, metrics: Metrics, settings: Telemetry, *, instance: str, clock: Clock
     ) -> None:
         self.url = ""
-        """The address for scrapes; empty: there is none, or not yet."""
+        """The address for scrapes; empty without an endpoint and before `open`."""
         self._metrics = metrics
         self._settings = settings
         self._instance = instance
@@ -27,7 +27,7 @@ class Exports:
         """Begin to serve and to push; return `url`.
 
         Raises:
-            ConfigError: The endpoint's address cannot be had.
+            ConfigError: The endpoint cannot listen on its address.
         """
         bind, collector = self._settings.metrics_at(), self._settings.otlp_endpoint
         if bind is not None:
@@ -48,7 +48,7 @@ class Exports:
         return self.url
 
     def close(self) -> None:
-        """Push the last values, and end what `open` began; does nothing where it is not open."""
+        """Push the last values, and close what `open` opened, if anything."""
         if self._push is not None:
             self._push.stop()
         if self._endpoint is not None:

@@ -1,11 +1,10 @@
-"""The metrics as Prometheus reads them: an HTTP endpoint, served from threads of its own.
+"""The Prometheus endpoint for the metrics, served over HTTP from its own threads.
 
-A scrape reads what is counted without a word to the event loop, so that a loop which stands still
-is seen by the age of its heartbeat and not by silence. There is no TLS and no authentication, as
-little in it as there may be to see, and so it listens on loopback unless told otherwise.
+A scrape does not involve the event loop, so a blocked loop shows as a growing heartbeat age, not as
+a missing scrape. There is neither TLS nor authentication, so it listens on loopback by default.
 
-A scrape costs 5 ms of processor time where one namespace is busy, 27 ms where five are, at 6.6 us
-a line (2026-11, Python 3.11, prometheus-client 0.26): each quarter of a minute, that is nothing.
+A scrape costs 5 ms of CPU with one busy namespace and 27 ms with five, 6.6 us per line (2026-11,
+Python 3.11, prometheus-client 0.26).
 """
 
 import errno
@@ -48,16 +47,16 @@ class Endpoint:
         self._clock = clock or SystemClock()
         self._registry = CollectorRegistry(support_collectors_without_names=True)
         self._registry.register(Families(metrics))
-        # Processor time, memory and open files, by the names that everybody gives them.
+        # CPU time, memory and open files, by their usual names.
         ProcessCollector(registry=self._registry)
         self._server: ScrapeServer | None = None
         self._thread: threading.Thread | None = None
 
     def open(self) -> str:
-        """Listen, and return the address that a scrape takes, ``http://HOST:PORT/metrics``.
+        """Listen, and return the address for scrapes, ``http://HOST:PORT/metrics``.
 
         Raises:
-            ConfigError: The address cannot be had.
+            ConfigError: It cannot listen on the address.
         """
         self._server = server = self._listen()
         self._thread = threading.Thread(
@@ -68,7 +67,7 @@ class Endpoint:
         return f"http://{f'[{host}]' if ':' in host else host}:{server.port}{PATH}"
 
     def close(self) -> None:
-        """Stop listening; does nothing where it is not open."""
+        """Stop listening, if it is open."""
         if self._server is not None and self._thread is not None:
             self._server.shutdown()
             self._thread.join()
@@ -116,20 +115,20 @@ def exposed(family: Family) -> Exposed:
 
 
 class Families:
-    """What is counted, as a registry of prometheus-client asks for it."""
+    """The metrics as a collector of prometheus-client."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterator[Exposed]:
-        """Yield all metrics as they are; called by the registry for each scrape."""
+        """Yield all metrics; called by the registry for each scrape."""
         return map(exposed, self._metrics.families())
 
 
 def scrape_of(
     registry: CollectorRegistry, accept: str, encodings: str, names: list[str]
 ) -> tuple[Headers, bytes]:
-    """Return a scrape in the format and the encoding that a client accepts; as text otherwise."""
+    """Return a scrape in the format and encoding that the client accepts, else as text."""
     try:
         encode, content_type = choose_encoder(accept)
     except (TypeError, ValueError):  # it names a version that cannot be compared
@@ -149,13 +148,13 @@ def _number(value: float | Distribution) -> float:
 
 
 def _unit(metric: Metric) -> str:
-    # prometheus-client appends to a name the unit that it does not end in, and ours are told.
+    # prometheus-client appends a unit to names that do not end in it.
     unit = _UNITS.get(metric.unit, "")
     return unit if unit and metric.name.endswith(f"_{unit}") else ""
 
 
 def _buckets(metric: Metric, distribution: Distribution) -> list[tuple[str, float]]:
-    """Return how many values each bound has below it or at it."""
+    """Return the number of values up to each bound."""
     bounds = (*map(floatToGoString, metric.bounds), "+Inf")
     below = itertools.accumulate(distribution.bucket_counts)
     return list(zip(bounds, map(float, below), strict=True))

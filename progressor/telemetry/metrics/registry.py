@@ -1,4 +1,4 @@
-"""All instruments of a replica, each by its attribute; `names.METRICS` tells what they mean."""
+"""All instruments of a replica, each an attribute; `names.METRICS` describes them."""
 
 from typing import cast
 
@@ -19,7 +19,7 @@ def _histogram(name: str) -> Histogram:
 
 
 class Metrics:
-    """What one replica counts. Components that count take it in their constructors."""
+    """The instruments of one replica, passed to the constructors of components that count."""
 
     def __init__(self) -> None:
         self.calls_scanning = _histogram("calls_scanning")

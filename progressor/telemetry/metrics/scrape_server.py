@@ -1,11 +1,13 @@
-"""The HTTP server under the metrics endpoint, of which a scrape needs little.
+"""The HTTP server of the metrics endpoint, with bounds that ``http.server`` lacks.
 
-It reads one request of a connection, answers it and closes. What holds:
+It reads one request per connection, answers it and closes the connection. Guarantees:
 
-- Whatever comes is answered with an HTTP status; nothing that a client sends is an error of ours.
-- A request has REQUEST_SECONDS to arrive, however it trickles in, and ANSWER_SECONDS to be read.
-- There are at most CONNECTIONS_MAX connections, each with a thread. Where one more comes, the one
-  that has been sending its request for longest is closed: a scraper sends its own at once.
+- Any input is answered with an HTTP status; nothing that a client sends is logged as an error.
+- A request must arrive within REQUEST_SECONDS in total, and be read within ANSWER_SECONDS.
+- There are at most CONNECTIONS_MAX connections, each with a thread. If one more comes, the one that
+  has been sending its request for longest is closed: a scraper sends its request at once.
+
+prometheus-client's own server has none of these bounds: a thread and no timeout per connection.
 """
 
 import contextlib
@@ -37,7 +39,7 @@ _BROKEN = b"HTTP/1.0 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"
 
 Headers = list[tuple[str, str]]
 Scrape = Callable[[str, str, list[str]], tuple[Headers, bytes]]
-"""Takes Accept, Accept-Encoding and the names asked for; returns headers and body."""
+"""Takes Accept, Accept-Encoding and the requested names; returns headers and body."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +47,7 @@ _log = logging.getLogger(__name__)
 class ScrapeServer(socketserver.ThreadingTCPServer):
     """Serves scrapes until it is shut down."""
 
-    allow_reuse_address = True  # connections that a stopped engine left behind do not count
+    allow_reuse_address = True  # despite connections of an engine that has stopped
     daemon_threads = True
     request_queue_size = CONNECTIONS_MAX
 
@@ -53,24 +55,23 @@ class ScrapeServer(socketserver.ThreadingTCPServer):
         """Listen.
 
         Raises:
-            OSError: The address cannot be had.
+            OSError: It cannot listen on the address.
         """
         places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, _, _, _, address = places[0]
         self.scrape, self.clock = scrape, clock
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        # Those whose request is not complete, the oldest first.
+        # Connections whose request is incomplete, the oldest first.
         self._sending: dict[socket.socket, None] = {}
         super().__init__(address, _Handler)  # type: ignore[arg-type]
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         return int(self.server_address[1])
 
     def has_sent(self, connection: socket.socket) -> bool:
-        """Note that a request is complete; False if its connection was closed meanwhile."""
+        """Record that a request is complete; return False if its connection has been closed."""
         with self._lock:
             if connection not in self._sending:
                 return False
@@ -78,7 +79,7 @@ class ScrapeServer(socketserver.ThreadingTCPServer):
             return True
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Give a connection a thread, or turn it away."""
+        """Give a connection a thread, or answer 503."""
         if self._enter(request):
             super().process_request(request, client_address)
             return
@@ -95,7 +96,7 @@ class ScrapeServer(socketserver.ThreadingTCPServer):
             self._leave(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Log a bug; a client that has disconnected is not one."""
+        """Log a bug; a disconnected client is not one."""
         if isinstance(sys.exception(), OSError):  # the client has disconnected
             return
         _log.error("scrape failed", extra={"peer": client_address[0]}, exc_info=True)
@@ -103,7 +104,7 @@ class ScrapeServer(socketserver.ThreadingTCPServer):
             request.sendall(_BROKEN)
 
     def _enter(self, connection: socket.socket) -> bool:
-        """Give a connection a place, if need be that of one whose request is slow."""
+        """Add a connection, if need be instead of the slowest; return False to refuse it."""
         with self._lock:
             if len(self._open) >= CONNECTIONS_MAX:
                 slowest = next(iter(self._sending), None)
@@ -124,10 +125,8 @@ class ScrapeServer(socketserver.ThreadingTCPServer):
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """One request."""
-
     server_version, sys_version = "progressor", ""
-    default_request_version = "HTTP/1.0"  # in 0.9, which is its own default, there is no status
+    default_request_version = "HTTP/1.0"  # 0.9, the default, has no status
     # Until a request line is known.
     requestline = command = ""
     request_version = "HTTP/1.0"
@@ -167,10 +166,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815  http.server's name
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401
-        """Log nothing."""
+        pass
 
     def _read_head(self, clock: Clock) -> tuple[bytes, http.HTTPStatus | None]:
-        """Return what came up to the end of the headers, and a status if that is enough."""
+        """Return the request up to the end of its headers, and a status if it is wrong."""
         head, until = b"", clock.monotonic() + REQUEST_SECONDS
         while not _is_complete(head):
             if len(head) > HEAD_BYTES_MAX:
@@ -186,14 +185,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if chunk is None:
                 return head, http.HTTPStatus.REQUEST_TIMEOUT
             if not chunk:
-                # Half a request, or none: a client that only checks whether the port is open.
+                # Half a request; without one, a client that only checks whether the port is open.
                 return head, http.HTTPStatus.BAD_REQUEST if head else None
             head += chunk
         is_blank = not head.splitlines()[0].strip()
         return head, http.HTTPStatus.BAD_REQUEST if is_blank else None
 
     def _linger(self, clock: Clock) -> None:
-        """Let the client read the answer: closing while it still sends would discard the answer."""
+        """Let the client read the response, which closing would discard while the client sends."""
         until = clock.monotonic() + _LINGER_SECONDS
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)
@@ -204,7 +203,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def _is_complete(head: bytes) -> bool:
-    """Return whether the headers have ended, or there are none: HTTP/0.9, or not HTTP at all."""
+    """Return whether the headers have ended, or there are none as in HTTP/0.9 or not HTTP."""
     if any(end in head for end in _ENDS) or head.startswith((b"\r\n", b"\n")):
         return True
     line, newline, _ = head.partition(b"\n")

@@ -1,12 +1,12 @@
-"""How far a trace has come, so that a process that never ends is recorded in traces that do.
+"""The progress of a trace, by which a process that never ends is split into several traces.
 
 A timer's step is a child of the step that set it, so a process that continues by timers would be
-one trace for life, as deep as it has steps. So after STEPS_MAX steps in a row, or AGE_MAX, the next
-step begins a new trace, which is linked to the last.
+one trace, as deep as it has steps. So after STEPS_MAX steps in a row, or AGE_MAX, the next step
+begins a new trace, which is linked to the previous one.
 
-How many steps there were and when the first began goes with the trace's context, as a member of its
-``tracestate``: ``progressor=<steps>:<seconds since 1970>``. So it is stored with the context, and a
-processor that calls the engine from a step hands it back.
+The number of steps and the start of the first are a member of the context's ``tracestate``:
+``progressor=<steps>:<seconds since 1970>``. So they are stored with the context, and a processor
+that calls the engine from a step returns them.
 
 Source: https://www.w3.org/TR/trace-context/, "Mutating the tracestate Field".
 """
@@ -31,19 +31,19 @@ _AGE_MAX_SECONDS = AGE_MAX.total_seconds()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Progress:
-    """So many steps in a row, the first of which began so many seconds after 1970."""
+    """The number of steps in a row, and the start of the first in seconds since 1970."""
 
     step_count: int
     began_seconds: int
 
     @classmethod
     def none(cls, now: dt.datetime) -> Self:
-        """Return where a trace is that begins now."""
+        """Return the progress of a trace that begins now."""
         return cls(0, int(now.timestamp()))
 
     @classmethod
     def before(cls, task: RunningTask) -> Self:
-        """Return where the trace that is stored with a task is when this attempt begins."""
+        """Return the progress of the trace stored with a task when this attempt begins."""
         retried = task.attempt - 1
         state = task.trace_context.get("tracestate")
         found = None if state is None else _MEMBER.search(state)
@@ -58,16 +58,16 @@ class Progress:
         )
 
     def one_more(self) -> "Progress":
-        """Return where the trace is after another step."""
+        """Return the progress after another step."""
         return Progress(self.step_count + 1, self.began_seconds)
 
     def noted(self, tracestate: str) -> str:
-        """Return `tracestate` with this in the place of what it said before."""
+        """Return `tracestate` with this progress instead of the previous one."""
         own = f"{_PREFIX}{self.step_count}:{self.began_seconds}"
         if not tracestate:
             return own
         others = [it for it in tracestate.split(",") if it and not it.startswith(_PREFIX)]
-        # What changed last stands first; what is too much is left out at the end.
+        # The member that changed last comes first; excess members are dropped at the end.
         members = [own, *others][:_MEMBERS_MAX]
         while len(text := ",".join(members)) > _LENGTH_MAX:
             members.pop()
@@ -75,10 +75,10 @@ class Progress:
 
 
 def without(context: Mapping[str, str]) -> Mapping[str, str]:
-    """Return a trace context without its progress, where nothing else is in its ``tracestate``.
+    """Return a trace context without its progress, if its ``tracestate`` has nothing else.
 
-    Reading a ``tracestate`` takes longer than all the rest, and who notes the progress of a step
-    puts another in its place.
+    Parsing a ``tracestate`` takes longer than all the rest, and recording the progress of a step
+    replaces it anyway.
     """
     state = context.get("tracestate")
     if state is None or not state.startswith(_PREFIX) or "," in state:

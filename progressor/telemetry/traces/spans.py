@@ -1,7 +1,7 @@
 """Spans: what is recorded about a request or a step, and the null span if nothing is.
 
-The attributes follow OpenTelemetry's semantic conventions for RPCs, databases and messaging where
-these have one, and are ours, ``progressor.…``, where they have none.
+The attributes follow OpenTelemetry's semantic conventions for RPCs, databases and messaging; those
+without a convention are named ``progressor.…``.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ TraceContext = Mapping[str, str]
 """``traceparent``, ``tracestate`` and ``baggage``, as far as there are any."""
 
 W3C = TraceContextTextMapPropagator()
-"""Reads and writes a trace context, whatever the environment wants others to speak."""
+"""Reads and writes a trace context, whatever propagators the environment configures."""
 
 POSTGRESQL: Mapping[str, AttributeValue] = {names.DB_SYSTEM: "postgresql"}
 """Attributes of every statement."""
@@ -51,25 +51,24 @@ _SAMPLED = frozenset("13579bdf")
 _MILLISECOND = dt.timedelta(milliseconds=1)
 _CODES: Mapping[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
 
-# What these say is at fault is the server; any other is the caller's to fix. Source: OpenTelemetry
-# semantic conventions, "gRPC", server spans.
+# Codes of server errors; any other is an error of the caller. Source: OpenTelemetry semantic
+# conventions, "gRPC", server spans.
 _FAULTS = frozenset({2, 4, 12, 13, 14, 15})
 
 
 class Span:
-    """What a span hears; this one, UNTRACED, forgets it.
+    """The interface of spans; this one, UNTRACED, records nothing.
 
-    As a context manager it ends with its block: whatever is logged in there has its trace id, and
-    an error that leaves the block is its status.
+    As a context manager a span ends with its block: lines logged in the block have its trace id,
+    and an error that leaves the block is its status.
     """
 
     __slots__ = ()
 
     on_sent: Callable[[], None] | None = None
-    """To be called when the batch with this write is sent; None if not needed."""
+    """Called when the batch with this write is sent; None if not needed."""
 
     def __enter__(self) -> Self:
-        """Return the span."""
         return self
 
     def __exit__(
@@ -83,58 +82,58 @@ class Span:
     def context(self, otherwise: TraceContext) -> TraceContext:
         """Return the context for what follows from this span, which began under `otherwise`.
 
-        That of an untraced one is `otherwise`, and its baggage is that of any.
+        For an untraced span it is `otherwise`, whose baggage is always kept.
         """
         return otherwise
 
     def handed(self, task: RunningTask) -> RunningTask:
-        """Return the task as the processor is to get it: with this span's context."""
+        """Return the task for the processor, with this span's context."""
         return task
 
     def tell(self, attributes: Mapping[str, AttributeValue]) -> None:
-        """Note attributes, by the names of `names.ATTRIBUTES`."""
+        """Set attributes, by the names of `names.ATTRIBUTES`."""
 
     def call(self) -> "Span":
-        """Begin to ask the processor."""
+        """Begin the span of the request to the processor."""
         return self
 
     def settle(self) -> "Span":
-        """Begin to write the outcome."""
+        """Begin the span of the settlement."""
         return self
 
     def answered(self, outcome: Outcome) -> None:
-        """Note what came of the attempt."""
+        """Record the outcome of the attempt."""
 
     def settled(self, settlement: Settlement, following: RunningTask | None) -> None:
-        """Note what was written, and which task the worker goes on with."""
+        """Record what was written, and the task that the worker continues with."""
 
     def admitted(self, admission: Admission) -> None:
-        """Note what became of the request."""
+        """Record the outcome of the request's admission."""
 
     def fired(
         self, verdict: str, *, late: dt.timedelta | None, task_id: int | None, reason: str | None
     ) -> None:
-        """Note what became of a firing; `late` where that says something, `reason` of a refusal."""
+        """Record the outcome of a firing; `late` if meaningful, `reason` of a refusal."""
 
     def ended(self, code: int, *, reason: str = "", is_rejected: bool = False) -> None:
-        """Note how a request was answered: a gRPC code, and the reason of an error."""
+        """Record how a request was answered: a gRPC code, and the reason of an error."""
 
     def fail(self, reason: str) -> None:
-        """Note that what it stands for failed, and with it the step that it is part of."""
+        """Record a failure, also in the step that the span is part of."""
 
     def end(self) -> None:
-        """End it where there is no block."""
+        """End it without a block."""
 
     def drop(self) -> None:
-        """Never tell of it."""
+        """Never export it."""
 
 
 UNTRACED = Span()
-"""The span of what is not traced. Where it counts, `is UNTRACED` spares even telling it."""
+"""The span of what is not traced. On the hot path, check `is UNTRACED` to skip even the call."""
 
 
 class Recorded(Span):
-    """A span that is exported once it has ended."""
+    """A span that is exported when it ends."""
 
     __slots__ = (
         "_began_at", "_is_dropped", "_is_rpc", "_progress", "_span", "_step", "_subject", "_token",
@@ -151,10 +150,10 @@ class Recorded(Span):
         subject: Mapping[str, AttributeValue] = NOTHING,
         progress: Progress | None = None,
     ) -> None:
-        """Take a span that has begun; `step` is what it is part of, `subject` what that is about.
+        """Take a span that has begun, and the `step` that it is part of.
 
-        Its parts have the attributes of `subject` too: whoever searches for a process finds them.
-        What follows from it, or from its parts, is told of the `progress` of their trace.
+        Its parts also have the attributes of `subject`, so that a search for a process finds them.
+        Contexts that follow from it, or from its parts, carry the `progress` of their trace.
         """
         self._tracer = tracer
         self._span = span
@@ -163,12 +162,11 @@ class Recorded(Span):
         self._subject = subject
         self._progress = progress
         self._is_dropped = False
-        # The event loop's own clock may count in milliseconds.
+        # The clock of uvloop has a resolution of milliseconds.
         self._began_at = time.perf_counter()
         self._token: Token[contexts.Context] | None = None
 
     def __enter__(self) -> Self:
-        """Make it the current span."""
         self._token = contexts.attach(trace.set_span_in_context(self._span))
         return self
 
@@ -190,7 +188,6 @@ class Recorded(Span):
         self.end()
 
     def context(self, otherwise: TraceContext) -> TraceContext:
-        """Return its own, with the baggage of `otherwise`."""
         carrier: dict[str, str] = {}
         W3C.inject(carrier, trace.set_span_in_context(self._span))
         if self._progress is not None:
@@ -201,23 +198,19 @@ class Recorded(Span):
         return carrier
 
     def handed(self, task: RunningTask) -> RunningTask:
-        """Return the task with its context."""
         return dataclasses.replace(task, trace_context=self.context(task.trace_context))
 
     def tell(self, attributes: Mapping[str, AttributeValue]) -> None:
-        """Set attributes."""
         self._span.set_attributes(attributes)
 
     def call(self) -> Span:
-        """Begin the span of the RPC, or of its like in a frame of a stream."""
         return self._child(_PROCESS, trace.SpanKind.CLIENT, rpc(_PROCESS), is_rpc=True)
 
     def settle(self) -> Span:
-        """Begin the span of the settlement."""
         return self._child(names.SETTLE, trace.SpanKind.CLIENT, SETTLE_TASKS)
 
     def answered(self, outcome: Outcome) -> None:
-        """Set the status: a fault of the caller that the processor reports is not a failure."""
+        """Set the status; a rejection by the processor is not a failure."""
         code = 0
         if isinstance(outcome, Rejected):
             self._span.set_attribute(names.REJECTED, value=True)
@@ -228,7 +221,6 @@ class Recorded(Span):
             self._span.set_attribute(names.RPC_STATUS_CODE, _code_name(code))
 
     def settled(self, settlement: Settlement, following: RunningTask | None) -> None:
-        """Set the attributes of a settlement."""
         self._span.set_attribute(names.SETTLEMENT, type(settlement).__name__.lower())
         if isinstance(settlement, Retry):
             self._span.set_attribute(names.RETRY_DELAY, settlement.delay / _MILLISECOND)
@@ -236,7 +228,6 @@ class Recorded(Span):
             self._span.set_attribute(names.NEXT_TASK_ID, following.task_id)
 
     def admitted(self, admission: Admission) -> None:
-        """Set the attributes of an admission."""
         self._span.set_attribute(names.VERDICT, str(admission.verdict))
         if admission.task_id is not None:
             self._span.set_attribute(names.TASK_ID, admission.task_id)
@@ -254,7 +245,6 @@ class Recorded(Span):
             self.fail(reason)
 
     def ended(self, code: int, *, reason: str = "", is_rejected: bool = False) -> None:
-        """Set the status of an RPC."""
         self._span.set_attribute(names.RPC_STATUS_CODE, _code_name(code))
         if is_rejected:
             self._span.set_attribute(names.REJECTED, value=True)
@@ -264,19 +254,18 @@ class Recorded(Span):
             self._span.set_attribute(names.ERROR_TYPE, reason)
 
     def fail(self, reason: str) -> None:
-        """Set the status to an error, and that of its step."""
         self._span.set_attribute(names.ERROR_TYPE, reason)
         self._span.set_status(trace.StatusCode.ERROR, reason)
         if self._step is not None:
             self._step.fail(reason)
 
     def end(self) -> None:
-        """End it, once, unless it was dropped."""
+        """End it, unless it was dropped; once."""
         if not self._is_dropped:
             self._span.end()
 
     def drop(self) -> None:
-        """Let it be forgotten: what never ends is never exported."""
+        """Drop it: a span that never ends is never exported."""
         self._is_dropped = True
 
     def on_sent(self) -> None:
@@ -299,17 +288,17 @@ class Recorded(Span):
 
 
 def is_sampled(context: TraceContext) -> bool:
-    """Tell whether a context says that what belongs to it is traced; looks at one character."""
+    """Return whether a context is sampled; reads one character."""
     parent = context.get("traceparent")
     return parent is not None and parent[_FLAGS_AT : _FLAGS_AT + 1] in _SAMPLED
 
 
 def tell_server(context: TraceContext, target: str) -> None:
-    """Note in the current span which server is asked, unless its `context` is not traced.
+    """Record the server's address in the current span, if `context` is sampled.
 
     Args:
-        context: What a task was handed on with.
-        target: As gRPC names it: ``host:port``, ``dns:///host:port``, ``unix:/path``.
+        context: That of the task sent to the processor.
+        target: In gRPC's form: ``host:port``, ``dns:///host:port``, ``unix:/path``.
     """
     if is_sampled(context):
         trace.get_current_span().set_attributes(_server(target))

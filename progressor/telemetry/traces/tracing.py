@@ -1,24 +1,24 @@
-"""Traces: one decision for a whole story, and the spans that tell it.
+"""Traces: one sampling decision per request, and the spans of all that follows from it.
 
-Whether a request is traced is decided once, when it arrives: by its caller, whose ``traceparent``
-says so, or by a ratio where the story begins here. The decision goes with the context that is
-stored with its task, and with each timer that its steps set. Whoever meets one of them later, in
-whichever replica and after however many days, looks at one character of that context; so an
-untraced process costs next to nothing. Without a context no spans are recorded. A process that
-never ends is recorded in several traces, each linked to the last (``progress``).
+Whether a request is traced is decided once, when it arrives: by its caller's ``traceparent``, or by
+a ratio if it has none. The decision is part of the context that is stored with its task, and with
+each timer that its steps set. Later, in any replica and after any number of days, it is read from
+one character of that context, so an untraced process costs almost nothing. Without a context no
+spans are recorded. A process that never ends is recorded in several traces, each linked to the
+previous one (``progress``).
 
     progressor.v1.ProcessService/Call           its context is stored with the task
       progressor.admit
       progressor.step, attempt 1                its context is stored with a timer that it sets
         progressor.claim                        where the task had waited
-        progressor.v1.ProcessorService/Process  its context is what the processor gets
+        progressor.v1.ProcessorService/Process  its context is sent to the processor
         progressor.settle
         progressor.step                         the timer's: a child, and linked as well
       progressor.collect                        attempt 2 was lost with its replica
       progressor.step, attempt 3
 
     progressor.v1.ScheduleService/TriggerSchedule
-      progressor.fire                           a story of its own where it was time
+      progressor.fire                           a trace of its own if it fired on time
 """
 
 import datetime as dt
@@ -57,20 +57,17 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 _MILLISECOND = dt.timedelta(milliseconds=1)
 
 
-class Carried(Protocol):
-    """Attributes of a leased task."""
+class LeasedTask(Protocol):
+    """A leased task."""
 
     @property
-    def key(self) -> ProcessKey:
-        """Its process."""
+    def key(self) -> ProcessKey: ...
 
     @property
-    def task_id(self) -> int:
-        """Its id."""
+    def task_id(self) -> int: ...
 
     @property
-    def task_type(self) -> TaskType:
-        """Its type."""
+    def task_type(self) -> TaskType: ...
 
     @property
     def attempt(self) -> int:
@@ -82,17 +79,17 @@ class Carried(Protocol):
 
 
 class Tracing:
-    """Decides, and begins the spans that others belong to."""
+    """Decides what is traced, and begins the spans that have no parent here."""
 
     def __init__(
         self, tracer: trace.Tracer | None, *, ratio: float, chance: Callable[[], float]
     ) -> None:
-        """Take where spans go; None: nowhere, and nothing is decided either.
+        """Trace with `tracer`, or nothing if it is None.
 
         Args:
-            tracer: Of a provider that records whatever is begun: it has been decided by then.
-            ratio: Share of the traces started here that is sampled, 0 .. 1.
-            chance: Returns a random number, 0 .. 1.
+            tracer: Of a provider that records every span: sampling is decided here.
+            ratio: Share of the traces started here that is sampled, 0 to 1.
+            chance: Returns a random number from 0 to 1.
         """
         self._tracer = tracer
         self._ratio = ratio
@@ -104,11 +101,11 @@ class Tracing:
         return self._tracer is not None
 
     def follows(self, context: TraceContext) -> bool:
-        """Tell whether what is stored with this context is traced."""
+        """Return whether work stored with this context is traced."""
         return self._tracer is not None and is_sampled(context)
 
     def request(self, service: str, method: str, caller: TraceContext) -> Span:
-        """Begin to serve a request, if its caller traces it, or the ratio has it."""
+        """Begin the span of a request, if its caller or the ratio decided to trace it."""
         if self._tracer is None:
             return UNTRACED
         has_decided = "traceparent" in caller
@@ -119,7 +116,7 @@ class Tracing:
         return Recorded(self._tracer, span, is_rpc=True)
 
     def admission(self, request: Request) -> Span:
-        """Begin to put a request in line."""
+        """Begin the span of an admission."""
         context = request.trace_context
         if not context or self._tracer is None or not is_sampled(context):
             return UNTRACED
@@ -136,11 +133,11 @@ class Tracing:
         return Recorded(self._tracer, span)
 
     def step(self, task: RunningTask, *, behind: int | None = None) -> Span:
-        """Begin an attempt of a task, at its claim where it had waited.
+        """Begin the span of an attempt, at its claim if the task had waited.
 
         Args:
-            task: What is leased.
-            behind: The task of the same process whose settlement leased it; None: another way.
+            task: The leased task.
+            behind: The task of the same process whose settlement leased it, if one did.
         """
         context = task.trace_context
         if not context or self._tracer is None or not is_sampled(context):
@@ -171,8 +168,8 @@ class Tracing:
             ).end(_nanoseconds(claim.answered_at))  # fmt: skip
         return Recorded(self._tracer, span, subject=subject, progress=before.one_more())
 
-    def collection(self, zombie: Carried, *, cause: str, replica_id: int | None = None) -> Span:
-        """Begin to settle a lease that a replica has lost."""
+    def collection(self, zombie: LeasedTask, *, cause: str, replica_id: int | None = None) -> Span:
+        """Begin the span of settling a lost lease."""
         if self._tracer is None or not self.follows(zombie.trace_context):
             return UNTRACED
         attributes = {**_subject_of(zombie), names.CAUSE: cause, **SETTLE_TASKS}
@@ -191,14 +188,14 @@ class Tracing:
         cause: str,
         by_request: bool,
     ) -> Span:
-        """Begin to fire a schedule: where a request has it done, if that is traced; else by ratio.
+        """Begin the span of a firing, traced as its request is, or by the ratio without one.
 
         Args:
-            process: What it starts or calls, if it does.
-            schedule_id: Of the same namespace.
-            instant: What it is for.
+            process: The process that it starts or calls, if it fires.
+            schedule_id: In the same namespace.
+            instant: The scheduled instant.
             cause: Why it fires.
-            by_request: The request is being served here and now.
+            by_request: Whether the current request fires it.
         """
         if self._tracer is None:
             return UNTRACED
@@ -227,7 +224,7 @@ SILENT = Tracing(None, ratio=0.0, chance=lambda: 1.0)
 """Traces nothing."""
 
 
-def _subject_of(task: Carried) -> dict[str, AttributeValue]:
+def _subject_of(task: LeasedTask) -> dict[str, AttributeValue]:
     return {
         names.NAMESPACE: task.key.namespace,
         names.PROCESS_ID: task.key.process_id,
@@ -237,8 +234,8 @@ def _subject_of(task: Carried) -> dict[str, AttributeValue]:
     }
 
 
-def _consumed(task: Carried) -> dict[str, AttributeValue]:
-    # To those who know queues alone, a step is the processing of a message.
+def _consumed(task: LeasedTask) -> dict[str, AttributeValue]:
+    # In messaging terms, a step is the processing of a message.
     return {
         names.MESSAGING_SYSTEM: "progressor",
         names.MESSAGING_OPERATION: "step",
@@ -249,7 +246,7 @@ def _consumed(task: Carried) -> dict[str, AttributeValue]:
 
 
 def _spent(task: RunningTask) -> Mapping[str, AttributeValue]:
-    # The time between a task's admission and its claim has no span: nothing happened in it.
+    # The time between the admission and the claim of a task has no span: nothing happens in it.
     if task.spent is None:
         return NOTHING
     return dict(zip(names.SPENT, task.spent, strict=True))
@@ -264,7 +261,7 @@ def _waited(task: RunningTask, behind: int | None) -> dict[str, AttributeValue]:
         ]
     else:
         is_timer = task.task_type in TIMER_TYPES
-        # A timer that was due at once, when the step that set it ended, has waited for nothing.
+        # A timer that is due when the step that set it ends has not waited.
         waited = task.claim is not None or task.started_at > task.scheduled_at
         if waited and (is_timer or task.attempt > 1):
             causes.append(GatedState.TIME)
@@ -272,16 +269,16 @@ def _waited(task: RunningTask, behind: int | None) -> dict[str, AttributeValue]:
             causes.append(GatedState.PROCESS)
         if task.claim is not None and task.started_at > task.claim.due_at:
             causes.append(GatedState.AVAILABLE)
-    told: dict[str, AttributeValue] = {}
+    attributes: dict[str, AttributeValue] = {}
     if causes:
-        told[names.WAITED_FOR] = tuple(map(str, causes))
+        attributes[names.WAITED_FOR] = tuple(map(str, causes))
     if behind is not None and GatedState.PROCESS in causes:
-        told[names.BEHIND_TASK_ID] = behind
-    return told
+        attributes[names.BEHIND_TASK_ID] = behind
+    return attributes
 
 
 def _parent(context: TraceContext) -> contexts.Context:
-    # Of nothing but this: whatever span is current here has no part in it.
+    # In an empty context: the current span is unrelated.
     return W3C.extract(context, contexts.Context())
 
 
