@@ -16,15 +16,15 @@ from progressor.domain.processes.task import TaskError
 from progressor.domain.views.replica import CREWS_MAX, Crew, Load
 from progressor.processor.channels import Channels
 from progressor.processor.client import ProcessorClient
+from progressor.runtime.core.context import Context
 from progressor.runtime.core.counters import Counters
 from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.loop import JITTER, repeat
-from progressor.runtime.core.measures import MILLISECONDS, RequestMeasures, StepMeasures
+from progressor.runtime.core.measures import MILLISECONDS, StepMeasures
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.replies import Replies
-from progressor.runtime.core.scan_measures import ScanMeasures
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.gates.lowered_gates import LoweredGates
 from progressor.runtime.gates.scan import GateScan
@@ -35,6 +35,7 @@ from progressor.runtime.jobs.upkeep_queue import UpkeepQueue
 from progressor.runtime.requests.requests import Requests
 from progressor.runtime.schedules.runs import ScheduleRuns
 from progressor.runtime.schedules.scan import ScheduleScan
+from progressor.runtime.step.histories import StepHistories
 from progressor.runtime.step.history_cache import HistoryCache
 from progressor.runtime.step.step import Steps
 from progressor.runtime.timers.backlog import Backlog
@@ -97,9 +98,16 @@ class Wiring:
         self.replicas = replicas
         self.functions = Functions()
         self._config, self._pools, self._observers = config, pools, observers
-        self._clock, self._telemetry, self._metrics = clock, telemetry, metrics
+        self._clock, self._metrics = clock, metrics
+        self._context = Context(
+            clock=clock,
+            spread=random.Random(),  # noqa: S311  jitter, not a secret
+            observers=observers,
+            metrics=metrics,
+            tracing=telemetry.tracing,
+            step_grace=config.replica.step_grace,
+        )
         self._own_id = replica_id
-        self._spread = random.Random()  # noqa: S311  jitter, not a secret
         self._called = asyncio.Event()
         self._slots_stop = asyncio.Event()
         self._scanners: list[asyncio.Task[None]] = []
@@ -118,9 +126,6 @@ class Wiring:
 
     def _crowd(self) -> int:
         return self.slots.busy_total
-
-    def _jitter(self) -> float:
-        return self._spread.uniform(-1, 1)
 
     def _forget(self, namespace: str) -> None:
         self._channels.forget(namespace)
@@ -193,13 +198,13 @@ class Wiring:
         self._admissions = Admissions(
             pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
             commit=config.commit, statement_timeout=timeout, on_batch=self._count_batch,
-            crowd=self._crowd, jitter=self._jitter, patience=config.gates.patience,
+            crowd=self._crowd, jitter=self._context.jitter, patience=config.gates.patience,
             on_promoted=self._promoted,
         )  # fmt: skip
         self._settlements = Settlements(
             pool=pools.worker, functions=functions, clock=clock, replica_id=own_id,
             commit=config.commit, step_grace=grace, statement_timeout=timeout,
-            on_batch=self._count_batch, crowd=self._crowd, jitter=self._jitter,
+            on_batch=self._count_batch, crowd=self._crowd, jitter=self._context.jitter,
             metrics=self._metrics, patience=config.gates.patience, on_promoted=self._promoted,
             on_jobs=self._heard_of_jobs,
         )  # fmt: skip
@@ -215,7 +220,7 @@ class Wiring:
 
     def _build_worker(self) -> None:
         config, clock, own_id = self._config, self._clock, self._replica_id
-        grace, observers = config.replica.step_grace, self._observers
+        observers = self._observers
         self.leases = Leases()
         self.replies = Replies(
             results=self._results,
@@ -224,21 +229,21 @@ class Wiring:
             carried=self.leases.carries,
             clock=clock,
             observers=observers,
-            jitter=self._jitter,
+            jitter=self._context.jitter,
             metrics=self._metrics,
         )
         self._due_queue = DueQueue(
             clock=clock, horizon=config.scanner.horizon, size_max=_DUE_QUEUE_MAX
         )
         gates = self._gates_on(self._pools.worker)
-        self._lowered_gates = LoweredGates(gates=gates, clock=clock, jitter=self._jitter)
+        self._lowered_gates = LoweredGates(gates=gates, clock=clock, jitter=self._context.jitter)
         self._wake_ups = GateWakeUps(
             gates=gates,
             lowered_gates=self._lowered_gates,
             due_queue=self._due_queue,
             clock=clock,
             horizon_seconds=config.scanner.horizon.total_seconds(),
-            jitter=self._jitter,
+            jitter=self._context.jitter,
         )
         self._aftermath = Aftermath(
             replies=self.replies, due_queue=self._due_queue, replica_id=own_id
@@ -248,17 +253,15 @@ class Wiring:
         steps = Steps(
             processor=self._processor,
             settlements=self._settlements,
-            histories=Histories(pool=self._pools.worker),
+            histories=StepHistories(
+                Histories(pool=self._pools.worker),
+                HistoryCache(bytes_max=config.snapshots.bytes_max),
+            ),
             namespaces=self.namespaces,
-            history_cache=HistoryCache(bytes_max=config.snapshots.bytes_max),
             aftermath=self._aftermath,
             job_steps=JobSteps(self._jobs_on(self._pools.worker)),
             leases=self.leases,
-            clock=clock,
-            spread=self._spread,
-            step_grace=grace,
-            tracing=self._telemetry.tracing,
-            observers=observers,
+            context=self._context,
             measures=StepMeasures(self._metrics, self._counters),
         )
         self.slots = Slots(lambda task: steps.carry(task, self.slots))
@@ -271,13 +274,9 @@ class Wiring:
             namespaces=self.namespaces,
             due_queue=self._due_queue,
             aftermath=self._aftermath,
-            step_grace=grace,
-            observers=observers,
-            tracing=self._telemetry.tracing,
-            clock=clock,
-            measures=RequestMeasures(self._metrics),
+            context=self._context,
         )
-        self._reservations = SlotReservations(slots=self.slots, step_grace=grace)
+        self._reservations = SlotReservations(slots=self.slots, context=self._context)
 
     def _build_schedules(self) -> None:
         self._schedules_changed = asyncio.Event()
@@ -299,7 +298,7 @@ class Wiring:
     def _schedule_runs_on(self, firings: Firings) -> ScheduleRuns:
         return ScheduleRuns(
             firings=firings, schedules=self.schedules, requests=self.requests, jobs=self.jobs,
-            observers=self._observers, metrics=self._metrics, tracing=self._telemetry.tracing,
+            context=self._context,
         )  # fmt: skip
 
     def _build_backend(self) -> None:
@@ -377,35 +376,32 @@ class Wiring:
         self._channels_task = group.create_task(self._channels.run(), name="channels")
         self._slots_task = group.create_task(self.slots.run(self._slots_stop), name="slots")
         self._replies_task = group.create_task(self.replies.run(), name="replies")
-        scanner, observers = self._config.scanner, self._observers
-        measures = ScanMeasures(self._metrics)
+        scanner, context = self._config.scanner, self._context
         timers = Timers(
             due_queue=self._due_queue, claims=self._claims, namespaces=self.namespaces,
-            reservations=self._reservations, pool=self._pools.worker, batch_max=scanner.batch_max,
-            observers=observers, jitter=self._jitter, clock=self._clock, measures=measures,
+            reservations=self._reservations, pool=self._pools.worker,
+            batch_max=scanner.batch_max, context=context,
         )  # fmt: skip
         backlog = Backlog(
             claims=self._claims, namespaces=self.namespaces, reservations=self._reservations,
-            pool=self._pools.worker, batch_max=scanner.batch_max, observers=observers,
-            jitter=self._jitter, clock=self._clock, measures=measures,
+            pool=self._pools.worker, batch_max=scanner.batch_max, context=context,
         )  # fmt: skip
         due = DueScan(
             claims=self._claims, namespaces=self.namespaces, reservations=self._reservations,
             due_queue=self._due_queue, pool=self._pools.scan, scanner=scanner,
-            replica=self._config.replica, observers=observers, called=self._called,
-            clock=self._clock, measures=measures,
+            lease_timeout=self._config.replica.lease_timeout, called=self._called,
+            context=context,
         )  # fmt: skip
         jobs = JobScan(
-            jobs=self._jobs_on(self._pools.scan), upkeep_queue=self._upkeep_queue, scanner=scanner,
-            observers=observers, metrics=self._metrics, jitter=self._jitter,
+            jobs=self._jobs_on(self._pools.scan), upkeep_queue=self._upkeep_queue,
+            scanner=scanner, context=context,
         )  # fmt: skip
         jobs.observed()
         firings = self._firings_on(self._pools.scan)
         schedules = ScheduleScan(
             firings=firings, schedule_runs=self._schedule_runs_on(firings),
             interval=scanner.interval, lease=self._config.replica.lease_timeout,
-            observers=observers, metrics=self._metrics, jitter=self._jitter,
-            changed=self._schedules_changed,
+            context=context, changed=self._schedules_changed,
         )  # fmt: skip
         self._scanners = [
             group.create_task(schedules.run(), name="schedules"),
@@ -415,7 +411,7 @@ class Wiring:
             group.create_task(jobs.run(), name="jobs"),
             group.create_task(backlog.run(), name="backlog"),
             group.create_task(due.run_called(), name="due, called"),
-            *self._repeat_scans(group, due, jobs, schedules, measures),
+            *self._repeat_scans(group, due, jobs, schedules),
         ]
 
     def _repeat_scans(
@@ -424,16 +420,13 @@ class Wiring:
         due: DueScan,
         jobs: JobScan,
         schedules: ScheduleScan,
-        measures: ScanMeasures,
     ) -> list[asyncio.Task[None]]:
         scanner, observers = self._config.scanner, self._observers
         zombies = ZombieScan(
             replicas=self.replicas, admissions=self._admissions, settlements=self._settlements,
             claims=self._claims, namespaces=self.namespaces,
             aftermath=self._aftermath, leases=self.leases, replica_id=self._replica_id,
-            replica=self._config.replica, scanner=scanner, spread=self._spread,
-            observers=observers, tracing=self._telemetry.tracing,
-            clock=self._clock, measures=measures,
+            replica=self._config.replica, scanner=scanner, context=self._context,
         )  # fmt: skip
         retention = RetentionScan(
             retention=Retention(
@@ -444,8 +437,7 @@ class Wiring:
         )  # fmt: skip
         gates = GateScan(
             gates=self._gates_on(self._pools.scan), namespaces=self.namespaces,
-            wake_ups=self._wake_ups, scanner=scanner, observers=observers,
-            metrics=self._metrics,
+            wake_ups=self._wake_ups, scanner=scanner, context=self._context,
         )  # fmt: skip
         queues = QueueScan(queues=self._queues, namespaces=self.namespaces, metrics=self._metrics)
         scans = {
@@ -465,7 +457,7 @@ class Wiring:
                     scan,
                     name=name,
                     interval=interval,
-                    spread=self._spread,
+                    spread=self._context.spread,
                     observers=observers,
                     metrics=self._metrics,
                 ),

@@ -9,7 +9,6 @@ from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.observer import Observers
-from progressor.runtime.core.scan_measures import ScanMeasures
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.timers.backlog import Backlog
 from progressor.runtime.timers.due import DueScan
@@ -30,6 +29,7 @@ from tests.support.builders import (
     seconds,
 )
 from tests.support.clock import START
+from tests.support.context import make_context
 from tests.support.memory import MemoryClaims, MemoryNamespaces
 from tests.support.virtual_time import LoopClock, settled
 
@@ -48,8 +48,8 @@ class Bench:
         self.due_queue = DueQueue(clock=LoopClock(), horizon=seconds(5), size_max=1000)
         self.observers = Observers()
         self.metrics = Metrics()
-        measures = ScanMeasures(self.metrics)
-        self.reservations = SlotReservations(slots=self.slots, step_grace=seconds(2))
+        context = make_context(observers=self.observers, metrics=self.metrics)
+        self.reservations = SlotReservations(slots=self.slots, context=context)
         claims = cast("Claims", self.claims)
         known = cast("Namespaces", self.namespaces)
         self.timers = Timers(
@@ -59,9 +59,7 @@ class Bench:
             reservations=self.reservations,
             pool=POOL,
             batch_max=10,
-            observers=self.observers,
-            clock=LoopClock(),
-            measures=measures,
+            context=context,
         )
         self.backlog = Backlog(
             claims=claims,
@@ -69,9 +67,7 @@ class Bench:
             reservations=self.reservations,
             pool=POOL,
             batch_max=10,
-            observers=self.observers,
-            clock=LoopClock(),
-            measures=measures,
+            context=context,
         )
         self.due = DueScan(
             claims=claims,
@@ -80,10 +76,8 @@ class Bench:
             due_queue=self.due_queue,
             pool=POOL,
             scanner=Scanner(batch_max=10),
-            replica=Replica(),
-            observers=self.observers,
-            clock=LoopClock(),
-            measures=measures,
+            lease_timeout=Replica().lease_timeout,
+            context=context,
         )
 
     def make_due(

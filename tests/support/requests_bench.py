@@ -12,7 +12,6 @@ from progressor.domain.processes.reply import Receipt, Reply
 from progressor.domain.processes.task import RunningTask
 from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.effects import Aftermath
-from progressor.runtime.core.measures import RequestMeasures
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.replies import Replies
 from progressor.runtime.core.slots import Slots
@@ -26,6 +25,7 @@ from tests.support.builders import (
     make_task,
     seconds,
 )
+from tests.support.context import make_context
 from tests.support.memory import (
     MemoryAdmissions,
     MemoryListener,
@@ -74,10 +74,7 @@ class Bench:
             namespaces=MemoryNamespaces(self.namespace),
             due_queue=self.due_queue,
             aftermath=aftermath,
-            step_grace=seconds(2),
-            observers=self.observers,
-            clock=LoopClock(),
-            measures=RequestMeasures(self.metrics),
+            context=make_context(observers=self.observers, metrics=self.metrics),
         )
 
     async def ask(

@@ -28,6 +28,7 @@ from progressor.storage.postgres.functions import Functions
 from progressor.storage.schedules.runs import Firings
 from progressor.storage.schedules.schedules import Schedules
 from progressor.telemetry.metrics.registry import Metrics
+from tests.support.context import make_context
 from tests.support.storage import LEASE_TIMEOUT, NAMESPACE, STATEMENT_TIMEOUT, Desk
 
 MINUTE = dt.timedelta(minutes=1)
@@ -133,21 +134,20 @@ def schedule_desk(desk: Desk) -> ScheduleDesk:
         statement_timeout=STATEMENT_TIMEOUT,
         on_promoted=desk.told.append,
     )
+    context = make_context(observers=observers, metrics=metrics)
     schedule_runs = ScheduleRuns(
         firings=firings,
         schedules=schedules,
         requests=Ender(desk=desk),
         jobs=NoJobs(),
-        observers=observers,
-        metrics=metrics,
+        context=context,
     )
     scan = ScheduleScan(
         firings=firings,
         schedule_runs=schedule_runs,
         interval=dt.timedelta(seconds=1),
         lease=LEASE_TIMEOUT,
-        observers=observers,
-        metrics=metrics,
+        context=context,
     )
     return ScheduleDesk(
         desk=desk,

@@ -14,23 +14,23 @@ from progressor.runtime.core.measures import StepMeasures
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.jobs.job_steps import Jobs, JobSteps
+from progressor.runtime.step.histories import StepHistories
 from progressor.runtime.step.history_cache import HistoryCache
 from progressor.runtime.step.step import Steps
 from progressor.storage.processes.settlements import Entry, Settlements, Written
 from progressor.telemetry.metrics.registry import Metrics
-from progressor.telemetry.traces.tracing import SILENT
 from tests.support.builders import (
     make_process,
     make_task,
     seconds,
 )
+from tests.support.context import make_context
 from tests.support.memory import (
     MemoryHistories,
     MemoryNamespaces,
     MemoryProcessor,
     MemorySettlements,
 )
-from tests.support.virtual_time import LoopClock
 
 GRACE = seconds(2)
 
@@ -70,17 +70,14 @@ class Bench:
         self.steps = Steps(
             processor=self.processor,
             settlements=cast("Settlements", self.settlements),
-            histories=self.histories,
+            histories=StepHistories(self.histories, self.history_cache),
             namespaces=self.namespaces,
-            history_cache=self.history_cache,
             aftermath=cast("Aftermath", self.aftermath),
             job_steps=JobSteps(cast("Jobs", RefusedJobs())),
             leases=self.leases,
-            clock=LoopClock(),
-            spread=random.Random(1),
-            step_grace=GRACE,
-            tracing=SILENT,
-            observers=self.observers,
+            context=make_context(
+                spread=random.Random(1), step_grace=GRACE, observers=self.observers
+            ),
             measures=StepMeasures(self.metrics),
         )
         self.slots = Slots(lambda task: self.steps.carry(task, self.slots))

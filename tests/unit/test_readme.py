@@ -32,7 +32,7 @@ from progressor.domain.processes.namespace import PAYLOAD_BYTES_CEILING, Namespa
 from progressor.domain.schedules import schedule
 from progressor.processor import codec, failures
 from progressor.runtime.jobs import job_steps
-from progressor.runtime.step import step
+from progressor.runtime.step import histories
 from progressor.settings import config
 from progressor.settings.sources import variable_of
 from progressor.telemetry import names
@@ -216,7 +216,7 @@ def test_every_reason_has_the_code_and_the_class_of_the_code() -> None:
         ("64 pairs, 8 KiB in all", validation.CALLER_CONTEXT_BYTES_MAX, 8 * 1024),
         ("| 10,000 |", codec.EVENTS_MAX, 10_000),
         ("100,000 events; 48 MiB", wire.HISTORY_LIMIT_MAX, 100_000),
-        ("100,000 events; 48 MiB", step.HISTORY_BYTES_MAX, 48 * 1024**2),
+        ("100,000 events; 48 MiB", histories.HISTORY_BYTES_MAX, 48 * 1024**2),
         ("1,000 items, or 3 MiB", validation.PAGE_SIZE_MAX, 1000),
         ("1,000 items, or 3 MiB", responses.PAGE_BYTES_MAX, 3 * 1024**2),
         ("the first 100;", responses.WAITS_MAX, 100),

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from progressor.domain.processes.namespace import Namespace
-from progressor.runtime.core.observer import Observers
 from progressor.runtime.gates.scan import GateScan
 from progressor.runtime.gates.wake_ups import GateWakeUps
 from progressor.settings.sections import Scanner
@@ -13,6 +12,7 @@ from progressor.storage.gates.gates import BEFORE_ALL, IdleUntil
 from progressor.storage.rows.gate_effects import Again, LoweredGate, Promoted
 from progressor.telemetry.metrics.registry import Metrics
 from tests.support.builders import make_namespace
+from tests.support.context import make_context
 from tests.support.measured import counted
 
 A, B = (Again(namespace="orders", order_key=key) for key in "ab")
@@ -69,8 +69,7 @@ class Bench:
             namespaces=Known(),
             wake_ups=cast("GateWakeUps", self),
             scanner=Scanner(),
-            observers=Observers(),
-            metrics=self.metrics,
+            context=make_context(metrics=self.metrics),
         )
 
     def heard(self, promoted: Promoted) -> None:

@@ -19,6 +19,7 @@ from progressor.runtime.jobs.upkeep_queue import UpkeepQueue
 from progressor.settings.sections import Scanner
 from progressor.storage.jobs.jobs import Found, RunningJobs, Tended
 from progressor.telemetry.metrics.registry import Metrics
+from tests.support.context import make_context
 from tests.support.measured import counted
 from tests.support.virtual_time import in_virtual_time
 
@@ -78,8 +79,7 @@ class Bench:
             jobs=self.jobs,
             upkeep_queue=self.upkeep_queue,
             scanner=Scanner(),
-            observers=self.observers,
-            metrics=self.metrics,
+            context=make_context(observers=self.observers, metrics=self.metrics),
         )
 
     @contextlib.asynccontextmanager

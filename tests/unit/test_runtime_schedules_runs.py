@@ -34,6 +34,7 @@ from progressor.storage.schedules.runs import Done, Fired, Firings, Item, Run, f
 from progressor.telemetry import names
 from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.tracing import SILENT, Tracing
+from tests.support.context import make_context
 from tests.support.spans import (
     NOT_TRACED,
     TRACED,
@@ -107,9 +108,7 @@ class Scene:
             schedules=cast("Any", self),
             requests=cast("Any", self),
             jobs=cast("Any", Jobs(self)),
-            observers=self.observers,
-            metrics=self.metrics,
-            tracing=tracing,
+            context=make_context(observers=self.observers, metrics=self.metrics, tracing=tracing),
         )
 
     async def running(self, key: ScheduleKey) -> Sequence[Run]:

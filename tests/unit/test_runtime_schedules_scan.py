@@ -20,7 +20,6 @@ from progressor.domain.schedules.schedule import (
     Upcoming,
     schedule_key,
 )
-from progressor.runtime.core.observer import Observers
 from progressor.runtime.schedules import scan as schedules
 from progressor.runtime.schedules.runs import ScheduleRuns
 from progressor.runtime.schedules.scan import ScheduleScan
@@ -36,6 +35,7 @@ from progressor.storage.schedules.runs import (
     QueuedFiring,
 )
 from progressor.telemetry.metrics.registry import Metrics
+from tests.support.context import make_context
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 SECOND = dt.timedelta(seconds=1)
@@ -141,8 +141,7 @@ def bench() -> Bench:
         schedule_runs=cast("ScheduleRuns", schedule_runs),
         interval=dt.timedelta(hours=1),
         lease=SECOND,
-        observers=Observers(),
-        metrics=metrics,
+        context=make_context(metrics=metrics),
     )
     return Bench(firings, schedule_runs, metrics, scan)
 

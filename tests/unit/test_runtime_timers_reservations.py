@@ -18,6 +18,7 @@ from tests.support.builders import (
     make_task,
     seconds,
 )
+from tests.support.context import make_context
 from tests.support.memory import away
 from tests.support.virtual_time import in_virtual_time, settled
 
@@ -31,7 +32,7 @@ class Bench:
     def __init__(self) -> None:
         self.carried: list[int] = []
         self.slots = Slots(self._carry)
-        self.reservations = SlotReservations(slots=self.slots, step_grace=seconds(2))
+        self.reservations = SlotReservations(slots=self.slots, context=make_context())
 
     @contextlib.asynccontextmanager
     async def working(self) -> AsyncIterator[None]:

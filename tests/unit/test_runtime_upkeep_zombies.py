@@ -18,7 +18,6 @@ from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.leases import Leases
 from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.replies import Replies, Waiter
-from progressor.runtime.core.scan_measures import ScanMeasures
 from progressor.runtime.upkeep.zombies import ZombieScan
 from progressor.settings.sections import Replica, Scanner
 from progressor.storage.namespaces.namespaces import Namespaces
@@ -36,6 +35,7 @@ from tests.support.builders import (
     seconds,
 )
 from tests.support.clock import START
+from tests.support.context import make_context, traced
 from tests.support.measured import counted, recorded
 from tests.support.memory import (
     MemoryAdmissions,
@@ -88,10 +88,9 @@ class Bench:
             replica_id=lambda: 1,
             replica=REPLICA,
             scanner=Scanner(zombie_batch_max=3),
-            spread=random.Random(1),
-            observers=self.observers,
-            clock=LoopClock(),
-            measures=ScanMeasures(self.metrics),
+            context=make_context(
+                spread=random.Random(1), observers=self.observers, metrics=self.metrics
+            ),
         )
 
 
@@ -340,7 +339,7 @@ async def test_a_lost_lease_is_collected_in_the_story_of_its_task() -> None:
     spans, bench = Spans(), Bench()
     bench.replicas.zombies = (make_zombie(trace_context=TRACED, attempt=2, replica_id=3),)
 
-    await dataclasses.replace(bench.scanning, tracing=spans.tracing).scan()
+    await traced(bench.scanning, spans.tracing).scan()
 
     span = spans.one("progressor.collect")
     assert parent_of(span) == SPAN_ID
@@ -356,7 +355,7 @@ async def test_a_lost_lease_that_another_replica_collected_is_told_by_that() -> 
     bench.replicas.zombies = (make_zombie(trace_context=TRACED),)
     bench.settlements.script.append(LeaseLost())
 
-    await dataclasses.replace(bench.scanning, tracing=spans.tracing).scan()
+    await traced(bench.scanning, spans.tracing).scan()
 
     assert spans.ended() == ()
 

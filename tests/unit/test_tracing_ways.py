@@ -1,7 +1,6 @@
 """Traces: a request, its admission and its steps, on their ways through the engine."""
 
 import asyncio
-import dataclasses
 import datetime as dt
 
 import pytest
@@ -37,6 +36,7 @@ from tests.support.builders import (
     make_task,
     make_written,
 )
+from tests.support.context import traced
 from tests.support.spans import (
     NOT_TRACED,
     SPAN_ID,
@@ -96,13 +96,13 @@ def served(tracing: Tracing, method: Method, called: MethodDescriptor | None = N
 
 def steps(spans: Spans) -> step_bench.Bench:
     bench = step_bench.Bench()
-    bench.steps = dataclasses.replace(bench.steps, tracing=spans.tracing)
+    bench.steps = traced(bench.steps, spans.tracing)
     return bench
 
 
 def requests(spans: Spans) -> requests_bench.Bench:
     bench = requests_bench.Bench()
-    bench.requests = dataclasses.replace(bench.requests, tracing=spans.tracing)
+    bench.requests = traced(bench.requests, spans.tracing)
     return bench
 
 
@@ -358,7 +358,7 @@ async def test_a_step_whose_outcome_postgresql_refuses_has_failed(
 async def test_a_step_whose_namespace_is_gone_has_failed() -> None:
     spans = Spans()
     bench = step_bench.Bench(make_namespace(name="other"))
-    bench.steps = dataclasses.replace(bench.steps, tracing=spans.tracing)
+    bench.steps = traced(bench.steps, spans.tracing)
 
     await bench.carry(make_task(trace_context=TRACED))
 

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from progressor.domain.processes.namespace import Namespace
-from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.context import Context
 from progressor.runtime.gates.wake_ups import GateWakeUps
 from progressor.settings.sections import Scanner
 from progressor.storage.gates.gates import BEFORE_ALL, IdleUntil
 from progressor.storage.rows.gate_effects import Again, LoweredGate, Promoted
-from progressor.telemetry.metrics.registry import Metrics
 
 
 class Gates(Protocol):
@@ -53,8 +52,7 @@ class GateScan:
     namespaces: Namespaces
     wake_ups: GateWakeUps
     scanner: Scanner
-    observers: Observers
-    metrics: Metrics
+    context: Context
     _suspects: set[Again] = dataclasses.field(default_factory=set)
     """Found once: another replica may be working on them. The next scan checks them again."""
 
@@ -96,5 +94,5 @@ class GateScan:
         return set()
 
     def _tell(self, namespace: str, **facts: object) -> None:
-        self.metrics.gates_scan_found.add(1, (namespace,))
-        self.observers.tell("gates_scan_found", namespace=namespace, **facts)
+        self.context.metrics.gates_scan_found.add(1, (namespace,))
+        self.context.observers.tell("gates_scan_found", namespace=namespace, **facts)

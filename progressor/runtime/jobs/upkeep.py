@@ -10,19 +10,18 @@ import asyncio
 import dataclasses
 import datetime as dt
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from progressor import errors
 from progressor.domain.jobs.job import JobState
 from progressor.domain.processes.process import ProcessKey
-from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.context import Context
 from progressor.runtime.jobs.upkeep_queue import UpkeepQueue
 from progressor.settings.sections import Scanner
 from progressor.storage.jobs.jobs import Found, RunningJobs, Tended
-from progressor.storage.postgres.backoff import Backoff, steady
+from progressor.storage.postgres.backoff import Backoff
 from progressor.telemetry.instruments import Labels
-from progressor.telemetry.metrics.registry import Metrics
 
 _log = logging.getLogger(__name__)
 
@@ -62,14 +61,14 @@ class JobScan:
     jobs: Jobs
     upkeep_queue: UpkeepQueue
     scanner: Scanner
-    observers: Observers
-    metrics: Metrics
-    jitter: Callable[[], float] = steady
+    context: Context
     _counted: dict[str, RunningJobs] = dataclasses.field(default_factory=dict)
 
     async def run(self) -> None:
         """Tend what this replica hears of; ends only by cancellation."""
-        backoff = Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self.jitter)
+        backoff = Backoff(
+            first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self.context.jitter
+        )
         while True:
             await self.upkeep_queue.changed.wait()
             failed = []
@@ -95,8 +94,8 @@ class JobScan:
         self.upkeep_queue.add(*await self.jobs.find_untended(age=OVERDUE, limit=limit))
         await self.jobs.stop_orphans()
         for found in await self.jobs.recover() or ():
-            self.metrics.jobs_recovered.add(1, (found.key.namespace, found.kind))
-            self.observers.tell("job_recovered", job=found.key, kind=found.kind)
+            self.context.metrics.jobs_recovered.add(1, (found.key.namespace, found.kind))
+            self.context.observers.tell("job_recovered", job=found.key, kind=found.kind)
             _log.warning(
                 "job recovered",
                 extra={
@@ -115,10 +114,10 @@ class JobScan:
 
     def observed(self) -> None:
         """Have metrics read what was counted last, from now on; from any thread."""
-        self.metrics.jobs_running.read_from(
+        self.context.metrics.jobs_running.read_from(
             lambda: [((name,), each.jobs) for name, each in dict(self._counted).items()]
         )
-        self.metrics.job_nodes.read_from(self._nodes)
+        self.context.metrics.job_nodes.read_from(self._nodes)
 
     def _nodes(self) -> Iterator[tuple[Labels, float]]:
         for name, each in dict(self._counted).items():
@@ -133,12 +132,12 @@ class JobScan:
         tended = await self.jobs.tend(key)
         for deed, count in (("started", tended.started), ("stopped", tended.stopped)):
             if count:
-                self.metrics.nodes_tended.add(count, (key.namespace, deed))
-        self.observers.tell("job_tended", job=key)
+                self.context.metrics.nodes_tended.add(count, (key.namespace, deed))
+        self.context.observers.tell("job_tended", job=key)
         return tended.is_whole
 
     def _count_overdue(self, key: ProcessKey) -> None:
-        self.metrics.jobs_overdue.add(1, (key.namespace,))
-        self.metrics.jobs_ended.add(1, (key.namespace, JobState.FAILED))
-        self.observers.tell("job_overdue", job=key)
+        self.context.metrics.jobs_overdue.add(1, (key.namespace,))
+        self.context.metrics.jobs_ended.add(1, (key.namespace, JobState.FAILED))
+        self.context.observers.tell("job_overdue", job=key)
         _log.info("job overdue", extra={"namespace": key.namespace, "process_id": key.process_id})

@@ -13,25 +13,22 @@ import functools
 from typing import Protocol, assert_never
 
 from progressor import errors
-from progressor.clock import Clock, SystemClock
 from progressor.domain.processes.admission import Admission, Import, Request, Verdict
 from progressor.domain.processes.namespace import Namespace
 from progressor.domain.processes.process import Process, ProcessKey
 from progressor.domain.processes.reply import PROCESS_FAILED, Receipt, Reply, response_of
 from progressor.domain.processes.task import TaskError, TaskResult, TaskType
+from progressor.runtime.core.context import Context
 from progressor.runtime.core.due_queue import DueQueue
 from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.measures import RequestMeasures
-from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.replies import Replies, Waiter
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.step.step import Namespaces
 from progressor.storage.processes.admissions import Admissions, Entry
 from progressor.storage.processes.processes import CancelledByRequest, Put, SimpleRepair
 from progressor.storage.rows.cancelled import Cancelled
-from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.spans import UNTRACED, Span
-from progressor.telemetry.traces.tracing import SILENT, Tracing
 
 _FAILED_PRECONDITION = 9
 _RETRY_AFTER = dt.timedelta(milliseconds=500)
@@ -94,13 +91,7 @@ class Requests:
     namespaces: Namespaces
     due_queue: DueQueue
     aftermath: Aftermath
-    step_grace: dt.timedelta
-    observers: Observers
-    clock: Clock = dataclasses.field(default_factory=SystemClock)
-    measures: RequestMeasures = dataclasses.field(
-        default_factory=lambda: RequestMeasures(Metrics())
-    )
-    tracing: Tracing = SILENT
+    context: Context
     _callers: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     """How many wait here, by namespace: one that hangs takes no room from another."""
 
@@ -172,7 +163,7 @@ class Requests:
         deadline = _expire_after(timeout, waiting)
         try:
             self.replies.expect(task_id, key, waiting.result)
-            self.observers.tell("awaited", task_id=task_id, key=key)
+            self.context.observers.tell("awaited", task_id=task_id, key=key)
             return await waiting.result
         finally:
             if deadline is not None:
@@ -199,16 +190,16 @@ class Requests:
         if put.due is not None:
             self.due_queue.add(put.due, told_at=put.told_at)
         if put.verdict is Verdict.ACCEPTED:
-            self.measures.imported(process)
+            RequestMeasures(self.context.metrics).imported(process)
         assert put.task_id is not None, "an import has a task"
         return Receipt(task_id=put.task_id, deduplicated=put.verdict is Verdict.DUPLICATE)
 
     async def remove(self, key: ProcessKey) -> None:
         """Delete a process; those who wait for its tasks get ProcessRemovedError."""
         await self.namespaces.lookup(key.namespace)
-        came_at = self.clock.monotonic()
+        came_at = self.context.clock.monotonic()
         cancelled = await self.processes.remove(key)
-        self.measures.removed(key, self.clock.monotonic() - came_at)
+        RequestMeasures(self.context.metrics).removed(key, self.context.clock.monotonic() - came_at)
         for task in cancelled:
             self.aftermath.cancelled(task, namespace=key.namespace, error=None, removed=True)
 
@@ -248,7 +239,7 @@ class Requests:
             request=request,
             admitted=loop.create_future(),
             result=loop.create_future(),
-            came_at=self.clock.monotonic(),
+            came_at=self.context.clock.monotonic(),
         )
         self._admit(ticket, namespace)
         return ticket
@@ -256,8 +247,8 @@ class Requests:
     def _admit(self, ticket: _Ticket, namespace: Namespace) -> None:
         # What carries constraints is leased once it has passed them.
         run = ticket.request.constraints is None and self.slots.reserve(namespace)
-        ticket.span = self.tracing.admission(ticket.request)
-        expires_after = namespace.step_timeout + self.step_grace
+        ticket.span = self.context.tracing.admission(ticket.request)
+        expires_after = self.context.lease_of(namespace)
         entry = Entry(ticket.request, run, expires_after, ticket.span.on_sent)
         try:
             admission = self.admissions.submit(entry)
@@ -307,10 +298,10 @@ class Requests:
     def _await_result(self, ticket: _Ticket, namespace: Namespace, admission: Admission) -> None:
         assert admission.task_id is not None, "an admitted request has a task"
         ticket.task_id = admission.task_id
-        self.measures.admitted(
-            ticket.request, admission.verdict, self.clock.monotonic() - ticket.came_at
+        RequestMeasures(self.context.metrics).admitted(
+            ticket.request, admission.verdict, self.context.clock.monotonic() - ticket.came_at
         )
-        self.observers.tell("admitted", task_id=admission.task_id, key=ticket.request.key)
+        self.context.observers.tell("admitted", task_id=admission.task_id, key=ticket.request.key)
         if admission.due_now:
             self.slots.mark_backlog(namespace.name)
         if not ticket.admitted.done():

@@ -25,11 +25,9 @@ from progressor.domain.schedules.schedule import (
     ScheduleKey,
     Upcoming,
 )
-from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.context import Context
 from progressor.storage.schedules.runs import Done, Firings, Item, Run, fired_of
-from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.spans import UNTRACED, Span
-from progressor.telemetry.traces.tracing import SILENT, Tracing
 
 _log = logging.getLogger(__name__)
 _MILLISECOND = dt.timedelta(milliseconds=1)
@@ -79,24 +77,20 @@ class Schedules(Protocol):
 class ScheduleRuns:
     """Fires schedules."""
 
-    def __init__(  # noqa: PLR0913  a composition root's business
+    def __init__(
         self,
         *,
         firings: Firings,
         schedules: Schedules,
         requests: Requests,
         jobs: Jobs,
-        observers: Observers,
-        metrics: Metrics,
-        tracing: Tracing = SILENT,
+        context: Context,
     ) -> None:
         self._firings = firings
         self._schedules = schedules
         self._requests = requests
         self._jobs = jobs
-        self._observers = observers
-        self._metrics = metrics
-        self._tracing = tracing
+        self._context = context
 
     async def fire(self, items: Sequence[Item]) -> tuple[Done, ...]:
         """Fire a batch of one kind; raises as `Firings.fire`."""
@@ -181,10 +175,10 @@ class ScheduleRuns:
             await self._requests.halt(run.process, _CANCELLED)
 
     def _span(self, item: Item) -> Span:
-        if not self._tracing.is_on:
+        if not self._context.tracing.is_on:
             return UNTRACED
         instant = item.upcoming.instant
-        return self._tracing.firing(
+        return self._context.tracing.firing(
             item.fired.process_at(instant),
             item.fired.key.schedule_id,
             instant,
@@ -196,7 +190,7 @@ class ScheduleRuns:
         for each, span in zip(done, spans, strict=True):
             item, verdict = each.item, each.verdict
             key = item.fired.key
-            self._observers.tell(
+            self._context.observers.tell(
                 "fired",
                 namespace=key.namespace,
                 schedule_id=key.schedule_id,
@@ -205,11 +199,11 @@ class ScheduleRuns:
             )
             if verdict in _UNTOLD:
                 continue
-            self._metrics.schedule_firings.add(1, (key.namespace, verdict))
+            self._context.metrics.schedule_firings.add(1, (key.namespace, verdict))
             late = None if item.due is None else each.fired_at - item.upcoming.due_at
             if late is not None and verdict == "started":
                 milliseconds = late / _MILLISECOND
-                self._metrics.schedule_lateness.record(milliseconds, (key.namespace,))
+                self._context.metrics.schedule_lateness.record(milliseconds, (key.namespace,))
             span.fired(verdict, late=late, task_id=each.task_id, reason=_failure(each))
             span.end()
             if verdict in _FAILURES:

@@ -14,15 +14,15 @@ import dataclasses
 import datetime as dt
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from progressor import errors
 from progressor.domain.processes.process import SLOT_COUNT
 from progressor.domain.schedules.cron import CronError
 from progressor.domain.schedules.schedule import Calendar, Missed
-from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.context import Context
 from progressor.runtime.schedules.runs import ScheduleRuns
-from progressor.storage.postgres.backoff import Backoff, steady
+from progressor.storage.postgres.backoff import Backoff
 from progressor.storage.schedules.runs import (
     FIRST,
     DeletedTo,
@@ -32,7 +32,6 @@ from progressor.storage.schedules.runs import (
     QueuedFiring,
     item_of,
 )
-from progressor.telemetry.metrics.registry import Metrics
 
 _log = logging.getLogger(__name__)
 _BACKOFF_SECONDS = 0.25
@@ -73,9 +72,7 @@ class ScheduleScan:
     schedule_runs: ScheduleRuns
     interval: dt.timedelta
     lease: dt.timedelta
-    observers: Observers
-    metrics: Metrics
-    jitter: Callable[[], float] = steady
+    context: Context
     changed: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
     """Set where a schedule was made or changed in this replica."""
     _cursor: list[QueuedFiring] = dataclasses.field(default_factory=list)
@@ -89,7 +86,9 @@ class ScheduleScan:
 
     async def run(self) -> None:
         """Fire what is due, when it is due; ends only by cancellation."""
-        backoff = Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self.jitter)
+        backoff = Backoff(
+            first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self.context.jitter
+        )
         while True:
             self.changed.clear()
             try:
@@ -98,17 +97,17 @@ class ScheduleScan:
                 backoff.reset()
             except errors.StorageUnavailableError as error:
                 _log.warning("schedules not fired", extra={"why": error.why})
-                self.metrics.scans_failed.add(1, ("schedules",))
+                self.context.metrics.scans_failed.add(1, ("schedules",))
                 await asyncio.sleep(backoff.pause())
             except errors.StorageRefusedError as error:
                 _log.error("schedules not fired", extra={"why": str(error)})
-                self.metrics.scans_failed.add(1, ("schedules",))
+                self.context.metrics.scans_failed.add(1, ("schedules",))
                 await asyncio.sleep(backoff.pause())
 
     async def fire_due(self) -> int:
         """Fire what is due, at most BATCH_MAX; return how many were."""
         due = await self.firings.claim_due(limit=BATCH_MAX, lease=self.lease)
-        self.observers.tell("schedules_claimed", count=len(due))
+        self.context.observers.tell("schedules_claimed", count=len(due))
         planned: list[Item] = []
         for each in due:
             item = self.planned(each)
@@ -191,7 +190,7 @@ class ScheduleScan:
         key = item.fired.key
         facts = {"namespace": key.namespace, "schedule_id": key.schedule_id, "why": str(error)}
         _log.error("schedule not fired", extra=facts)
-        self.metrics.scans_failed.add(1, ("schedules",))
+        self.context.metrics.scans_failed.add(1, ("schedules",))
 
 
 def _by_kind(items: Iterable[Item]) -> list[list[Item]]:

@@ -11,15 +11,13 @@ import asyncio
 import dataclasses
 import datetime as dt
 import logging
-import random
 from collections.abc import Awaitable
 from typing import Protocol, assert_never
 
 from progressor import errors
-from progressor.clock import Clock
 from progressor.domain.jobs.graph import NodePlan
 from progressor.domain.jobs.job import StartNodes
-from progressor.domain.processes.event import Direction, Event, HistoryRange
+from progressor.domain.processes.event import Event
 from progressor.domain.processes.intent import (
     Failed,
     Intent,
@@ -29,32 +27,25 @@ from progressor.domain.processes.intent import (
     Succeeded,
 )
 from progressor.domain.processes.namespace import Namespace
-from progressor.domain.processes.process import NO_OPTIONS, Process, ProcessKey
-from progressor.domain.processes.settlement import Finish, Settlement, settle
+from progressor.domain.processes.process import NO_OPTIONS
+from progressor.domain.processes.settlement import Settlement, settle
 from progressor.domain.processes.task import RunningTask, TaskType
-from progressor.domain.views.process import HistoryPage
+from progressor.runtime.core.context import Context
 from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.leases import Ending, LeaseHandle, Leases
 from progressor.runtime.core.measures import StepMeasures
-from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.slots import Slots
 from progressor.runtime.jobs.job_steps import JobSteps
-from progressor.runtime.step.history_cache import HistoryCache
+from progressor.runtime.step.histories import StepHistories
 from progressor.storage.processes.settlements import Entry, LeaseLost, Settlements, Written
 from progressor.telemetry.logs import fields as log_fields
-from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.spans import UNTRACED, Span
-from progressor.telemetry.traces.tracing import Tracing
 
 _log = logging.getLogger(__name__)
-
-HISTORY_BYTES_MAX = 48 * 1024 * 1024
-"""What may go with one task; a message of 64 MiB holds it, and the process, and its task."""
 
 TURNS_MAX = 32
 """Steps that a worker may carry on one process while others of its namespace wait for a place."""
 
-_RESOURCE_EXHAUSTED = 8
 _INTERNAL = 13
 _UNSTORABLE = Failed(
     code=_INTERNAL,
@@ -78,13 +69,6 @@ _JOB_UNREADABLE = Failed(
     retryable=False,
 )
 
-_INCOMPLETE = Failed(
-    code=_INTERNAL,
-    reason="HISTORY_INCOMPLETE",
-    message="the history ends before the process's last event",
-    retryable=True,
-)
-
 
 class Processor(Protocol):
     """What a step needs of the processor room."""
@@ -100,15 +84,6 @@ class Processor(Protocol):
         """Have one attempt carried out; never raises for what the processor does."""
 
 
-class Histories(Protocol):
-    """What a step needs of storage's histories."""
-
-    async def read(
-        self, key: ProcessKey, wanted: HistoryRange, *, last_event_id: int, bytes_max: int
-    ) -> HistoryPage:
-        """Read a range of events."""
-
-
 class Namespaces(Protocol):
     """What a step needs of storage's namespaces."""
 
@@ -122,18 +97,13 @@ class Steps:
 
     processor: Processor
     settlements: Settlements
-    histories: Histories
+    histories: StepHistories
     namespaces: Namespaces
-    history_cache: HistoryCache
     aftermath: Aftermath
     job_steps: JobSteps
     leases: Leases
-    clock: Clock
-    spread: random.Random
-    step_grace: dt.timedelta
-    tracing: Tracing
-    observers: Observers
-    measures: StepMeasures = dataclasses.field(default_factory=lambda: StepMeasures(Metrics()))
+    context: Context
+    measures: StepMeasures
 
     async def carry(self, task: RunningTask, slots: Slots) -> None:
         """Carry a task, and those that follow, until the settlement of one names none.
@@ -152,7 +122,7 @@ class Steps:
                 self.measures.begun(task)
                 yields = turns >= TURNS_MAX and slots.has_backlog(task.key.namespace)
                 continues = not (yields or slots.draining)
-                span = self.tracing.step(task, behind=behind)
+                span = self.context.tracing.step(task, behind=behind)
                 if span is UNTRACED:
                     following = await self._step(task, handle, span, continues=continues)
                 else:
@@ -170,14 +140,16 @@ class Steps:
     async def _step(
         self, task: RunningTask, handle: LeaseHandle, span: Span, *, continues: bool
     ) -> RunningTask | None:
-        self.observers.tell("claimed", task_id=task.task_id, key=task.key, attempt=task.attempt)
+        self.context.observers.tell(
+            "claimed", task_id=task.task_id, key=task.key, attempt=task.attempt
+        )
         namespace = await self._namespace(task)
         outcome = None if namespace is None else await self._ask(task, handle, namespace, span)
         if namespace is None or outcome is None:
             span.fail("ABANDONED")
             self._abandon(task)
             return None
-        self.observers.tell("answered", task_id=task.task_id, key=task.key)
+        self.context.observers.tell("answered", task_id=task.task_id, key=task.key)
         plan = None
         if isinstance(outcome, Succeeded) and isinstance(outcome.intent.action, StartNodes):
             outcome, plan = await self._plan(task, outcome, outcome.intent.action)
@@ -190,7 +162,7 @@ class Steps:
             settlement=self._decide(task, outcome, namespace),
             process=task.process,
             continues=continues,
-            expires_after=namespace.step_timeout + self.step_grace,
+            expires_after=self.context.lease_of(namespace),
             trace_context=task.trace_context,
             part=task.process.part,
             plan=plan,
@@ -208,7 +180,7 @@ class Steps:
         self, entry: Entry, task: RunningTask, namespace: Namespace, span: Span
     ) -> RunningTask | None:
         # In line from here on: written whatever becomes of this worker.
-        decided_at = self.clock.monotonic()
+        decided_at = self.context.clock.monotonic()
         try:
             written = await self.settlements.submit(entry)
         except errors.StorageRefusedError:
@@ -229,7 +201,7 @@ class Steps:
                 self._abandon(task)
                 return None
         if isinstance(written, Written):
-            self.measures.settled(entry, self.clock.monotonic() - decided_at)
+            self.measures.settled(entry, self.context.clock.monotonic() - decided_at)
             if span is not UNTRACED:
                 span.settled(entry.settlement, written.next)
         else:
@@ -250,7 +222,7 @@ class Steps:
 
     def _abandon(self, task: RunningTask) -> None:
         self.measures.abandoned(task)
-        self.observers.tell("abandoned", task_id=task.task_id, key=task.key)
+        self.context.observers.tell("abandoned", task_id=task.task_id, key=task.key)
 
     def _decide(self, task: RunningTask, outcome: Outcome, namespace: Namespace) -> Settlement:
         return settle(
@@ -259,8 +231,8 @@ class Steps:
             namespace=namespace,
             # Elapsed time is counted on this replica's clock from a start on PostgreSQL's; a
             # skew between them shifts a retry's last chance, and nothing else.
-            now=self.clock.now(),
-            spread=self.spread.uniform(-1, 1),
+            now=self.context.clock.now(),
+            spread=self.context.jitter(),
             options=NO_OPTIONS if task.process.part is None else task.process.part.options,
         )
 
@@ -274,12 +246,12 @@ class Steps:
         match written:
             case LeaseLost():
                 self.measures.fenced(entry)
-                self.observers.tell("fenced", task_id=entry.task_id, key=entry.key)
+                self.context.observers.tell("fenced", task_id=entry.task_id, key=entry.key)
                 return None
             case Written():
-                self._remember(entry, task, written, namespace)
+                self.histories.settled(entry, task, written, namespace)
                 self.aftermath.of(entry, written)
-                self.observers.tell(
+                self.context.observers.tell(
                     "settled",
                     task_id=entry.task_id,
                     task_type=entry.task_type,
@@ -289,16 +261,6 @@ class Steps:
                 return written.next
             case _:
                 assert_never(written)
-
-    def _remember(
-        self, entry: Entry, task: RunningTask, written: Written, namespace: Namespace
-    ) -> None:
-        """Carry the snapshot over, if the next step is going to ask for events as this one did."""
-        keep = _kept(task, namespace)
-        if written.process is None or keep == 0:
-            return
-        new = _recorded(entry.settlement, task.process, entry.task_id, written.settled_at)
-        self.history_cache.extend(task.process, written.process, new, keep=keep)
 
     async def _namespace(self, task: RunningTask) -> Namespace | None:
         """Return the task's namespace; waits for PostgreSQL if it is not in memory.
@@ -338,7 +300,7 @@ class Steps:
                 if not isinstance(handed, RunningTask):
                     return handed
                 task = handed
-            history = await self._history(task, namespace)
+            history = await self.histories.read(task, namespace)
         except errors.StorageUnavailableError:
             # Without its history the step cannot be asked for. The settlement waits for PostgreSQL
             # and hands the task on, this attempt not counted.
@@ -348,7 +310,7 @@ class Steps:
         if isinstance(history, Failed):
             return history
         timeout = task.step_timeout or namespace.step_timeout
-        asked_at = self.clock.monotonic()
+        asked_at = self.context.clock.monotonic()
         if span is UNTRACED:
             outcome = await self.processor.ask(task, history, namespace=namespace, timeout=timeout)
         else:
@@ -357,80 +319,5 @@ class Steps:
                     call.handed(task), history, namespace=namespace, timeout=timeout
                 )
                 call.answered(outcome)
-        self.measures.answered(task, outcome, self.clock.monotonic() - asked_at)
+        self.measures.answered(task, outcome, self.context.clock.monotonic() - asked_at)
         return outcome
-
-    async def _history(self, task: RunningTask, namespace: Namespace) -> tuple[Event, ...] | Failed:
-        process = task.process
-        last = process.last_event_id
-        wanted = namespace.history_for(task.history_range, last_event_id=last)
-        if last == 0 or wanted.limit == 0 or wanted.after > last:
-            return ()
-        known = self._recall(process, wanted)
-        if known is not None:
-            return known
-        page = await self.histories.read(
-            process.key, wanted, last_event_id=last, bytes_max=HISTORY_BYTES_MAX
-        )
-        if page.next_after is not None:
-            return Failed(
-                code=_RESOURCE_EXHAUSTED,
-                reason="HISTORY_TOO_LARGE",
-                message=f"the history has more than {HISTORY_BYTES_MAX} bytes; "
-                "let the namespace send the last events, or none",
-                retryable=False,
-            )
-        if len(page.events) < _count_of(wanted, last):
-            # Removed since it was claimed, and the lease with it: nothing of this will be written.
-            # The processor would see a state that is not of its history.
-            return _INCOMPLETE
-        if wanted.direction is Direction.FORWARD and wanted.limit is None:
-            self.history_cache.remember(process, page.events)
-        elif wanted.direction is Direction.BACKWARD and wanted.after == 0:
-            self.history_cache.remember(process, page.events[::-1])
-        return page.events
-
-    def _recall(self, process: Process, wanted: HistoryRange) -> tuple[Event, ...] | None:
-        if wanted.direction is Direction.FORWARD:
-            known = self.history_cache.recall(process, after=wanted.after)
-            return known if known is None else known[: wanted.limit]
-        before = wanted.after or process.last_event_id + 1
-        count = before - 1 if wanted.limit is None else min(wanted.limit, before - 1)
-        known = self.history_cache.recall(process, after=before - 1 - count)
-        return known if known is None else known[:count][::-1]
-
-
-def _count_of(wanted: HistoryRange, last: int) -> int:
-    """Return how many events a range has in a history that ends with `last`."""
-    if wanted.direction is Direction.FORWARD:
-        found = last - wanted.after
-    else:
-        found = wanted.after - 1 if wanted.after else last
-    return found if wanted.limit is None else min(found, wanted.limit)
-
-
-def _kept(task: RunningTask, namespace: Namespace) -> int | None:
-    """Return how many of the last events are worth remembering; None: all of them."""
-    asked = task.history_range
-    if asked is not None and asked.direction is Direction.BACKWARD and asked.after == 0:
-        return asked.limit
-    return namespace.history_kept
-
-
-def _recorded(
-    settlement: Settlement, before: Process, task_id: int, settled_at: dt.datetime
-) -> tuple[Event, ...]:
-    """Return the events of a settlement as they stand in the history now."""
-    if not isinstance(settlement, Finish):
-        return ()
-    return tuple(
-        Event(
-            event_id=event_id,
-            occurred_at=settled_at,
-            payload=event.payload,
-            format_version=event.format_version,
-            metadata=event.metadata,
-            task_id=task_id,
-        )
-        for event_id, event in enumerate(settlement.intent.events, start=before.last_event_id + 1)
-    )

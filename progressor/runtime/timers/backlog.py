@@ -4,19 +4,17 @@ import asyncio
 import dataclasses
 import datetime as dt
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from progressor import errors
-from progressor.clock import Clock, SystemClock
 from progressor.domain.processes.namespace import Namespace
-from progressor.runtime.core.observer import Observers
+from progressor.runtime.core.context import Context
 from progressor.runtime.core.scan_measures import ScanMeasures
 from progressor.runtime.timers.reservations import SlotReservations
 from progressor.storage.namespaces.namespaces import Namespaces
-from progressor.storage.postgres.backoff import Backoff, steady
+from progressor.storage.postgres.backoff import Backoff
 from progressor.storage.postgres.pools import Pool
 from progressor.storage.processes.claims import Claims, Room
-from progressor.telemetry.metrics.registry import Metrics
 
 _log = logging.getLogger(__name__)
 _BACKOFF_SECONDS = 0.25
@@ -37,19 +35,20 @@ class Backlog:
     reservations: SlotReservations
     pool: Pool
     batch_max: int
-    observers: Observers
-    jitter: Callable[[], float] = steady
-    clock: Clock = dataclasses.field(default_factory=SystemClock)
-    measures: ScanMeasures = dataclasses.field(default_factory=lambda: ScanMeasures(Metrics()))
+    context: Context
 
     async def run(self) -> None:
         """Claim whenever a namespace has both a backlog and room; ends only by cancellation."""
         slots = self.reservations.slots
-        backoff = Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self.jitter)
+        backoff = Backoff(
+            first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self.context.jitter
+        )
         while True:
             await slots.room_made.wait()
             slots.room_made.clear()
-            misses = Backoff(first=_MISS_SECONDS, longest=_BACKOFF_SECONDS, jitter=self.jitter)
+            misses = Backoff(
+                first=_MISS_SECONDS, longest=_BACKOFF_SECONDS, jitter=self.context.jitter
+            )
             left = _MISSES_MAX
             while backlogs := slots.backlogs():
                 try:
@@ -78,12 +77,14 @@ class Backlog:
 
     async def _claim(self, rooms: Sequence[Room]) -> set[str]:
         """Claim once for all rooms; return the namespaces of what was claimed."""
-        begun_at = self.clock.monotonic()
+        begun_at = self.context.clock.monotonic()
         with self.reservations.kept(rooms):
             claimed = await self.claims.claim_due(self.pool, rooms, overdue=_NOT_AT_ALL, wait=True)
-        self.measures.claimed(claimed, self.clock.monotonic() - begun_at)
+        ScanMeasures(self.context.metrics).claimed(
+            claimed, self.context.clock.monotonic() - begun_at
+        )
         self.reservations.fill(rooms, claimed)
-        self.observers.tell("backlog_claimed", count=len(claimed))
+        self.context.observers.tell("backlog_claimed", count=len(claimed))
         return {each.task.key.namespace for each in claimed}
 
     async def _clear(self, backlogs: Mapping[str, int], empty: set[str], *, sure: bool) -> bool:

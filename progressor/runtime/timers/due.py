@@ -13,17 +13,15 @@ import logging
 from collections.abc import Sequence
 
 from progressor import errors
-from progressor.clock import Clock, SystemClock
+from progressor.runtime.core.context import Context
 from progressor.runtime.core.due_queue import DueQueue
-from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.scan_measures import ScanMeasures
 from progressor.runtime.timers.reservations import SlotReservations
-from progressor.settings.sections import Replica, Scanner
+from progressor.settings.sections import Scanner
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres.pools import Pool
 from progressor.storage.processes.claims import Claimed, Claims, Room
 from progressor.storage.processes.settlements import Due
-from progressor.telemetry.metrics.registry import Metrics
 
 _log = logging.getLogger(__name__)
 
@@ -41,14 +39,11 @@ class DueScan:
     due_queue: DueQueue
     pool: Pool
     scanner: Scanner
-    replica: Replica
-    observers: Observers
+    lease_timeout: dt.timedelta
+    context: Context
 
     called: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
     """Set when another replica leaves due tasks to this one."""
-
-    clock: Clock = dataclasses.field(default_factory=SystemClock)
-    measures: ScanMeasures = dataclasses.field(default_factory=lambda: ScanMeasures(Metrics()))
 
     async def run_called(self) -> None:
         """Take over due tasks whenever another replica calls; ends only by cancellation."""
@@ -68,8 +63,8 @@ class DueScan:
             return
         await self._look_ahead()
         for each in await self._claim_overdue(self.scanner.overdue):
-            self.measures.missed(each)
-            self.observers.tell(
+            ScanMeasures(self.context.metrics).missed(each)
+            self.context.observers.tell(
                 "scan_found",
                 task_id=each.task.task_id,
                 task_type=each.task.task_type,
@@ -91,7 +86,7 @@ class DueScan:
                 self.pool,
                 rooms,
                 horizon=self.scanner.horizon,
-                lease_timeout=self.replica.lease_timeout,
+                lease_timeout=self.lease_timeout,
             )
             for due in upcoming:
                 assert told_at is not None, "PostgreSQL tells its instant with the tasks"
@@ -102,7 +97,7 @@ class DueScan:
 
     async def _claim_overdue(self, since: dt.timedelta) -> Sequence[Claimed]:
         known = self.namespaces.known()
-        begun_at = self.clock.monotonic()
+        begun_at = self.context.clock.monotonic()
         overdue = await self.claims.find_overdue(
             self.pool,
             [namespace.name for namespace in known],
@@ -115,9 +110,9 @@ class DueScan:
             with self.reservations.kept(rooms):
                 claimed = await self.claims.claim_due(self.pool, rooms, overdue=since, wait=False)
             self.reservations.fill(rooms, claimed)
-        seconds = self.clock.monotonic() - begun_at
-        self.measures.claimed(claimed, seconds)
-        self.measures.found_nothing(
+        seconds = self.context.clock.monotonic() - begun_at
+        ScanMeasures(self.context.metrics).claimed(claimed, seconds)
+        ScanMeasures(self.context.metrics).found_nothing(
             (each.name for each in known if each.name not in overdue), seconds
         )
         room = {each.namespace: each.limit for each in rooms}

@@ -2,10 +2,10 @@
 
 import contextlib
 import dataclasses
-import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
 
 from progressor.domain.processes.namespace import Namespace
+from progressor.runtime.core.context import Context
 from progressor.runtime.core.slots import Slots
 from progressor.storage.processes.claims import Claimed, Room
 
@@ -15,7 +15,7 @@ class SlotReservations:
     """Reserves places, and starts what was claimed for them."""
 
     slots: Slots
-    step_grace: dt.timedelta
+    context: Context
 
     def rooms(self, namespaces: Iterable[Namespace], *, limit: int) -> list[Room]:
         """Reserve up to `limit` places in each namespace; those without any are left out."""
@@ -27,7 +27,7 @@ class SlotReservations:
                     Room(
                         namespace=namespace.name,
                         limit=count,
-                        expires_after=namespace.step_timeout + self.step_grace,
+                        expires_after=self.context.lease_of(namespace),
                         requests_first=self.slots.next_turn(namespace.name),
                     )
                 )

@@ -3,22 +3,19 @@
 import asyncio
 import contextlib
 import dataclasses
-import datetime as dt
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from progressor import errors
-from progressor.clock import Clock, SystemClock
+from progressor.runtime.core.context import Context
 from progressor.runtime.core.due_queue import DueQueue
-from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.scan_measures import ScanMeasures
 from progressor.runtime.timers.reservations import SlotReservations
 from progressor.storage.namespaces.namespaces import Namespaces
-from progressor.storage.postgres.backoff import Backoff, steady
+from progressor.storage.postgres.backoff import Backoff
 from progressor.storage.postgres.pools import Pool
 from progressor.storage.processes.claims import Claims, Wanted
 from progressor.storage.processes.settlements import Due
-from progressor.telemetry.metrics.registry import Metrics
 
 _log = logging.getLogger(__name__)
 _BACKOFF_SECONDS = 0.25
@@ -35,14 +32,13 @@ class Timers:
     reservations: SlotReservations
     pool: Pool
     batch_max: int
-    observers: Observers
-    jitter: Callable[[], float] = steady
-    clock: Clock = dataclasses.field(default_factory=SystemClock)
-    measures: ScanMeasures = dataclasses.field(default_factory=lambda: ScanMeasures(Metrics()))
+    context: Context
 
     async def run(self) -> None:
         """Claim what is due, when it is due; ends only by cancellation."""
-        backoff = Backoff(first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self.jitter)
+        backoff = Backoff(
+            first=_BACKOFF_SECONDS, longest=_BACKOFF_SECONDS_MAX, jitter=self.context.jitter
+        )
         while True:
             due = self.due_queue.take_due(self.batch_max)
             if not due:
@@ -78,14 +74,16 @@ class Timers:
                 # All stand in line elsewhere. A crowd of them must not hold up the event loop.
                 await asyncio.sleep(0)
                 return
-            begun_at = self.clock.monotonic()
+            begun_at = self.context.clock.monotonic()
             claimed = await self.claims.claim_tasks(self.pool, wanted)
-            self.measures.claimed(claimed, self.clock.monotonic() - begun_at)
+            ScanMeasures(self.context.metrics).claimed(
+                claimed, self.context.clock.monotonic() - begun_at
+            )
             for each_claimed in claimed:
                 reserved[each_claimed.task.key.namespace] -= 1
                 self.reservations.slots.start(each_claimed.task)
         if claimed:
-            self.observers.tell("timers_claimed", count=len(claimed))
+            self.context.observers.tell("timers_claimed", count=len(claimed))
 
     def _give_back(self, reserved: dict[str, int]) -> None:
         for name, count in reserved.items():
@@ -104,5 +102,5 @@ class Timers:
             self.reservations.slots.mark_backlog(name)
             return
         reserved[name] = reserved.get(name, 0) + 1
-        expires_after: dt.timedelta = namespace.step_timeout + self.reservations.step_grace
+        expires_after = self.context.lease_of(namespace)
         wanted.append(Wanted(key=due.key, task_id=due.task_id, expires_after=expires_after))

@@ -9,18 +9,16 @@ import dataclasses
 import datetime as dt
 import functools
 import logging
-import random
 from collections.abc import Callable, Sequence
 
 from progressor import errors
-from progressor.clock import Clock, SystemClock
 from progressor.domain.processes.intent import Lost, Released
 from progressor.domain.processes.policy import ZombiePolicy
 from progressor.domain.processes.process import NO_OPTIONS, ProcessKey
 from progressor.domain.processes.settlement import Settlement, settle
+from progressor.runtime.core.context import Context
 from progressor.runtime.core.effects import Aftermath
 from progressor.runtime.core.leases import Leases
-from progressor.runtime.core.observer import Observers
 from progressor.runtime.core.scan_measures import ScanMeasures
 from progressor.runtime.upkeep.clock_guard import ClockGuard
 from progressor.settings.sections import Replica, Scanner
@@ -30,9 +28,7 @@ from progressor.storage.processes.claims import Claims
 from progressor.storage.processes.settlements import Entry, Outcome, Settlements, Written
 from progressor.storage.replicas.replicas import Replicas, Zombie, ZombieCause
 from progressor.telemetry.logs import fields as log_fields
-from progressor.telemetry.metrics.registry import Metrics
 from progressor.telemetry.traces.spans import UNTRACED, Span
-from progressor.telemetry.traces.tracing import SILENT, Tracing
 
 _log = logging.getLogger(__name__)
 _NO_TIME = dt.timedelta()
@@ -56,11 +52,7 @@ class ZombieScan:
     replica_id: Callable[[], int]
     replica: Replica
     scanner: Scanner
-    spread: random.Random
-    observers: Observers
-    clock: Clock = dataclasses.field(default_factory=SystemClock)
-    measures: ScanMeasures = dataclasses.field(default_factory=lambda: ScanMeasures(Metrics()))
-    tracing: Tracing = SILENT
+    context: Context
     guard: ClockGuard = dataclasses.field(init=False)
     _late: set[int] = dataclasses.field(default_factory=set)
     """Tokens of lost leases whose settlement waits for a lock."""
@@ -97,9 +89,9 @@ class ZombieScan:
 
     async def _is_wary(self) -> bool:
         """Read PostgreSQL's clock; return whether leases may only seem to have expired."""
-        asked_at = self.clock.monotonic()
+        asked_at = self.context.clock.monotonic()
         told = await self.replicas.read_clock()
-        answered_at = self.clock.monotonic()
+        answered_at = self.context.clock.monotonic()
         jump = self.guard.look(told, asked_at=asked_at, answered_at=answered_at)
         if jump is not None:
             ahead = jump.ahead.total_seconds()
@@ -108,7 +100,7 @@ class ZombieScan:
                 "PostgreSQL's clock has jumped ahead",
                 extra={"ahead_seconds": round(ahead, 3), "pause_seconds": pause},
             )
-            self.observers.tell("clock_jumped", ahead_seconds=ahead)
+            self.context.observers.tell("clock_jumped", ahead_seconds=ahead)
         return self.guard.is_wary(answered_at)
 
     def _confirm(self, zombies: Sequence[Zombie], answered_count: int) -> set[int]:
@@ -140,13 +132,13 @@ class ZombieScan:
         return self.admissions.is_waiting(key) or self.settlements.is_waiting(key)
 
     async def _collect(self, zombie: Zombie) -> None:
-        with self.tracing.collection(
+        with self.context.tracing.collection(
             zombie, cause=zombie.cause, replica_id=zombie.replica_id
         ) as span:
             await self._settle(zombie, span)
 
     async def _settle(self, zombie: Zombie, span: Span) -> None:
-        found_at = self.clock.monotonic()
+        found_at = self.context.clock.monotonic()
         try:
             namespace = await self.namespaces.lookup(zombie.key.namespace)
         except errors.NamespaceNotFoundError:
@@ -159,7 +151,7 @@ class ZombieScan:
             Released() if unknown else Lost(),
             namespace=namespace,
             now=zombie.found_at,
-            spread=self.spread.uniform(-1, 1),
+            spread=self.context.jitter(),
             options=NO_OPTIONS if zombie.part is None else zombie.part.options,
         )
         entry = Entry(
@@ -223,11 +215,11 @@ class ZombieScan:
             # Another replica was faster, and tells of it.
             span.drop()
             return
-        seconds = self.clock.monotonic() - found_at
-        self.measures.collected(zombie, settlement, seconds, policy=policy)
+        seconds = self.context.clock.monotonic() - found_at
+        ScanMeasures(self.context.metrics).collected(zombie, settlement, seconds, policy=policy)
         _log.info("lost lease collected", extra=_facts(zombie, settlement))
         self.aftermath.of(entry, written)
-        self.observers.tell(
+        self.context.observers.tell(
             "zombie_collected",
             task_id=zombie.task_id,
             cause=zombie.cause,
