@@ -1,4 +1,4 @@
-"""Checks at the end: all that was acknowledged is stored once, and the laws of storage hold."""
+"""Checks at the end: what was acknowledged is stored once, and storage's invariants hold."""
 
 import asyncio
 import datetime as dt

@@ -12,7 +12,7 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import Claim, TaskStatus, TaskType
 from progressor.storage.processes.claims import Room, Wanted
 from tests.support.clock import ManualClock
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.storage import (
     EXPIRES_AFTER,
     GRACE,
@@ -242,14 +242,14 @@ class TestOfADamagedLine:
     ) -> None:
         _, calls = await self.two_due(desk, eye)
         [first] = await desk.claim_due()
-        reported = broken_laws(eye, now=desk.clock.now())
+        reported = broken_invariants(eye, now=desk.clock.now())
         await desk.settled(first.task, continues=False)
 
         [second] = await desk.claim_due()
 
         assert list(reported) == ["what_waits_has_one_way_on"]
         assert second.task.task_id == calls[1]
-        assert broken_laws(eye, now=desk.clock.now()) == {}
+        assert broken_invariants(eye, now=desk.clock.now()) == {}
 
     async def test_of_two_wanted_tasks_of_a_process_one_is_claimed(
         self, desk: Desk, eye: psycopg.Connection[Any]

@@ -12,8 +12,8 @@ from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessStatus
 from progressor.domain.processes.task import NodeState, TaskError
 from tests.support.clock import ManualClock
+from tests.support.invariants import broken_invariants
 from tests.support.jobs_storage import DONE, JobDesk, begun
-from tests.support.laws import broken_laws
 from tests.support.storage import (
     NO_TIME,
     success,
@@ -37,7 +37,7 @@ async def test_a_cancelled_job_starts_nothing_more(
     assert view.process.status is ProcessStatus.FINISHED
     with pytest.raises(job_errors.JobEndedError):
         await jobs.jobs.cancel(leader, "again")
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
 
 
 async def test_a_follower_without_a_step_in_hand_is_stopped(
@@ -61,7 +61,7 @@ async def test_a_follower_without_a_step_in_hand_is_stopped(
         ProcessStatus.ERROR, "JOB_CANCELLED: why",
     )  # fmt: skip
     assert await jobs.claim() == {}
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
 
 
 async def test_a_follower_ends_the_step_in_hand_and_goes_no_further(
@@ -80,7 +80,7 @@ async def test_a_follower_ends_the_step_in_hand_and_goes_no_further(
     assert written.next is None
     assert (await jobs.states(leader))["a"] == "cancelled"
     assert await jobs.claim() == {}
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
 
 
 async def test_a_follower_that_completes_after_all_is_done(jobs: JobDesk) -> None:
@@ -117,4 +117,4 @@ async def test_a_gated_follower_that_is_stopped_leaves_its_gates(
     assert tended.stopped == 2
     gate = await jobs.desk.gates.get("orders", "g1")
     assert (gate.gate.held, gate.line) == (0, ())
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}

@@ -14,9 +14,9 @@ from progressor.domain.processes.policy import ZombiePolicy
 from progressor.domain.processes.process import JobOptions, ProcessKey, ProcessStatus
 from progressor.domain.processes.task import RunningTask, TaskError
 from tests.support.clock import ManualClock
+from tests.support.invariants import broken_invariants
 from tests.support.job_graphs import Graph, specs
 from tests.support.jobs_storage import DONE, JobDesk, begun, collecting
-from tests.support.laws import broken_laws
 from tests.support.storage import NO_TIME, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -61,7 +61,7 @@ async def test_the_job_and_all_that_was_not_started_fail_at_once(
     found = await jobs.desk.processes.get(leader)
     assert (found.process.status, found.process.detail) == (ProcessStatus.ERROR, f"ZOMBIE: {WHY}")
     assert await jobs.claim() == {}
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
 
 
 async def test_a_node_without_a_step_in_hand_fails_as_soon_as_the_job_is_tended(
@@ -79,7 +79,7 @@ async def test_a_node_without_a_step_in_hand_fails_as_soon_as_the_job_is_tended(
     assert (found.process.status, found.process.detail) == (
         ProcessStatus.ERROR, f"JOB_FAILED: {WHY}",
     )  # fmt: skip
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
 
 
 async def test_a_node_with_a_step_in_hand_ends_that_and_goes_no_further(
@@ -99,7 +99,7 @@ async def test_a_node_with_a_step_in_hand_ends_that_and_goes_no_further(
     assert (await jobs.states(leader))["busy"] == "failed"
     assert (await jobs.desk.processes.get(tasks["busy"].key)).process.last_event_id == 1
     assert await jobs.claim() == {}
-    assert broken_laws(eye, at_rest=True, now=clock.now()) == {}
+    assert broken_invariants(eye, at_rest=True, now=clock.now()) == {}
 
 
 async def test_a_node_that_completes_after_all_is_done_and_starts_no_other(
@@ -116,7 +116,7 @@ async def test_a_node_that_completes_after_all_is_done_and_starts_no_other(
     }  # fmt: skip
     assert await jobs.job_state(leader) == "failed"
     assert await jobs.claim() == {}
-    assert broken_laws(eye, at_rest=True, now=clock.now()) == {}
+    assert broken_invariants(eye, at_rest=True, now=clock.now()) == {}
 
 
 async def test_a_node_that_completes_in_the_same_batch_starts_no_other(
@@ -134,7 +134,7 @@ async def test_a_node_that_completes_in_the_same_batch_starts_no_other(
     assert states["busy"] == "done"
     assert {states[name] for name in UNSTARTED} == {"failed"}
     assert await jobs.claim() == {}
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
 
 
 async def test_a_leader_that_is_lost_fails_all_nodes(
@@ -156,7 +156,7 @@ async def test_a_leader_that_is_lost_fails_all_nodes(
 
     assert await jobs.job_state(leader) == "failed"
     assert (await jobs.states(leader)) == {"a": "done"}
-    assert broken_laws(eye, at_rest=True, now=clock.now()) == {}
+    assert broken_invariants(eye, at_rest=True, now=clock.now()) == {}
 
 
 async def test_a_lease_that_was_settled_meanwhile_fails_nothing(
@@ -169,7 +169,7 @@ async def test_a_lease_that_was_settled_meanwhile_fails_nothing(
 
     assert await jobs.job_state(leader) == "running"
     assert (await jobs.states(leader))["behind-lost"] == "running"
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
 
 
 async def test_a_job_above_fails_as_a_whole_too(
@@ -184,11 +184,11 @@ async def test_a_job_above_fails_as_a_whole_too(
 
     await lose(jobs, clock, below["lost"])
     at_once = await jobs.states(inner)
-    laws = broken_laws(eye, now=clock.now())
+    invariants = broken_invariants(eye, now=clock.now())
     await jobs.tend(inner)
     await jobs.tend(leader)
 
-    assert (at_once, laws) == ({"lost": "failed", "behind": "failed"}, {})
+    assert (at_once, invariants) == ({"lost": "failed", "behind": "failed"}, {})
     assert await jobs.job_state(leader) == "failed"
     assert await jobs.states(leader) == {
         "inner": "failed", "other": "running", "after": "failed",
@@ -196,7 +196,7 @@ async def test_a_job_above_fails_as_a_whole_too(
     assert (await jobs.jobs.read(leader, payloads=False)).job.detail == f"ZOMBIE: {WHY}"
     await jobs.settled(tasks["other"], DONE)
     assert await jobs.claim() == {}
-    assert broken_laws(eye, at_rest=True, now=clock.now()) == {}
+    assert broken_invariants(eye, at_rest=True, now=clock.now()) == {}
 
 
 async def test_a_job_below_is_failed_with_it(
@@ -214,7 +214,7 @@ async def test_a_job_below_is_failed_with_it(
     assert await jobs.states(leader) == {"inner": "failed", "lost": "failed"}
     assert await jobs.states(tasks["inner"].key) == {"a": "failed", "b": "failed"}
     assert await jobs.claim() == {}
-    assert broken_laws(eye, at_rest=True, now=clock.now()) == {}
+    assert broken_invariants(eye, at_rest=True, now=clock.now()) == {}
 
 
 async def test_it_can_be_retried(
@@ -234,7 +234,7 @@ async def test_it_can_be_retried(
     }  # fmt: skip
     clock.advance(HOUR)  # at which the timer of the idle one is due again
     assert set(await jobs.claim()) == {"lost", "idle", "behind-busy"}
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
 
 
 async def test_a_job_of_no_schedule_loses_the_node_alone(
@@ -248,4 +248,4 @@ async def test_a_job_of_no_schedule_loses_the_node_alone(
 
     assert await jobs.job_state(leader) == "running"
     assert await jobs.states(leader) == {"lost": "failed", "other": "running", "after": "waiting"}
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}

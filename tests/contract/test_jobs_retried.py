@@ -13,9 +13,9 @@ from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
 from tests.support.clock import ManualClock
+from tests.support.invariants import broken_invariants
 from tests.support.job_graphs import DIAMOND, Graph
 from tests.support.jobs_storage import DONE, JobDesk, begun
-from tests.support.laws import broken_laws
 from tests.support.storage import (
     BROKEN,
     NO_TIME,
@@ -55,7 +55,7 @@ async def test_a_failed_job_goes_on_from_its_failed_nodes(
     assert await jobs.states(leader) == {
         "a": "done", "b": "running", "c": "done", "d": "waiting",
     }  # fmt: skip
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
     tasks = await jobs.claim()
     assert [(name, task.task_type) for name, task in tasks.items()] == [("b", TaskType.INIT)]
     await jobs.end(tasks, "b")
@@ -63,7 +63,7 @@ async def test_a_failed_job_goes_on_from_its_failed_nodes(
     [join] = (await jobs.claim()).values()
     await jobs.settled(join, DONE)
     assert await jobs.job_state(leader) == "done"
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
 
 
 async def test_only_a_failed_job_is_retried(jobs: JobDesk) -> None:
@@ -90,7 +90,7 @@ async def test_a_follower_that_began_and_broke_runs_on(
     assert view.process.status is ProcessStatus.RUNNING
     assert await jobs.states(leader) == {"a": "running"}
     assert await jobs.claim() == {}
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
 
 
 async def test_a_timer_that_broke_a_follower_runs_again(
@@ -106,12 +106,12 @@ async def test_a_timer_that_broke_a_follower_runs_again(
 
     await jobs.jobs.retry(leader, deadline=None, timeout=None)
 
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
     [again] = (await jobs.claim()).values()
     assert (again.task_type, again.args) == (TaskType.TIMEOUT, b"tick")
     await jobs.settled(again, DONE)
     assert await jobs.states(leader) == {"a": "done"}
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
 
 
 async def test_a_follower_that_is_gone_is_started_anew(
@@ -125,7 +125,7 @@ async def test_a_follower_that_is_gone_is_started_anew(
 
     assert await jobs.states(leader) == {"a": "running"}
     assert list(await jobs.claim()) == ["a"]
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
 
 
 async def test_a_gated_node_begins_again_by_tending(
@@ -142,10 +142,10 @@ async def test_a_gated_node_begins_again_by_tending(
     await jobs.jobs.tend(leader)
 
     assert before == {"a": "ready"}
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
     await jobs.end(await jobs.claim(), "a")
     assert await jobs.states(leader) == {"a": "done"}
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
 
 
 async def test_what_was_cancelled_with_a_job_is_retried_with_it(
@@ -165,4 +165,4 @@ async def test_what_was_cancelled_with_a_job_is_retried_with_it(
         "a": "running", "b": "waiting", "c": "waiting", "d": "waiting",
     }  # fmt: skip
     assert list(await jobs.claim()) == ["a"]
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}

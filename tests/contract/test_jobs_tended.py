@@ -10,8 +10,8 @@ from progressor.domain.gates.constraint import Constraints
 from progressor.domain.jobs.job import NodeSpec
 from progressor.domain.processes.task import NodeState
 from tests.support.clock import ManualClock
+from tests.support.invariants import broken_invariants
 from tests.support.jobs_storage import DONE, JobDesk, begun
-from tests.support.laws import broken_laws
 from tests.support.storage import (
     NO_TIME,
     fresh_key,
@@ -34,7 +34,7 @@ async def test_nodes_with_constraints_are_started_by_tending(
     assert before == {"a": "ready", "b": "ready"}
     assert (tended.started, tended.is_whole) == (2, True)
     assert len([each for told in jobs.desk.told for each in told.due]) == 1
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
     [(name, task)] = (await jobs.claim()).items()
     await jobs.settled(task, DONE)
     assert name == "a"

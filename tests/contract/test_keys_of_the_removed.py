@@ -11,7 +11,7 @@ from progressor.domain.processes.admission import Verdict
 from progressor.domain.processes.intent import Rejected, RemoveProcess
 from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
 from tests.support.clock import ManualClock
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.storage import Desk, a_request, fresh_key, success
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -38,7 +38,7 @@ class TestAStartThatIsRepeated:
         assert again.ended is not None
         assert (again.ended.status, again.ended.response) == (TaskStatus.FINISHED, b"bye")
         assert eye.execute("SELECT count(*) FROM progressor.processes").fetchone() == (0,)
-        assert broken_laws(eye) == {}
+        assert broken_invariants(eye) == {}
 
     async def test_long_after_its_end_finds_its_answer(
         self, desk: Desk, clock: ManualClock
@@ -94,7 +94,7 @@ class TestAStartThatIsRepeated:
         assert [each.verdict for each in reversed(found)] == ["duplicate"] * 3 + ["accepted"] * 3
         count = eye.execute("SELECT count(*) FROM progressor.processes").fetchone()
         assert count == (3,)
-        assert broken_laws(eye) == {}
+        assert broken_invariants(eye) == {}
 
     async def test_with_another_key_starts_anew(self, desk: Desk) -> None:
         key = fresh_key()

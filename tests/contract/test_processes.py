@@ -16,7 +16,7 @@ from progressor.domain.processes.process import ProcessKey, ProcessStatus
 from progressor.domain.processes.task import TaskType
 from progressor.storage.processes.processes import WAITS_MAX
 from tests.support.clock import START, ManualClock
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.spans import TRACED
 from tests.support.storage import (
     BROKEN,
@@ -81,7 +81,7 @@ class TestPut:
         assert done.due is not None
         assert view.timer is not None
         assert (view.timer.task_id, view.timer.due_at) == (done.due.task_id, clock.now() + HOUR)
-        assert broken_laws(eye) == {}
+        assert broken_invariants(eye) == {}
 
     async def test_brings_a_timer_at_an_instant_that_a_claim_finds(
         self, desk: Desk, clock: ManualClock
@@ -117,7 +117,7 @@ class TestPut:
             key=fresh_key(), status=ProcessStatus.ERROR, detail="", corrupted_by_type=task_type
         )
         await desk.processes.put(put)
-        assert broken_laws(eye) == {}
+        assert broken_invariants(eye) == {}
 
         repair = await desk.run_task(a_request(put.key, TaskType.REPAIR))
         written = await desk.settled(repair)
@@ -251,7 +251,7 @@ class TestSimpleRepair:
         assert repaired.due is not None
         assert repaired.due.due_at == clock.now()
         assert (await desk.processes.get(key)).process.status is ProcessStatus.ERROR
-        assert broken_laws(eye) == {}
+        assert broken_invariants(eye) == {}
         [claimed] = await desk.claim(key, repaired.due.task_id)
         assert (claimed.task.args, claimed.task.step_timeout) == (b"t", SECOND)
         await desk.settled(claimed.task)

@@ -14,7 +14,7 @@ from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
 from progressor.storage.processes.results import NOTIFY_IDS_MAX, listen
 from progressor.storage.replicas.replicas import Roster
 from tests.support.clock import ManualClock
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.storage import (
     BROKEN,
     LEASE_TIMEOUT,
@@ -230,7 +230,7 @@ class TestRetention:
         assert counts == [2, 2, 1, 0]
         left = eye.execute("SELECT process_id FROM progressor.processes").fetchall()
         assert {row[0] for row in left} == {key.process_id for key in (kept, broken, young)}
-        assert broken_laws(eye) == {}
+        assert broken_invariants(eye) == {}
 
     async def test_passes_over_a_process_that_somebody_has_locked(
         self, desk: Desk, clock: ManualClock, database: str
@@ -268,4 +268,4 @@ class TestRetention:
         assert counts == [3, 2, 0]
         left = await desk.processes.trace(key, after=0, limit=99)
         assert [task.task_id for task in left] == [init.task_id, last.task_id, repair.task_id]
-        assert broken_laws(eye) == {}
+        assert broken_invariants(eye) == {}

@@ -17,7 +17,7 @@ from tests.support.faults import stalled_before
 from tests.support.faults_crowd import WAYS, Row, Way, every_way, rows
 from tests.support.faults_ground import asked_twice
 from tests.support.faults_metrics import Collector, running_collector
-from tests.support.laws import Past
+from tests.support.invariants import Past
 from tests.support.points import PATIENCE_SECONDS
 from tests.support.processor import Answer, Hang, Step
 from tests.support.proxy import Proxy

@@ -13,7 +13,7 @@ from progressor import errors
 from progressor.sdk import EngineUnavailableError, ZombiePolicy
 from tests.support.faults_crowd import WAYS, Crowd, Way, crowd_at_work, every_way, rows
 from tests.support.faults_ground import asked_twice
-from tests.support.laws import Past
+from tests.support.invariants import Past
 from tests.support.replica import Replica, running_replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

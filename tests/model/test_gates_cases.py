@@ -77,7 +77,7 @@ class Scene:
         return {each.task.key.process_id for each in self.storage.held.values()}
 
     def judge(self) -> None:
-        """Compare, and ask for the laws."""
+        """Compare, and ask for the invariants."""
         self.storage.tables_are_as_the_model_says()
         self.storage.laws_hold()
 

@@ -194,7 +194,7 @@ class GatesMachine(RuleBasedStateMachine):
     # What must hold after each of them.
 
     @invariant()
-    def model_and_laws_hold(self) -> None:
+    def model_and_invariants_hold(self) -> None:
         self.storage.judge()
 
     def teardown(self) -> None:

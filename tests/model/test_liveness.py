@@ -19,7 +19,7 @@ from hypothesis import Phase, given, settings
 
 from progressor.domain.processes.namespace import Namespace
 from progressor.sdk import BYTES, Client
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.processor import ScriptedProcessor
 from tests.support.replica import Replica, running_replica
 from tests.support.storage import create_namespace, empty
@@ -167,7 +167,7 @@ def test_all_that_a_killed_replica_leaves_is_done_in_bounded_time(scene: Scene) 
             each.task_id for each in due if each.process_id in after.keys() - unlucky - broken
         } <= finished
         assert "init" not in after.values()
-        assert broken_laws(scene.eye) == {}
+        assert broken_invariants(scene.eye) == {}
         assert scene.processor.overlaps == []
 
     left_by()

@@ -37,7 +37,7 @@ from tests.support.history import (
     contradictions,
     merged,
 )
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.linear import LIVES_MAX, UNDECIDED, explained, together
 
 LATE_SECONDS = LEASE_SECONDS + 2 * SCAN_SECONDS + BACKOFF_SECONDS
@@ -169,7 +169,7 @@ def judge(
             removed=job_notes.removed,
         ),
         *recoveries(scene.directory.glob("replica-*.log")),
-        *_laws(scene.conninfo),
+        *_invariants(scene.conninfo),
         *ill,
     ]
     return Judgement(
@@ -307,14 +307,16 @@ def _register(aux_state: bytes) -> tuple[str, int]:
     return state["last"], state["count"]
 
 
-def _laws(conninfo: str) -> list[str]:
+def _invariants(conninfo: str) -> list[str]:
     with psycopg.connect(conninfo) as connection:
-        return [f"{law}: {rows[:5]}" for law, rows in broken_laws(connection).items()]
+        return [
+            f"{invariant}: {rows[:5]}" for invariant, rows in broken_invariants(connection).items()
+        ]
 
 
 def _doctor(scene: Scene) -> tuple[str, list[str]]:
     """Return what `progressor doctor` says, in a line, and what it found to be broken."""
-    if importlib.util.find_spec("progressor.storage.doctor.environment") is None:
+    if importlib.util.find_spec("progressor.storage.doctor.environment.checks") is None:
         return "not asked", []
     chosen = {**SETTINGS, "database.dsn": scene.conninfo}
     flags = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]

@@ -1,4 +1,4 @@
-"""Laws of admission."""
+"""Invariants of admission."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Laws of graphs: what is planned is what graphlib would order, and its edges mirror each other."""
+"""Invariants of graphs: a plan is in graphlib's order, and its edges mirror each other."""
 
 import graphlib
 import itertools

@@ -1,4 +1,4 @@
-"""Laws of group commit, over random crowds and random faults."""
+"""Invariants of group commit, over random crowds and random faults."""
 
 import asyncio
 import collections

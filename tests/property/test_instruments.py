@@ -1,4 +1,4 @@
-"""Laws of instruments: nothing recorded is lost, and a snapshot may come at any time."""
+"""Invariants of instruments: nothing recorded is lost, and a snapshot may come at any time."""
 
 import math
 import threading

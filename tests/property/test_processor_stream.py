@@ -1,4 +1,4 @@
-"""Laws of a stream to a processor, whatever is asked, answered, given up and cut, in any order."""
+"""Invariants of a stream to a processor, whatever is asked, answered, given up and cut."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""Laws of repetition in the log: nothing is lost uncounted, nothing new waits, floods are held."""
+"""Invariants of repetition in the log: nothing lost uncounted, nothing new waits, floods held."""
 
 import collections
 import logging

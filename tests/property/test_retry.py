@@ -1,4 +1,4 @@
-"""Laws of retry."""
+"""Invariants of retry."""
 
 import dataclasses
 import datetime as dt

@@ -1,4 +1,4 @@
-"""Laws of the due_queue."""
+"""Invariants of the due_queue."""
 
 import datetime as dt
 

@@ -1,4 +1,4 @@
-"""Laws of snapshots: what is recalled is what a reference list says; memory is bounded."""
+"""Invariants of snapshots: what is recalled is what a reference list says; memory is bounded."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Laws of the requests of a session: each ends exactly once, whatever comes in whatever order."""
+"""Invariants of the requests of a session: each ends exactly once, in whatever order."""
 
 import asyncio
 from collections.abc import Iterator

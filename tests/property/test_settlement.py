@@ -1,4 +1,4 @@
-"""Laws of settlement."""
+"""Invariants of settlement."""
 
 import dataclasses
 import datetime as dt

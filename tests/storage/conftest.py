@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from tests.support.clock import ManualClock
+from tests.support.invariants import broken_invariants
 from tests.support.jobs_storage import JobDesk, job_desk
-from tests.support.laws import broken_laws
 from tests.support.postgres import put_cluster
 from tests.support.storage import create_namespace, empty, running_desks
 
@@ -54,7 +54,7 @@ async def pair(database: str, eye: psycopg.Connection[Any]) -> AsyncIterator[lis
     clock = ManualClock()
     async with running_desks(database, count=2, clock=clock) as desks:
         yield [job_desk(desk) for desk in desks]
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres.functions import Functions
 from tests.support import schema
 from tests.support.clock import ManualClock
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.storage import (
     NO_TIME,
     Desk,
@@ -59,8 +59,8 @@ async def desk(database: str, eye: psycopg.Connection[Any]) -> Any:
         yield desks[0]
 
 
-async def test_they_hold_all_laws(eye: psycopg.Connection[Any]) -> None:
-    assert broken_laws(eye) == {}
+async def test_they_hold_all_invariants(eye: psycopg.Connection[Any]) -> None:
+    assert broken_invariants(eye) == {}
 
 
 async def test_they_leave_the_schema_as_it_was(eye: psycopg.Connection[Any]) -> None:

@@ -17,7 +17,7 @@ from progressor.domain.processes.intent import Complete, Outcome, RemoveProcess,
 from progressor.domain.processes.task import TaskType
 from progressor.storage.rows.gate_effects import LoweredGate
 from tests.support.gated_storage import DESKS_COUNT, GatedStorage, key_of, opened
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.storage import BROKEN, NAMESPACE, UNREACHABLE, a_request, success
 
 PROCESSES = [f"p{number}" for number in range(8)]
@@ -167,8 +167,8 @@ async def _crowd(storage: GatedStorage, seed: int, *, holds: bool) -> None:
 
 
 def _watch(conninfo: str, ended: threading.Event, broken: list[dict[str, list[Any]]]) -> None:
-    """Look again and again whether the laws hold that hold at any moment."""
+    """Look again and again whether the invariants hold that hold at any moment."""
     with psycopg.connect(conninfo, autocommit=True) as eye:
         while not ended.is_set() and not broken:
-            if found := broken_laws(eye):
+            if found := broken_invariants(eye):
                 broken.append(found)

@@ -15,7 +15,7 @@ from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
 from progressor.storage.rows.gate_effects import BATCH_MAX, PATIENCE, Again
 from tests.support.clock import ManualClock
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.storage import (
     BROKEN,
     NAMESPACE,
@@ -51,11 +51,11 @@ def eye(database: str) -> Iterator[psycopg.Connection[Any]]:
 
 @pytest.fixture
 def desk(storage: Desk, eye: psycopg.Connection[Any]) -> Iterator[Desk]:
-    """Return a desk over empty tables; in the end all laws hold."""
+    """Return a desk over empty tables; in the end all invariants hold."""
     empty(eye)
     storage.told.clear()
     yield storage
-    assert broken_laws(eye, at_rest=True, now=storage.clock.now()) == {}
+    assert broken_invariants(eye, at_rest=True, now=storage.clock.now()) == {}
 
 
 def gates(*keys: str, **fields: Any) -> Constraints:

@@ -17,7 +17,7 @@ from progressor.storage.processes import admissions
 from progressor.storage.processes.settlements import Written
 from tests.support.clock import START, ManualClock
 from tests.support.gated_seed import TABLES
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.postgres import Cluster
 from tests.support.storage import (
     EXPIRES_AFTER,
@@ -100,7 +100,7 @@ async def crowds(cluster: Cluster) -> AsyncIterator[Mapping[int, Crowd]]:
         async with running_desks(conninfo, clock=ManualClock(START)) as (desk,):
             found[count] = await _crowd(desk, await connect(conninfo), count)
         with psycopg.connect(conninfo, autocommit=True) as eye:
-            assert broken_laws(eye, at_rest=False, now=START) == {}
+            assert broken_invariants(eye, at_rest=False, now=START) == {}
     yield found
     for crowd in found.values():
         await crowd.connection.close()

@@ -16,7 +16,7 @@ from progressor.storage.gates import gates as gates_module
 from progressor.storage.gates.gates import BEFORE_ALL, LEFT_ALONE, GaveWay
 from progressor.storage.rows.gate_effects import LoweredGate, Promoted
 from tests.support.clock import ManualClock
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.storage import (
     NAMESPACE,
     Desk,
@@ -38,13 +38,13 @@ Eye = psycopg.Connection[Any]
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def desks(database: str, eye: Eye) -> AsyncIterator[tuple[Desk, ...]]:
-    """Return two replicas, in which all laws hold in the end."""
+    """Return two replicas, in which all invariants hold in the end."""
     create_namespace(database)
     empty(eye)
     clock = ManualClock()
     async with running_desks(database, count=2, clock=clock) as opened:
         yield opened
-    assert broken_laws(eye, at_rest=True, now=clock.now()) == {}
+    assert broken_invariants(eye, at_rest=True, now=clock.now()) == {}
 
 
 @pytest.fixture

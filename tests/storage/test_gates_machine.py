@@ -1,4 +1,4 @@
-"""Gates under any order of deeds: the doctor's laws hold after each, and everything ends.
+"""Gates under any order of deeds: the doctor's invariants hold after each, and everything ends.
 
 Never more holders than places, never a larger version before a smaller one, all gates of a task or
 none; and no task waits for a gate that is free, without any scan.
@@ -205,7 +205,9 @@ class GatesMachine(RuleBasedStateMachine):
         self.storage.everything_ends_by_what_is_told()
 
 
-def test_whatever_happens_the_laws_of_gates_hold_and_everything_ends(own_database: str) -> None:
+def test_whatever_happens_the_invariants_of_gates_hold_and_everything_ends(
+    own_database: str,
+) -> None:
     chosen = settings()
     with opened(own_database) as storage:
 

@@ -28,7 +28,7 @@ from tests.support.gated_seed import (
     waiting_key,
     waiting_task,
 )
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.postgres import Cluster
 from tests.support.storage import (
     EXPIRES_AFTER,
@@ -166,7 +166,7 @@ async def crowds(cluster: Cluster) -> AsyncIterator[Mapping[int, Connection]]:
         migrate(conninfo)
         seed_gates(conninfo, waiting=count)
         with psycopg.connect(conninfo, autocommit=True) as eye:
-            broken = broken_laws(eye, at_rest=True, now=START)
+            broken = broken_invariants(eye, at_rest=True, now=START)
         # The seed writes no init tasks: nothing of this looks at them.
         assert broken.keys() <= {"processes_leave_init_with_their_task"}
         found[count] = await connect(conninfo)

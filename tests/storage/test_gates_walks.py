@@ -1,4 +1,4 @@
-"""Gates in a crowd: long walks of deeds, drawn at random, and after each of them the laws.
+"""Gates in a crowd: long walks of deeds, drawn at random, and after each of them the invariants.
 
 As ``test_gates_machine``, which explains a failure better; these meet more at once.
 """
@@ -211,7 +211,7 @@ def test_a_retry_is_claimed_though_its_first_attempt_was_claimed_by_another_than
 
 
 @pytest.mark.slow
-def test_wherever_a_walk_leads_the_laws_of_gates_hold_and_everything_ends(
+def test_wherever_a_walk_leads_the_invariants_of_gates_hold_and_everything_ends(
     own_database: str,
 ) -> None:
     chosen = settings()

@@ -1,4 +1,4 @@
-"""Three replicas at once over the same few jobs: no deadlock, no law broken, and all ends."""
+"""Three replicas at once over the same few jobs: no deadlock, no invariant broken, and all ends."""
 
 import asyncio
 import contextlib
@@ -21,9 +21,9 @@ from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.storage.processes.settlements import Written
 from tests.support.clock import ManualClock
+from tests.support.invariants import broken_invariants
 from tests.support.job_graphs import random_graph, specs
 from tests.support.jobs_storage import DONE, JobDesk, job_desk
-from tests.support.laws import broken_laws
 from tests.support.storage import (
     BROKEN,
     NAMESPACE,
@@ -225,7 +225,7 @@ def test_three_replicas_at_once_leave_jobs_whole(own_database: str, seed: int) -
     assert broken == []
     with psycopg.connect(own_database, autocommit=True) as eye:
         assert eye.execute(_LEFT).fetchall() == []
-        assert broken_laws(eye, now=_NEVER).keys() <= {"times_spent_add_up_to_a_life"}
+        assert broken_invariants(eye, now=_NEVER).keys() <= {"times_spent_add_up_to_a_life"}
         counted = eye.execute(
             "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
         ).fetchone()
@@ -298,10 +298,10 @@ async def _call(jobs: JobDesk, held: dict[int, RunningTask], process_ids: list[s
 
 
 def _watch(conninfo: str, ended: threading.Event, broken: list[dict[str, list[Any]]]) -> None:
-    """Look again and again whether the laws hold that hold at any moment."""
+    """Look again and again whether the invariants hold that hold at any moment."""
     with psycopg.connect(conninfo, autocommit=True) as eye:
         while not ended.is_set() and not broken:
-            found = broken_laws(eye, now=_NEVER)
+            found = broken_invariants(eye, now=_NEVER)
             # The clock is moved while others write.
             found.pop("times_spent_add_up_to_a_life", None)
             if found:

@@ -13,9 +13,9 @@ from progressor.domain.processes.policy import RetryPolicy
 from progressor.domain.processes.process import JobOptions, ProcessKey
 from progressor.domain.processes.task import TaskType
 from progressor.storage.processes.settlements import LeaseLost, Written
+from tests.support.invariants import broken_invariants
 from tests.support.job_cases import LEADER, call, follower, led, nodes
 from tests.support.jobs_storage import DONE, JobDesk
-from tests.support.laws import broken_laws
 from tests.support.storage import (
     BROKEN,
     NO_TIME,
@@ -153,7 +153,7 @@ class TestWindow:
         assert not second.keys() & first.keys()
         states = list((await jobs.states(LEADER)).values())
         assert (states.count("running"), states.count("ready")) == (WINDOW + 10, 90)
-        assert broken_laws(eye) == {}
+        assert broken_invariants(eye) == {}
 
     async def test_a_node_that_is_lost_again_and_again_makes_room(self, jobs: JobDesk) -> None:
         names = [f"n{number}" for number in range(WINDOW + 1)]
@@ -374,7 +374,7 @@ class TestRecovery:
         tasks = await jobs.claim()
         # As if the replica that settled it had not known of the job.
         await jobs.desk.settled(tasks["a"], DONE)
-        assert broken_laws(eye)
+        assert broken_invariants(eye)
 
         assert [it.kind for it in await jobs.recovered()] == ["node", "start"]
         assert await jobs.states(LEADER) == {"a": "done", "b": "running"}

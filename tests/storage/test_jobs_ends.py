@@ -18,9 +18,9 @@ from progressor.domain.processes.process import ProcessKey, ProcessStatus, proce
 from progressor.domain.processes.task import TaskType
 from progressor.storage.jobs.jobs import Found
 from tests.support.clock import ManualClock
+from tests.support.invariants import broken_invariants
 from tests.support.job_graphs import Graph, specs
 from tests.support.jobs_storage import DONE, JobDesk, begun, job_desk
-from tests.support.laws import broken_laws
 from tests.support.storage import (
     BROKEN,
     NO_TIME,
@@ -66,11 +66,11 @@ def jobs(three: tuple[JobDesk, ...]) -> JobDesk:
 
 @pytest.fixture(autouse=True)
 def _lawful(eye: psycopg.Connection[Any], clock: ManualClock) -> Iterator[None]:
-    """Begin without processes, and end with all laws kept."""
+    """Begin without processes, and end with all invariants kept."""
     empty(eye, keep=("namespaces",))
     eye.execute("UPDATE progressor.duties SET due_at = '-infinity', replica_id = NULL")
     yield
-    assert broken_laws(eye, now=clock.now()) == {}
+    assert broken_invariants(eye, now=clock.now()) == {}
 
 
 async def joined(jobs: JobDesk, *, fails: bool = True) -> None:

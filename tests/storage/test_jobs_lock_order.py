@@ -35,8 +35,8 @@ from tests.storage.test_lock_order import (
     simple_repair,
     write_at_once,
 )
+from tests.support.invariants import broken_invariants
 from tests.support.jobs_storage import job_desk
-from tests.support.laws import broken_laws
 from tests.support.storage import (
     BROKEN,
     EXPIRES_AFTER,
@@ -187,7 +187,7 @@ async def test_two_writers_of_jobs_never_lock_each_other_out(
     await write_at_once(parties, one, other, feeds)
 
     with psycopg.connect(database, autocommit=True) as eye:
-        broken = broken_laws(eye)
+        broken = broken_invariants(eye)
         broken.pop("times_spent_add_up_to_a_life", None)
         assert broken == {}
         counted = eye.execute(

@@ -19,6 +19,7 @@ from progressor.domain.processes.task import RunningTask
 from progressor.storage.postgres.pools import Connection
 from tests.conftest import PROFILE
 from tests.support.clock import ManualClock
+from tests.support.invariants import broken_invariants
 from tests.support.job_graphs import (
     SEED_EXAMPLE,
     Graph,
@@ -28,7 +29,6 @@ from tests.support.job_graphs import (
     states,
 )
 from tests.support.jobs_storage import JobDesk, job_desk, leader_of
-from tests.support.laws import broken_laws
 from tests.support.storage import (
     connect,
     create_namespace,
@@ -194,7 +194,7 @@ async def test_two_that_end_at_the_same_moment_in_two_replicas(
                 continue
             assert await here.states(leader) == states(SEED_EXAMPLE, {**ended, **last})
     with psycopg.connect(database) as eye:
-        assert broken_laws(eye) == {}
+        assert broken_invariants(eye) == {}
 
 
 def _depends(name: str, on: str) -> bool:

@@ -28,7 +28,7 @@ from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes import admissions, claims, settlements
 from progressor.storage.rows.gate_effects import Again, LoweredGate
 from tests.support.clock import ManualClock
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.storage import (
     BROKEN,
     EXPIRES_AFTER,
@@ -289,7 +289,7 @@ async def test_two_writers_never_lock_each_other_out(
 
     # A deadlock would have been an error of one of them.
     with psycopg.connect(database, autocommit=True) as eye:
-        assert broken_laws(eye) == {}
+        assert broken_invariants(eye) == {}
         counted = eye.execute(
             "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
         ).fetchone()

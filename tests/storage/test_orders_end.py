@@ -16,7 +16,7 @@ from progressor.storage.gates import gates as gates_module
 from progressor.storage.gates.gates import BEFORE_ALL
 from progressor.storage.rows.gate_effects import Again
 from tests.support.clock import ManualClock
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.storage import (
     NAMESPACE,
     Desk,
@@ -95,7 +95,7 @@ async def test_an_order_goes_with_a_task_that_never_ran(desk: Desk, eye: Eye, ho
                 await desk.processes.halt(key, "halted")
 
     assert orders(eye) == []
-    assert broken_laws(eye, now=desk.clock.now()) == {}
+    assert broken_invariants(eye, now=desk.clock.now()) == {}
 
 
 async def test_the_orders_of_a_namespace_go_with_it(desk: Desk, eye: Eye) -> None:

@@ -38,7 +38,7 @@ from tests.storage.test_lock_order import (
     write_at_once,
 )
 from tests.support.clock import ManualClock
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.schedules import MINUTE, ScheduleDesk, a_spec, schedule_desk
 from tests.support.storage import connect, create_namespace
 
@@ -150,7 +150,7 @@ async def test_two_writers_never_lock_each_other_out(
     await write_at_once(parties, one, other, (admit_starts, fire_calls, claim_due))
 
     with psycopg.connect(database, autocommit=True) as eye:
-        assert broken_laws(eye) == {}
+        assert broken_invariants(eye) == {}
         counted = eye.execute(
             "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
         ).fetchone()

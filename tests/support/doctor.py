@@ -12,10 +12,10 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from progressor.settings.sections import Database, Replica
-from progressor.storage.doctor import environment as surroundings
-from progressor.storage.doctor import invariants as laws
-from progressor.storage.doctor.examination import Examination, examining
+from progressor.storage.doctor.environment import checks as environment
 from progressor.storage.doctor.findings import Finding
+from progressor.storage.doctor.invariants import checks as invariants
+from progressor.storage.doctor.run import DoctorRun, open_run
 from tests.support.points import PATIENCE_SECONDS
 
 TIMEOUT = dt.timedelta(seconds=20)
@@ -29,13 +29,13 @@ _POLL_SECONDS = 0.05
 @contextlib.contextmanager
 def looking(
     conninfo: str, *, database: Database | None = None, timeout: dt.timedelta = TIMEOUT
-) -> Iterator[Examination]:
+) -> Iterator[DoctorRun]:
     """Examine a database for as long as the context lasts."""
     chosen = database or Database(dsn=conninfo)
-    with examining(
+    with open_run(
         conninfo, database=chosen, replica=Replica(name="doctor"), timeout=timeout
-    ) as examination:
-        yield examination
+    ) as doctor_run:
+        yield doctor_run
 
 
 def find(
@@ -43,10 +43,10 @@ def find(
 ) -> Finding:
     """Carry out one check by its name, on a connection of its own."""
     (check,) = [
-        each for each in (*surroundings.CHECKS, *laws.checks(deep=True)) if each.name == name
+        each for each in (*environment.CHECKS, *invariants.checks(deep=True)) if each.name == name
     ]
-    with looking(conninfo, database=database, timeout=timeout) as examination:
-        return check.find(examination)
+    with looking(conninfo, database=database, timeout=timeout) as doctor_run:
+        return check.find(doctor_run)
 
 
 def execute(conninfo: str, *statements: str) -> None:

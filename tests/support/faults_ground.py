@@ -1,8 +1,9 @@
 """Where faults are caused: an engine that reaches its database through a proxy, and a judge.
 
-What is asserted after a fault is not the way but the laws: that what was acknowledged is there
-exactly once, that no step of one lease was asked for twice, that what has ended never changes. The
-laws of the database are the doctor's, who looks at it after every test; see ``faults_judge``.
+What is asserted after a fault is not the way but the invariants: that what was acknowledged is
+there exactly once, that no step of one lease was asked for twice, that what has ended never
+changes. The invariants of the database are the doctor's, who looks at it after every test; see
+``faults_judge``.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ import psycopg
 from progressor import errors
 from progressor.sdk import Client, EngineUnavailableError
 from tests.support.faults import Fault, Make
-from tests.support.laws import Past
+from tests.support.invariants import Past
 from tests.support.points import PATIENCE_SECONDS, Points
 from tests.support.proxy import Proxy
 from tests.support.replica import Replica, Stage, open_stage
@@ -135,7 +136,7 @@ class Ground:
         return None if row is None else row[0]
 
     def judge(self) -> None:
-        """Assert the laws that the database alone does not show: of what was, and was asked."""
+        """Assert the invariants that the database alone does not show."""
         assert self.past.look(self.eye) == []
         assert asked_twice(self.stage) == []
 

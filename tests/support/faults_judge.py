@@ -1,8 +1,8 @@
 """The last judge of a fault test: what `progressor doctor --deep` says of its database.
 
 Here it is asked by the function behind the command: a process of its own for each of some hundred
-tests would cost more than the tests. It knows all laws, and of the surroundings what can be wrong
-of a database that only the test uses.
+tests would cost more than the tests. It knows all invariants, and of the environment what can be
+wrong of a database that only the test uses.
 """
 
 import asyncio

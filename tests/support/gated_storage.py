@@ -23,7 +23,7 @@ from progressor.storage.gates.gates import BEFORE_ALL
 from progressor.storage.processes.settlements import Written
 from progressor.storage.rows.gate_effects import PATIENCE, Again, LoweredGate
 from tests.support.clock import ManualClock
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.storage import (
     BROKEN,
     NAMESPACE,
@@ -366,9 +366,9 @@ class GatedStorage:
     # What must hold.
 
     def judge(self) -> None:
-        """Check the laws: all of them, once nothing is left to look at."""
+        """Check the invariants: all of them, once nothing is left to look at."""
         is_quiet = not self.again and self.looked_at == self.clock.now()
-        broken = broken_laws(self.eye, at_rest=is_quiet, now=self.clock.now())
+        broken = broken_invariants(self.eye, at_rest=is_quiet, now=self.clock.now())
         assert broken == {}, broken
         if is_quiet:
             assert self.run(self.desks[0].gates.find_idle([NAMESPACE.name])) == ((), BEFORE_ALL)

@@ -20,7 +20,7 @@ _ROUNDS_MAX = 200
 
 
 def gates_empty(storage: ModelledGates) -> None:
-    """Let faults stop now, and assert the law; the clock is the later for it."""
+    """Let faults stop now, and assert the invariant; the clock is the later for it."""
     storage.alive = {0, 1}
     storage.let_time_pass(LEASE_TIMEOUT + dt.timedelta(microseconds=1))
     for desk in sorted(storage.alive):

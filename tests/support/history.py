@@ -1,4 +1,4 @@
-"""What clients sent and saw, as values, and the laws that hold it against the database.
+"""What clients sent and saw, as values, and the invariants that hold it against the database.
 
 A process of these histories is one append list and one register. Each request carries an
 *element*, an id of its own, and a *deed*: what the processor is to do. A step that succeeds appends
@@ -261,7 +261,7 @@ def broken_promises(
         journal: All that processors were asked of this process.
     """
     elements = [element for _, element in process.events]
-    laws = (
+    invariants = (
         _nothing_twice(elements),
         _nothing_unasked(elements, operations, journal),
         _one_event_each(process),
@@ -271,7 +271,7 @@ def broken_promises(
         _timers_were_set(process, elements, operations),
         _asked_before(process, operations, journal),
     )
-    for broken in itertools.chain.from_iterable(laws):
+    for broken in itertools.chain.from_iterable(invariants):
         yield f"{process.process_id}: {broken}"
 
 

@@ -19,7 +19,7 @@ from progressor.storage.processes.settlements import LeaseLost
 from progressor.storage.rows.gate_effects import Promoted
 from tests.support.gates_model import GatedModel
 from tests.support.gates_trace import Note, note_passages
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.model import ModelProcess, ModelTask
 from tests.support.modelled_storage import ModelledStorage, key_of
 from tests.support.storage import NAMESPACE, a_request
@@ -314,10 +314,10 @@ class ModelledGates(ModelledStorage):
         }
 
     def judge(self) -> None:
-        """Compare everything, and ask for the laws of gates, unless nothing was done since."""
+        """Compare everything, and the invariants of gates, unless nothing was done since."""
         if self.seen() is not self._judged:
             self.tables_are_as_the_model_says()
-            broken = broken_laws(self.machinery.eye, of_gates=True, now=self.clock.now())
+            broken = broken_invariants(self.machinery.eye, of_gates=True, now=self.clock.now())
             assert broken == {}, broken
             self._judged = self.seen()
 

@@ -17,10 +17,10 @@ from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.storage.processes.settlements import LeaseLost, Written
 from progressor.storage.processes.settlements import Outcome as SettlementOutcome
+from tests.support.invariants import Past, broken_invariants
 from tests.support.job_graphs import Graph, random_graph, specs
 from tests.support.jobs_model import ModelJob
 from tests.support.jobs_storage import DONE, collecting, job_desk
-from tests.support.laws import Past, broken_laws
 from tests.support.storage import (
     BROKEN,
     NAMESPACE,
@@ -344,7 +344,7 @@ class ModelledJobs:
             assert job.has_come_to_its_end, f"{name} is stuck: {job.states}"
             assert job.state != "running" or job.led_by == "processor", f"{name}: {job.states}"
         assert self.do(self.desks[0].recovered()) == []
-        assert broken_laws(self.machinery.eye, at_rest=True, now=self.clock.now()) == {}
+        assert broken_invariants(self.machinery.eye, at_rest=True, now=self.clock.now()) == {}
 
     def _call_idle(self, name: str, node: str) -> None:
         job = self.jobs.get(name)
@@ -356,14 +356,14 @@ class ModelledJobs:
     # What must be the same.
 
     def compare(self) -> None:
-        """Compare the tables with the model, and with the laws."""
+        """Compare the tables with the model, and with the invariants."""
         for name, job in self.jobs.items():
             assert self.do(self.desks[0].states(_key(name))) == job.states, name
             assert self.do(self.desks[0].job_state(_key(name))) == job.state, name
             told = self.do(self.desks[0].attempts(_key(name)))
             begun = {node: it.attempt for node, it in job.nodes.items() if it.state != "ready"}
             assert begun.items() <= told.items(), name
-        assert broken_laws(self.machinery.eye) == {}
+        assert broken_invariants(self.machinery.eye) == {}
         assert self.past.look(self.machinery.eye) == []
 
     # How the model is informed.

@@ -28,7 +28,7 @@ from progressor.domain.views.wait import (
 from progressor.storage.processes.claims import Claimed, Room, Wanted
 from progressor.storage.processes.settlements import Due, LeaseLost, Written
 from progressor.storage.replicas.queues import Queues
-from tests.support.laws import Past, broken_laws
+from tests.support.invariants import Past, broken_invariants
 from tests.support.model import Model, ModelProcess, ModelTask
 from tests.support.storage import (
     EXPIRES_AFTER,
@@ -355,8 +355,8 @@ class ModelledStorage:
             )
 
     def laws_hold(self) -> None:
-        """Ask for what breaks a law, and for what of the past has changed."""
-        broken = broken_laws(self.machinery.eye, at_rest=True, now=self.clock.now())
+        """Ask for what breaks an invariant, and for what of the past has changed."""
+        broken = broken_invariants(self.machinery.eye, at_rest=True, now=self.clock.now())
         changed = self.past.look(self.machinery.eye)
         assert broken == {}, broken
         assert changed == [], changed

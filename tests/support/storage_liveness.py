@@ -35,7 +35,7 @@ _NOT_AT_ALL = dt.timedelta()
 
 
 def faults_stop(storage: ModelledStorage, *, continues: bool) -> None:
-    """Let faults stop now, and assert the law; the clock is the later for it."""
+    """Let faults stop now, and assert the invariant; the clock is the later for it."""
     storage.alive = storage.alive or {0}
     storage.beat()
     _collect_within_the_lease_timeout(storage)

@@ -1,4 +1,4 @@
-"""What breaks each law, one corruption after the other, over what `populate` writes."""
+"""What breaks each invariant, one corruption after the other, over what `populate` writes."""
 
 import dataclasses
 
@@ -9,16 +9,16 @@ ALONE = f"p.process_id NOT IN {LEASED} AND p.process_id NOT IN {SCHEDULED}"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """What breaks a law, and which others with it: none, unless it says so."""
+    """What breaks an invariant, and which others with it: none, unless it says so."""
 
-    law: str
+    invariant: str
     statement: str
     besides: frozenset[str]
 
 
-def breaks(law: str, statement: str, *besides: str) -> Violation:
-    """Return that a statement breaks a law, and others besides."""
-    return Violation(law=law, statement=statement, besides=frozenset(besides))
+def breaks(invariant: str, statement: str, *besides: str) -> Violation:
+    """Return that a statement breaks an invariant, and others besides."""
+    return Violation(invariant=invariant, statement=statement, besides=frozenset(besides))
 
 
 def process(change: str, where: str) -> str:

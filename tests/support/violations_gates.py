@@ -1,4 +1,4 @@
-"""What breaks each law of gates, over what `populate_gates` writes."""
+"""What breaks each invariant of gates, over what `populate_gates` writes."""
 
 from tests.support.violations import breaks
 

@@ -1,4 +1,4 @@
-"""What breaks each law of jobs, over what `populate_jobs` writes."""
+"""What breaks each invariant of jobs, over what `populate_jobs` writes."""
 
 from tests.support.violations import breaks
 

@@ -1,4 +1,4 @@
-"""What breaks each law of schedules, over a schedule that has fired and one that calls."""
+"""What breaks each invariant of schedules, over a schedule that has fired and one that calls."""
 
 from tests.support.violations import breaks
 

@@ -12,8 +12,8 @@ from psycopg.conninfo import make_conninfo
 from progressor.cli.main import main
 from progressor.engine import engine as app
 from progressor.settings import config
-from progressor.storage.doctor import environment as surroundings
-from progressor.storage.doctor import invariants as laws
+from progressor.storage.doctor.environment import checks as environment
+from progressor.storage.doctor.invariants import checks as invariants
 from tests.support.doctor import clocks_told, execute
 from tests.support.points import PATIENCE_SECONDS
 from tests.support.postgres import Cluster
@@ -124,9 +124,13 @@ def test_without_a_replica_it_works_and_only_warns(own_database: str, cli: Cli) 
     assert "✓ durability: fsync and full_page_writes are on" in ended.out
     assert "! heartbeats: 0 replicas serving" in ended.out
     assert "  → Start a replica" in ended.out
-    assert "1 to look at; --deep checks the laws of whole tables too" in ended.out
+    assert "1 to look at; --deep checks the invariants of whole tables too" in ended.out
     assert "✗" not in ended.out
-    assert ended.out.index("server\n") < ended.out.index("replicas\n") < ended.out.index("laws\n")
+    assert (
+        ended.out.index("server\n")
+        < ended.out.index("replicas\n")
+        < ended.out.index("invariants\n")
+    )
 
 
 def test_what_failed_is_named_with_what_to_do_and_the_exit_code_is_1(
@@ -143,7 +147,7 @@ def test_what_failed_is_named_with_what_to_do_and_the_exit_code_is_1(
     assert "1 failed" in ended.out
 
 
-def test_a_broken_law_is_a_failure(own_database: str, cli: Cli) -> None:
+def test_a_broken_invariant_is_a_failure(own_database: str, cli: Cli) -> None:
     create_namespace(own_database)
     execute(
         own_database,
@@ -155,7 +159,7 @@ def test_a_broken_law_is_a_failure(own_database: str, cli: Cli) -> None:
     ended = cli("--dsn", own_database)
 
     assert ended.code == 1
-    assert "✗ scheduled tasks are recorded: 1 row against the law" in ended.out
+    assert "✗ scheduled tasks are recorded: 1 row violate the invariant" in ended.out
     assert "orders/p: task 1 (call, 0 attempts) is scheduled, and has no record" in ended.out
 
 
@@ -167,17 +171,17 @@ def test_the_document_has_every_check_with_all_its_fields(own_database: str, cli
     assert document["deep"] is False
     assert sum(document["counts"].values()) == len(document["findings"])
     assert document["counts"]["warning"] == 1
-    asked = [*surroundings.CHECKS, *laws.checks(deep=False)]
+    asked = [*environment.CHECKS, *invariants.checks(deep=False)]
     assert [it["check"] for it in document["findings"]] == [check.name for check in asked]
     for it in document["findings"]:
         assert it.keys() == {"state", "words", "advice", "offenders", "group", "check"}
         assert bool(it["advice"]) == (it["state"] != "ok")
 
 
-def test_deep_asks_the_other_laws_too(own_database: str, cli: Cli) -> None:
+def test_deep_asks_the_other_invariants_too(own_database: str, cli: Cli) -> None:
     ended = cli("--dsn", own_database, "--json", "--deep")
 
-    assert findings(ended).keys() >= {law.name for law in laws.LAWS}
+    assert findings(ended).keys() >= {invariant.name for invariant in invariants.INVARIANTS}
     assert "--deep" not in cli("--dsn", own_database, "--deep").out
 
 

@@ -19,7 +19,7 @@ from progressor.settings.sections import Database
 from progressor.storage.postgres.migrations import migrate
 from progressor.storage.postgres.writer import connection_string
 from progressor.storage.processes.results import listen
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.points import PATIENCE_SECONDS
 from tests.support.postgres import Cluster, own_cluster
 from tests.support.replica import (
@@ -97,7 +97,7 @@ async def nothing_is_lost_or_done_twice(stage: Stage, database: str, *, crowd: s
         assert [event.payload for event in driven] == [*[b"tick"] * TICKS, b"last"]
         assert [event.event_id for event in driven] == list(range(1, TICKS + 2))
     with psycopg.connect(database, autocommit=True) as eye:
-        return not broken_laws(eye)
+        return not broken_invariants(eye)
 
 
 # How long a request looks for a server that takes writes, before it is refused.

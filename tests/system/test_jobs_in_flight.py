@@ -13,9 +13,9 @@ from progressor.sdk import RetryPolicy
 from progressor.v1 import nodes_pb2
 from tests.support.faults_ground import eventually
 from tests.support.gates import refused
+from tests.support.invariants import broken_invariants
 from tests.support.job_graphs import SEED_EXAMPLE, Graph
 from tests.support.jobs_stage import JobStage, done, failing, open_jobs, wire_nodes
-from tests.support.laws import broken_laws
 from tests.support.processor import Answer, Hang
 from tests.support.replica import Replica, answering, broken, running_replica, timer, unavailable
 
@@ -36,7 +36,7 @@ async def replica(database: str) -> AsyncIterator[Replica]:
 async def jobs(database: str, replica: Replica) -> AsyncIterator[JobStage]:
     async with open_jobs(database, replica, retry_policy=SLOWLY, one_at_a_time=False) as jobs:
         yield jobs
-        await eventually(lambda: broken_laws(jobs.eye, at_rest=True) == {})
+        await eventually(lambda: broken_invariants(jobs.eye, at_rest=True) == {})
         assert jobs.stage.points.count("job_recovered") == 0
 
 

@@ -20,9 +20,9 @@ from progressor.sdk import Client, ZombiePolicy
 from progressor.v1 import nodes_pb2
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from tests.support.faults_ground import eventually
+from tests.support.invariants import broken_invariants
 from tests.support.job_graphs import SEED_EXAMPLE, Graph
 from tests.support.jobs_stage import JobStage, done, open_jobs, wire_nodes
-from tests.support.laws import broken_laws
 from tests.support.processor import Answer, Hang, ScriptedProcessor
 from tests.support.replica import (
     NOW_AND_THEN,
@@ -93,7 +93,7 @@ async def lead(jobs: JobStage, client: Client, graph: Graph, *then: Hang | Answe
 
 
 def is_whole(jobs: JobStage) -> bool:
-    return broken_laws(jobs.eye) == {}
+    return broken_invariants(jobs.eye) == {}
 
 
 class TestFollower:

@@ -15,9 +15,9 @@ from progressor.v1 import types_pb2
 from progressor.v1.job_service_pb2_grpc import JobServiceStub
 from tests.support.faults_ground import eventually
 from tests.support.gates import running_pair
+from tests.support.invariants import broken_invariants
 from tests.support.job_graphs import Graph, ancestors, random_graph, running, states
 from tests.support.jobs_stage import JobStage, done, failing, open_jobs
-from tests.support.laws import broken_laws
 from tests.support.processor import Answer
 from tests.support.replica import Replica, running_replica
 
@@ -89,7 +89,7 @@ class TestCrowd:
                 assert jobs.states(job_id) == expected
                 assert [it[0] for it in jobs.tasks(job_id)] == ["init", "join"]
             self.check_what_the_processor_saw(jobs, graphs)
-            assert broken_laws(jobs.eye, at_rest=True) == {}
+            assert broken_invariants(jobs.eye, at_rest=True) == {}
 
     def check_what_the_processor_saw(self, jobs: JobStage, graphs: dict[str, Graph]) -> None:
         """Assert that each node was asked for once, after all that it depends on, or never."""

@@ -12,7 +12,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from progressor.storage.postgres.migrations import migrate
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.pgbouncer import (
     PgBouncer,
     binary,
@@ -115,7 +115,7 @@ async def test_a_crowd_of_callers_is_answered_each_with_its_own(
 
     answers = {task.result().response for task in calls}
     assert answers == {b"%s %d" % (name.encode(), n) for name in names for n in range(20)}
-    assert not broken_laws(eye)
+    assert not broken_invariants(eye)
 
 
 async def test_processes_that_drive_themselves_lose_no_step(stage: Stage) -> None:

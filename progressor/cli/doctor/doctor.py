@@ -17,10 +17,10 @@ from progressor.cli.input.options import DEFAULT_SETTINGS, Json, Settings
 from progressor.cli.output.exit_codes import ExitCode
 from progressor.cli.output.output import Output
 from progressor.settings.config import Config
-from progressor.storage.doctor import environment as surroundings
-from progressor.storage.doctor import invariants as laws
-from progressor.storage.doctor.examination import examining, run
+from progressor.storage.doctor.environment import checks as environment
 from progressor.storage.doctor.findings import Finding, State
+from progressor.storage.doctor.invariants import checks as invariants
+from progressor.storage.doctor.run import open_run, run
 from progressor.storage.embedded.address import running_conninfo
 
 _TIMEOUT_MAX = 86_400
@@ -35,7 +35,8 @@ _SIGNS = {
 def doctor(
     *,
     deep: Annotated[
-        bool, option("Check the laws that read whole tables too; takes minutes on large ones.")
+        bool,
+        option("Check the invariants that read whole tables too; may take minutes."),
     ] = False,
     timeout: Annotated[float, option("Seconds for one question to PostgreSQL.")] = 30.0,
     json: Json = False,
@@ -43,7 +44,7 @@ def doctor(
 ) -> ExitCode:
     """Examine the database of an engine, and say what to do about what is found.
 
-    Checks the laws that its rows must keep, and the surroundings: the server, the schema, the
+    Checks the invariants that its rows must keep, and the environment: the server, the schema, the
     replicas, what waits and for what, other sessions. Changes nothing; works with replicas running
     or none, and with a role that may only read. The exit code is 1 when a check failed, 5 when
     PostgreSQL is away.
@@ -71,14 +72,14 @@ def examine(config: Config, *, deep: bool, timeout: dt.timedelta) -> tuple[Findi
     """
     database = config.database
     dsn = database.dsn or running_conninfo(database.data_directory)
-    with examining(
+    with open_run(
         dsn,
         database=database,
         replica=config.replica,
         timeout=timeout,
         namespaces=config.namespaces,
-    ) as examination:
-        return tuple(run(examination, (*surroundings.CHECKS, *laws.checks(deep=deep))))
+    ) as doctor_run:
+        return tuple(run(doctor_run, (*environment.CHECKS, *invariants.checks(deep=deep))))
 
 
 def _people(config: Config, found: Sequence[Finding], *, deep: bool) -> Iterable[RenderableType]:
@@ -115,4 +116,6 @@ def _summary(found: Sequence[Finding], *, deep: bool) -> Text:
         if counts[state]
     ]
     text = Text(", ").join(Text(words, style=style) for words, style in told)
-    return text if deep else text.append("; --deep checks the laws of whole tables too", "dim")
+    return (
+        text if deep else text.append("; --deep checks the invariants of whole tables too", "dim")
+    )

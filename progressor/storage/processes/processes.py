@@ -29,10 +29,10 @@ from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres import arrays, statements
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Connection, Pool, connection_of
-from progressor.storage.processes.histories import Histories
-from progressor.storage.processes.listings import Listings
+from progressor.storage.processes.reads.histories import Histories
+from progressor.storage.processes.reads.listings import Listings
+from progressor.storage.processes.reads.traces import Traces
 from progressor.storage.processes.settlements import Due
-from progressor.storage.processes.traces import Traces
 from progressor.storage.replicas.status import Watch
 from progressor.storage.rows import processes as views
 from progressor.storage.rows import tasks as rows

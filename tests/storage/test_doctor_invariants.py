@@ -1,4 +1,4 @@
-"""The laws: each detects a violation, none by a working engine, and the cheap ones stay cheap."""
+"""The invariants: each detects a violation, none in a working engine; cheap ones stay cheap."""
 
 import asyncio
 import datetime as dt
@@ -12,13 +12,13 @@ import pytest_asyncio
 
 from bench.filling.load import fill
 from bench.filling.plan import Plan
-from progressor.storage.doctor.examination import Check
 from progressor.storage.doctor.findings import OFFENDERS_MAX, State
-from progressor.storage.doctor.invariants import GROUP, LAWS, Law, checks
+from progressor.storage.doctor.invariants.checks import GROUP, INVARIANTS, Invariant, checks
+from progressor.storage.doctor.run import Check
 from progressor.storage.postgres.migrations import migrate
 from tests.support.clock import ManualClock
 from tests.support.doctor import execute, find, looking
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.population import populate
 from tests.support.postgres import Cluster
 from tests.support.replica import Stage, answering, open_stage, running_replica, timer
@@ -53,7 +53,7 @@ def emptied(eye: psycopg.Connection[Any]) -> None:
 
 
 @pytest.mark.usefixtures("emptied")
-@pytest.mark.parametrize("violation", VIOLATIONS, ids=lambda it: f"{it.law}: {it.statement}")
+@pytest.mark.parametrize("violation", VIOLATIONS, ids=lambda it: f"{it.invariant}: {it.statement}")
 async def test_each_catches_its_violation_and_no_other(
     desk: Desk, eye: psycopg.Connection[Any], violation: Violation
 ) -> None:
@@ -61,22 +61,22 @@ async def test_each_catches_its_violation_and_no_other(
 
     with eye.transaction(force_rollback=True):
         eye.execute(violation.statement.encode())
-        broken = broken_laws(eye)
+        broken = broken_invariants(eye)
 
-    assert broken.keys() == {violation.law} | violation.besides
-    assert {(namespace, bool(detail)) for namespace, _, detail in broken[violation.law]} == {
+    assert broken.keys() == {violation.invariant} | violation.besides
+    assert {(namespace, bool(detail)) for namespace, _, detail in broken[violation.invariant]} == {
         ("orders", True)
     }
-    assert broken_laws(eye) == {}
+    assert broken_invariants(eye) == {}
 
 
 async def test_each_has_a_violation() -> None:
     known = (
         *VIOLATIONS, *VIOLATIONS_OF_GATES, *VIOLATIONS_OF_JOBS, *VIOLATIONS_OF_SCHEDULES,
     )  # fmt: skip
-    violated = {each.law for each in known}
+    violated = {each.invariant for each in known}
 
-    assert violated == {law.name for law in LAWS}
+    assert violated == {invariant.name for invariant in INVARIANTS}
 
 
 async def test_an_offender_is_told_in_words(desk: Desk, eye: psycopg.Connection[Any]) -> None:
@@ -85,7 +85,7 @@ async def test_an_offender_is_told_in_words(desk: Desk, eye: psycopg.Connection[
 
     with eye.transaction(force_rollback=True):
         eye.execute("UPDATE progressor.running SET token = 0")
-        [(_, process_id, detail)] = broken_laws(eye)["leases_have_their_task"]
+        [(_, process_id, detail)] = broken_invariants(eye)["leases_have_their_task"]
 
     assert process_id.startswith("p")
     assert "(call, attempt 1, token 0) is leased, its record says call, running" in detail
@@ -104,35 +104,35 @@ async def test_ten_offenders_are_named_and_all_are_counted(own_database: str) ->
     found = find(own_database, "scheduled_tasks_are_recorded")
 
     assert found.state is State.FAILED
-    assert found.words.startswith("1,025 rows against the law")
+    assert found.words.startswith("1,025 rows violate the invariant")
     assert len(found.offenders) == OFFENDERS_MAX
     assert "has no record" in found.offenders[0]
 
 
 async def test_an_empty_database_keeps_all(own_database: str) -> None:
-    with looking(own_database) as examination:
-        found = [check.find(examination) for check in checks(deep=True)]
+    with looking(own_database) as doctor_run:
+        found = [check.find(doctor_run) for check in checks(deep=True)]
 
     assert {each.state for each in found} == {State.OK}
-    assert [each.words for each in found] == [law.says for law in LAWS]
+    assert [each.words for each in found] == [invariant.says for invariant in INVARIANTS]
 
 
 async def test_the_deep_ones_are_asked_only_when_wanted() -> None:
     cheap = {check.name for check in checks(deep=False)}
 
-    assert cheap == {law.name for law in LAWS if not law.deep}
-    assert len(checks(deep=True)) == len(LAWS)
+    assert cheap == {invariant.name for invariant in INVARIANTS if not invariant.deep}
+    assert len(checks(deep=True)) == len(INVARIANTS)
 
 
-async def test_a_law_that_takes_too_long_is_not_done_and_the_next_one_is(
+async def test_a_invariant_that_takes_too_long_is_not_done_and_the_next_one_is(
     own_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = "SELECT '' AS namespace, '' AS process_id, '' AS detail FROM pg_sleep(60)"
-    monkeypatch.setattr(Law, "query", property(lambda _law: slow))
-    with looking(own_database, timeout=dt.timedelta(milliseconds=50)) as examination:
-        first = checks(deep=False)[0].find(examination)
+    monkeypatch.setattr(Invariant, "query", property(lambda _law: slow))
+    with looking(own_database, timeout=dt.timedelta(milliseconds=50)) as doctor_run:
+        first = checks(deep=False)[0].find(doctor_run)
         monkeypatch.undo()
-        second = checks(deep=False)[1].find(examination)
+        second = checks(deep=False)[1].find(doctor_run)
 
     assert first.state is State.NOT_DONE
     assert "within 0.05 s" in first.words
@@ -142,9 +142,9 @@ async def test_a_law_that_takes_too_long_is_not_done_and_the_next_one_is(
 
 async def test_a_check_that_may_not_read_is_not_done(own_database: str) -> None:
     execute(own_database, "DROP ROLE IF EXISTS doctor_blind", "CREATE ROLE doctor_blind")
-    with looking(own_database) as examination:
-        examination.rows("SELECT set_config('role', 'doctor_blind', false)")
-        found = Check(group=GROUP, name="any", examine=LAWS[0].examine).find(examination)
+    with looking(own_database) as doctor_run:
+        doctor_run.rows("SELECT set_config('role', 'doctor_blind', false)")
+        found = Check(group=GROUP, name="any", examine=INVARIANTS[0].examine).find(doctor_run)
     execute(own_database, "DROP ROLE doctor_blind")
 
     assert found.state is State.NOT_DONE
@@ -159,10 +159,16 @@ def filled(cluster: Cluster) -> str:
     return conninfo
 
 
-@pytest.mark.parametrize("law", [law for law in LAWS if not law.deep], ids=lambda law: law.name)
-async def test_a_cheap_one_reads_no_whole_table(filled: str, law: Law) -> None:
+@pytest.mark.parametrize(
+    "invariant",
+    [invariant for invariant in INVARIANTS if not invariant.deep],
+    ids=lambda invariant: invariant.name,
+)
+async def test_a_cheap_one_reads_no_whole_table(filled: str, invariant: Invariant) -> None:
     with psycopg.connect(filled) as connection:
-        explained = connection.execute(b"EXPLAIN (FORMAT JSON) " + law.query.encode()).fetchall()
+        explained = connection.execute(
+            b"EXPLAIN (FORMAT JSON) " + invariant.query.encode()
+        ).fetchall()
 
     wholes = {
         node["Relation Name"]
@@ -212,7 +218,7 @@ def _watch(conninfo: str, ended: threading.Event) -> tuple[int, dict[str, list[A
     rounds = 0
     with psycopg.connect(conninfo, autocommit=True) as connection:
         while not ended.is_set():
-            if broken := broken_laws(connection):
+            if broken := broken_invariants(connection):
                 return rounds, broken
             rounds += 1
     return rounds, {}

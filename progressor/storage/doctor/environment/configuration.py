@@ -2,20 +2,20 @@
 
 from progressor.settings.namespaces import differing_keys
 from progressor.storage.doctor import findings
-from progressor.storage.doctor.examination import Examination, checks
 from progressor.storage.doctor.findings import Verdict, count_of
+from progressor.storage.doctor.run import DoctorRun, checks
 from progressor.storage.namespaces.namespaces import namespace_of
 from progressor.storage.postgres import statements
 
 _SQL = statements.load("namespaces/namespaces")
 
 
-def namespaces_verdict(examination: Examination) -> Verdict:
+def namespaces_verdict(doctor_run: DoctorRun) -> Verdict:
     """Report the configured namespaces that are missing or differ in the database."""
-    configured = examination.namespaces
+    configured = doctor_run.namespaces
     if not configured:
         return findings.ok("the configuration has no namespaces")
-    rows = examination.rows(_SQL["get_namespaces"], names=[it.name for it in configured])
+    rows = doctor_run.rows(_SQL["get_namespaces"], names=[it.name for it in configured])
     stored = {row["name"]: namespace_of(tuple(row.values())) for row in rows}
     named = []
     for namespace in configured:

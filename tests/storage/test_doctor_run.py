@@ -1,4 +1,4 @@
-"""An examination only looks, gives up what takes too long, and says what it could not do."""
+"""An doctor_run only looks, gives up what takes too long, and says what it could not do."""
 
 import datetime as dt
 import os
@@ -11,10 +11,10 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from progressor import errors
-from progressor.storage.doctor import environment as surroundings
-from progressor.storage.doctor import examination
-from progressor.storage.doctor.examination import Check, Examination
+from progressor.storage.doctor import run as doctor_run
+from progressor.storage.doctor.environment import checks as environment
 from progressor.storage.doctor.findings import State, bytes_of, count_of, ok, span_of
+from progressor.storage.doctor.run import Check, DoctorRun
 from progressor.storage.embedded.address import running_conninfo
 from tests.support.doctor import execute, find, looking, role
 from tests.support.postgres import Cluster
@@ -83,7 +83,7 @@ class TestExamining:
     def test_a_server_that_is_silent_for_ever_ends_it(
         self, orders: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(examination, "_GRACE", NOW)
+        monkeypatch.setattr(doctor_run, "_GRACE", NOW)
         silent = Check(group="g", name="n", examine=_asking("SELECT 1"))
         with looking(orders, timeout=dt.timedelta(milliseconds=100)) as looked:
             # What we send from here on goes nowhere, and nothing comes back.
@@ -101,7 +101,7 @@ class TestExamining:
 
     def test_a_role_that_may_nothing_learns_what_it_may(self, orders: str) -> None:
         with role(orders, "doctor_blind") as conninfo:
-            found = {each.name: find(conninfo, each.name) for each in surroundings.CHECKS}
+            found = {each.name: find(conninfo, each.name) for each in environment.CHECKS}
 
         undone = {name for name, each in found.items() if each.state is State.NOT_DONE}
         assert undone >= {"migrations", "heartbeats", "due_tasks", "broken_processes"}
@@ -151,7 +151,7 @@ def test_counts_and_sizes_are_told_with_their_units() -> None:
 
 
 def _asking(query: Any) -> Any:
-    def examine(looked: Examination) -> object:
+    def examine(looked: DoctorRun) -> object:
         looked.rows(query)
         return ok("answered")
 

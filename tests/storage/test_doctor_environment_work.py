@@ -2,7 +2,7 @@
 
 import pytest
 
-from progressor.storage.doctor import work as surroundings_work
+from progressor.storage.doctor.environment import work as environment_work
 from progressor.storage.doctor.findings import State
 from tests.support.doctor import execute, find
 from tests.support.doctor_rows import AGO, BROKEN, change, leased, replica, scheduled
@@ -259,7 +259,7 @@ class TestWork:
         assert "job retry" not in advice
 
     def test_counting_ends_somewhere(self, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(surroundings_work, "COUNTED_MAX", 5)
+        monkeypatch.setattr(environment_work, "COUNTED_MAX", 5)
         execute(orders, BROKEN.format(count=12))
 
         assert find(orders, "broken_processes").words == "5 processes or more in error"

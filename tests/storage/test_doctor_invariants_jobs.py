@@ -1,4 +1,4 @@
-"""Each law of jobs detects its own violation; some of them only if it lasts."""
+"""Each invariant of jobs detects its own violation; some of them only if it lasts."""
 
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -12,8 +12,8 @@ from progressor.storage.doctor.findings import State
 from tests.support.clock import ManualClock
 from tests.support.doctor import execute, find
 from tests.support.doctor_rows import replica
+from tests.support.invariants import broken_invariants
 from tests.support.job_rows import populate_jobs
-from tests.support.laws import broken_laws
 from tests.support.storage import Desk, create_namespace, empty, running_desks
 from tests.support.violations import Violation
 from tests.support.violations_jobs import VIOLATIONS_OF_JOBS
@@ -44,21 +44,21 @@ async def populated(desk: Desk, eye: psycopg.Connection[Any]) -> Desk:
 async def test_a_healthy_database_breaks_none(
     populated: Desk, eye: psycopg.Connection[Any]
 ) -> None:
-    assert broken_laws(eye, at_rest=True, now=populated.clock.now()) == {}
+    assert broken_invariants(eye, at_rest=True, now=populated.clock.now()) == {}
 
 
 @pytest.mark.parametrize(
-    "violation", VIOLATIONS_OF_JOBS, ids=lambda it: f"{it.law}: {it.statement}"
+    "violation", VIOLATIONS_OF_JOBS, ids=lambda it: f"{it.invariant}: {it.statement}"
 )
 async def test_each_catches_its_violation_and_no_other(
     populated: Desk, eye: psycopg.Connection[Any], violation: Violation
 ) -> None:
     with eye.transaction(force_rollback=True):
         eye.execute(violation.statement.encode())
-        broken = broken_laws(eye, at_rest=True, now=populated.clock.now())
+        broken = broken_invariants(eye, at_rest=True, now=populated.clock.now())
 
-    assert broken.keys() == {violation.law} | violation.besides
-    assert {(namespace, bool(detail)) for namespace, _, detail in broken[violation.law]} == {
+    assert broken.keys() == {violation.invariant} | violation.besides
+    assert {(namespace, bool(detail)) for namespace, _, detail in broken[violation.invariant]} == {
         ("orders", True)
     }
 

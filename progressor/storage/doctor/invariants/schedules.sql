@@ -1,4 +1,4 @@
--- The laws of schedules, in the form of laws.sql. All that is decided about a schedule and its firings is
+-- The invariants of schedules, in the form of processes.sql. All that is decided about a schedule and its firings is
 -- decided under the lock of the schedule's row, in one transaction with what it starts; so these hold at
 -- any moment, but for the first two, which are about what replicas do in time.
 

@@ -8,8 +8,8 @@ from psycopg.rows import DictRow
 
 from progressor.domain.processes.namespace import Namespace
 from progressor.storage.doctor import findings
-from progressor.storage.doctor.examination import Examination, checks
 from progressor.storage.doctor.findings import OFFENDERS_MAX, Verdict, count_of, span_of
+from progressor.storage.doctor.run import DoctorRun, checks
 from progressor.storage.doctor.thresholds import (
     ATTEMPTS_SHARE,
     CLOCK_SKEW,
@@ -20,7 +20,7 @@ from progressor.storage.doctor.thresholds import (
 )
 from progressor.storage.postgres import statements
 
-_SQL = statements.load("doctor/work")
+_SQL = statements.load("doctor/environment/work")
 # What a namespace has that was written before there was the key.
 _TOLD_SECONDS = 600.0
 _DEFAULTS = Namespace(name="default", processor_targets=())
@@ -40,10 +40,10 @@ class Seen:
         return [*self.serving, *self.draining]
 
 
-def see_replicas(examination: Examination) -> Seen:
+def see_replicas(doctor_run: DoctorRun) -> Seen:
     """Read the replicas; each is judged by its own lease timeout where it tells one."""
-    rows = examination.rows(_SQL["read_replicas"])
-    ours = examination.replica.lease_timeout.total_seconds()
+    rows = doctor_run.rows(_SQL["read_replicas"])
+    ours = doctor_run.replica.lease_timeout.total_seconds()
     living = [row for row in rows if row["silent_for"] <= (row["lease_timeout"] or ours)]
     return Seen(
         serving=[row for row in living if not row["draining"]],
@@ -52,16 +52,16 @@ def see_replicas(examination: Examination) -> Seen:
     )
 
 
-def heartbeats_verdict(examination: Examination) -> Verdict:
+def heartbeats_verdict(doctor_run: DoctorRun) -> Verdict:
     """Tell who serves, and who has fallen silent."""
-    seen = see_replicas(examination)
+    seen = see_replicas(doctor_run)
     silent = [f"{_name(row)}: silent for {span_of(row['silent_for'])}" for row in seen.silent]
     words = (
         f"{count_of(len(seen.serving), 'replica')} serving, {len(seen.draining)} draining, "
         f"{len(silent)} silent"
     )
     if not seen.serving:
-        return _nobody_serves(examination, words, silent)
+        return _nobody_serves(doctor_run, words, silent)
     if silent:
         return findings.warning(
             words,
@@ -74,9 +74,9 @@ def heartbeats_verdict(examination: Examination) -> Verdict:
     return findings.ok(words)
 
 
-def versions_verdict(examination: Examination) -> Verdict:
+def versions_verdict(doctor_run: DoctorRun) -> Verdict:
     """Tell which releases run side by side."""
-    living = see_replicas(examination).living
+    living = see_replicas(doctor_run).living
     builds = {(row["version"], row["functions"]) for row in living}
     if len(builds) > 1:
         return findings.warning(
@@ -92,9 +92,9 @@ def versions_verdict(examination: Examination) -> Verdict:
     return findings.ok(f"{count_of(len(living), 'replica')} of version {version}")
 
 
-def clocks_verdict(examination: Examination) -> Verdict:
+def clocks_verdict(doctor_run: DoctorRun) -> Verdict:
     """Compare the clocks of the replicas with PostgreSQL's."""
-    living = see_replicas(examination).living
+    living = see_replicas(doctor_run).living
     told = [row for row in living if row["clock_offset"] is not None]
     if living and not told:
         return findings.not_done(
@@ -123,10 +123,10 @@ def clocks_verdict(examination: Examination) -> Verdict:
     return findings.ok(f"{count_of(len(told), 'clock')} within {span_of(furthest)} of PostgreSQL's")
 
 
-def due_verdict(examination: Examination) -> Verdict:
+def due_verdict(doctor_run: DoctorRun) -> Verdict:
     """Tell what is due and not taken, and why, as far as the database knows."""
-    serving = len(see_replicas(examination).serving)
-    backlog = _read_backlog(examination)
+    serving = len(see_replicas(doctor_run).serving)
+    backlog = _read_backlog(doctor_run)
     late = [row for row in backlog if (row["overdue_for"] or 0) > OVERDUE.total_seconds()]
     if not late:
         due = sum(row["due_count"] for row in backlog)
@@ -161,9 +161,9 @@ def due_verdict(examination: Examination) -> Verdict:
     )
 
 
-def long_steps_verdict(examination: Examination) -> Verdict:
+def long_steps_verdict(doctor_run: DoctorRun) -> Verdict:
     """Tell which steps keep others of their process waiting."""
-    rows = examination.rows(_SQL["read_long_steps"], long_step=LONG_STEP, limit=OFFENDERS_MAX)
+    rows = doctor_run.rows(_SQL["read_long_steps"], long_step=LONG_STEP, limit=OFFENDERS_MAX)
     if not rows:
         return findings.ok(f"nothing waits behind a step of more than {_whole(LONG_STEP)}")
     return findings.warning(
@@ -178,11 +178,11 @@ def long_steps_verdict(examination: Examination) -> Verdict:
     )
 
 
-def lost_leases_verdict(examination: Examination) -> Verdict:
+def lost_leases_verdict(doctor_run: DoctorRun) -> Verdict:
     """Tell which leases are lost and not collected."""
-    rows = examination.rows(
+    rows = doctor_run.rows(
         _SQL["read_lost_leases"],
-        lease_timeout=examination.replica.lease_timeout,
+        lease_timeout=doctor_run.replica.lease_timeout,
         uncollected=UNCOLLECTED,
         limit=OFFENDERS_MAX,
     )
@@ -199,9 +199,9 @@ def lost_leases_verdict(examination: Examination) -> Verdict:
     )
 
 
-def broken_verdict(examination: Examination) -> Verdict:
+def broken_verdict(doctor_run: DoctorRun) -> Verdict:
     """Count the processes in error."""
-    rows = examination.rows(_SQL["read_broken"], counted_max=COUNTED_MAX)
+    rows = doctor_run.rows(_SQL["read_broken"], counted_max=COUNTED_MAX)
     if not rows:
         return findings.ok("no process is in error")
     job_count = sum(row["job_count"] for row in rows)
@@ -216,9 +216,9 @@ def broken_verdict(examination: Examination) -> Verdict:
     )
 
 
-def retries_verdict(examination: Examination) -> Verdict:
+def retries_verdict(doctor_run: DoctorRun) -> Verdict:
     """Tell which tasks are far in their attempts."""
-    rows = examination.rows(
+    rows = doctor_run.rows(
         _SQL["read_retries"],
         share=ATTEMPTS_SHARE,
         attempts_max=_DEFAULTS.retry_policy.attempts_max,
@@ -238,10 +238,10 @@ def retries_verdict(examination: Examination) -> Verdict:
     )
 
 
-def large_steps_verdict(examination: Examination) -> Verdict:
+def large_steps_verdict(doctor_run: DoctorRun) -> Verdict:
     """Report the namespaces whose steps come near their processors' limit."""
-    rows = examination.rows(_SQL["read_large_steps"], limit=OFFENDERS_MAX)
-    ours = examination.replica.lease_timeout.total_seconds()
+    rows = doctor_run.rows(_SQL["read_large_steps"], limit=OFFENDERS_MAX)
+    ours = doctor_run.replica.lease_timeout.total_seconds()
     # Who has been silent for long says nothing of now.
     rows = [row for row in rows if row["silent_for"] <= _TOLD_SECONDS + ours]
     if not rows:
@@ -280,16 +280,16 @@ CHECKS = (
 )
 
 
-def _read_backlog(examination: Examination) -> list[DictRow]:
-    return examination.rows(
+def _read_backlog(doctor_run: DoctorRun) -> list[DictRow]:
+    return doctor_run.rows(
         _SQL["read_backlog"],
         counted_max=COUNTED_MAX,
         worker_count_max=_DEFAULTS.worker_count_max,
     )
 
 
-def _nobody_serves(examination: Examination, words: str, silent: list[str]) -> Verdict:
-    backlog = _read_backlog(examination)
+def _nobody_serves(doctor_run: DoctorRun, words: str, silent: list[str]) -> Verdict:
+    backlog = _read_backlog(doctor_run)
     due = sum(row["due_count"] for row in backlog)
     leased = sum(row["leased_count"] for row in backlog)
     if due or leased:

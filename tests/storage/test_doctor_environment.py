@@ -1,6 +1,6 @@
-"""The surroundings: each thing that can be ill is made ill in a real PostgreSQL, and found.
+"""The environment: each thing that can be ill is made ill in a real PostgreSQL, and found.
 
-What concerns replicas and their work: tests/storage/test_surroundings_work.py.
+What concerns replicas and their work: tests/storage/test_doctor_environment_work.py.
 """
 
 import datetime as dt
@@ -12,20 +12,12 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from progressor.settings.sections import Database
-from progressor.storage.doctor import (
-    environment as surroundings,
-)
-from progressor.storage.doctor import (
-    schema as surroundings_schema,
-)
-from progressor.storage.doctor import (
-    server as surroundings_server,
-)
-from progressor.storage.doctor import (
-    sessions as surroundings_sessions,
-)
-from progressor.storage.doctor.examination import Examination
+from progressor.storage.doctor.environment import checks as environment
+from progressor.storage.doctor.environment import schema as environment_schema
+from progressor.storage.doctor.environment import server as environment_server
+from progressor.storage.doctor.environment import sessions as environment_sessions
 from progressor.storage.doctor.findings import State
+from progressor.storage.doctor.run import DoctorRun
 from progressor.storage.embedded.server import EmbeddedPostgres
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.migrations import migrate, migrations
@@ -72,7 +64,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_a_fresh_database_is_well_but_for_an_engine(orders: str) -> None:
-    found = [find(orders, check.name) for check in surroundings.CHECKS]
+    found = [find(orders, check.name) for check in environment.CHECKS]
 
     ill = {each.check: each.state for each in found if each.state is not State.OK}
     assert ill == {"heartbeats": State.WARNING}
@@ -83,14 +75,14 @@ def test_a_fresh_database_is_well_but_for_an_engine(orders: str) -> None:
 class TestSchema:
     def test_the_expected_indexes_are_those_of_the_migrations(self, own_database: str) -> None:
         with looking(own_database) as looked:
-            rows = looked.rows(surroundings_schema._SQL["read_indexes"])
+            rows = looked.rows(environment_schema._SQL["read_indexes"])
 
-        assert tuple(row["name"] for row in rows) == surroundings_schema.INDEXES
+        assert tuple(row["name"] for row in rows) == environment_schema.INDEXES
 
     def test_no_schema_at_all_fails_and_the_rest_is_not_done(self, cluster: Cluster) -> None:
         bare = cluster.create_database()
 
-        found = {each.name: find(bare, each.name) for each in surroundings.CHECKS}
+        found = {each.name: find(bare, each.name) for each in environment.CHECKS}
 
         assert found["migrations"].state is State.FAILED
         assert "no schema" in found["migrations"].words
@@ -221,7 +213,7 @@ class TestTables:
     def test_transaction_ids_that_grow_old(
         self, own_database: str, monkeypatch: pytest.MonkeyPatch, threshold: str, state: State
     ) -> None:
-        monkeypatch.setattr(surroundings_schema, threshold, -1)
+        monkeypatch.setattr(environment_schema, threshold, -1)
 
         assert find(own_database, "transaction_ids").state is state
 
@@ -230,7 +222,7 @@ class TestSessions:
     def test_one_that_is_idle_in_a_transaction(
         self, orders: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(surroundings_sessions, "IDLE_IN_TRANSACTION", NOW)
+        monkeypatch.setattr(environment_sessions, "IDLE_IN_TRANSACTION", NOW)
         with psycopg.connect(orders, application_name="forgotten") as other:
             other.execute("SELECT count(*) FROM progressor.processes")
 
@@ -246,15 +238,15 @@ class TestSessions:
     def test_one_that_has_been_in_it_for_very_long(
         self, orders: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(surroundings_sessions, "LONG_TRANSACTION", NOW)
-        monkeypatch.setattr(surroundings_sessions, "HELD_BACK", NOW)
+        monkeypatch.setattr(environment_sessions, "LONG_TRANSACTION", NOW)
+        monkeypatch.setattr(environment_sessions, "HELD_BACK", NOW)
         with psycopg.connect(orders) as other:
             other.execute("SELECT 1")
 
             assert find(orders, "transactions").state is State.FAILED
 
     def test_one_with_an_old_snapshot(self, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(surroundings_sessions, "SNAPSHOT_AGE", -1)
+        monkeypatch.setattr(environment_sessions, "SNAPSHOT_AGE", -1)
         with psycopg.connect(orders) as other:
             other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             other.execute("SELECT 1")
@@ -283,7 +275,7 @@ class TestSessions:
         large = Database(dsn=orders, front_connections_max=1000)
 
         assert find(orders, "connections", database=large).state is State.WARNING
-        monkeypatch.setattr(surroundings_sessions, "SPARE_CONNECTIONS", 1000)
+        monkeypatch.setattr(environment_sessions, "SPARE_CONNECTIONS", 1000)
         assert find(orders, "connections").state is State.FAILED
 
     def test_a_pooler_in_between(self, orders: str) -> None:
@@ -295,10 +287,10 @@ class TestSessions:
 
     @pytest.mark.skipif(binary() is None, reason="pgbouncer is not installed")
     def test_pgbouncer_in_between_hides_nothing_else(self, orders: str) -> None:
-        directly = {check.name: find(orders, check.name).state for check in surroundings.CHECKS}
+        directly = {check.name: find(orders, check.name).state for check in environment.CHECKS}
         with open_pgbouncer(orders) as pooler:
             through = {
-                check.name: find(pooler.conninfo, check.name).state for check in surroundings.CHECKS
+                check.name: find(pooler.conninfo, check.name).state for check in environment.CHECKS
             }
 
         assert through == directly | {"pooler": State.WARNING}
@@ -373,7 +365,7 @@ class TestServer:
             "up_for": 10.0,
         }
 
-        found = surroundings_server.server_verdict(cast("Examination", _Told({**row, **told})))
+        found = environment_server.server_verdict(cast("DoctorRun", _Told({**row, **told})))
 
         assert found.state is State.FAILED
         assert said in found.words
@@ -399,7 +391,7 @@ class TestOnAServerThatIsSetOddly:
             connection.execute("LOCK TABLE progressor.replicas IN ACCESS SHARE MODE")
             connection.execute("PREPARE TRANSACTION 'forgotten'")
         assert find(odd, "prepared_transactions").state is State.OK
-        monkeypatch.setattr(surroundings_sessions, "LONG_TRANSACTION", NOW)
+        monkeypatch.setattr(environment_sessions, "LONG_TRANSACTION", NOW)
 
         found = find(odd, "prepared_transactions")
         execute(odd, "ROLLBACK PREPARED 'forgotten'")
@@ -411,7 +403,7 @@ class TestOnAServerThatIsSetOddly:
     def test_a_slot_keeps_wal(self, odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
         execute(odd, "SELECT pg_create_physical_replication_slot('late', true)")
         assert find(odd, "replication_slots").state is State.OK
-        monkeypatch.setattr(surroundings_sessions, "SLOT_WAL_BYTES", -1)
+        monkeypatch.setattr(environment_sessions, "SLOT_WAL_BYTES", -1)
 
         found = find(odd, "replication_slots")
         execute(odd, "SELECT pg_drop_replication_slot('late')")

@@ -1,4 +1,4 @@
-"""The laws of gates detect violations; those allowed for a moment, only if they last."""
+"""The invariants of gates detect violations; those allowed for a moment, only if they last."""
 
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -8,13 +8,13 @@ import psycopg
 import pytest
 import pytest_asyncio
 
-from progressor.storage.doctor import invariants as laws
 from progressor.storage.doctor.findings import State
+from progressor.storage.doctor.invariants import checks as invariants
 from tests.support.clock import ManualClock
 from tests.support.doctor import execute, find
 from tests.support.doctor_rows import replica
 from tests.support.gated_population import populate_gates
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.storage import Desk, create_namespace, empty, running_desks
 from tests.support.violations import Violation
 from tests.support.violations_gates import VIOLATIONS_OF_GATES
@@ -40,7 +40,7 @@ async def desk(database: str) -> AsyncIterator[Desk]:
 
 
 @pytest.mark.parametrize(
-    "violation", VIOLATIONS_OF_GATES, ids=lambda it: f"{it.law}: {it.statement}"
+    "violation", VIOLATIONS_OF_GATES, ids=lambda it: f"{it.invariant}: {it.statement}"
 )
 async def test_each_catches_its_violation_and_no_other(
     desk: Desk, eye: psycopg.Connection[Any], violation: Violation
@@ -50,13 +50,13 @@ async def test_each_catches_its_violation_and_no_other(
 
     with eye.transaction(force_rollback=True):
         eye.execute(violation.statement.encode())
-        broken = broken_laws(eye, at_rest=True, now=desk.clock.now())
+        broken = broken_invariants(eye, at_rest=True, now=desk.clock.now())
 
-    assert broken.keys() == {violation.law} | violation.besides
-    assert {(namespace, bool(detail)) for namespace, _, detail in broken[violation.law]} == {
+    assert broken.keys() == {violation.invariant} | violation.besides
+    assert {(namespace, bool(detail)) for namespace, _, detail in broken[violation.invariant]} == {
         ("orders", True)
     }
-    assert broken_laws(eye, at_rest=True, now=desk.clock.now()) == {}
+    assert broken_invariants(eye, at_rest=True, now=desk.clock.now()) == {}
 
 
 async def test_what_is_broken_for_a_moment_breaks_no_law(
@@ -73,7 +73,7 @@ async def test_what_is_broken_for_a_moment_breaks_no_law(
     found = find(own_database, "lines_wait_for_full_gates")
 
     assert found.state is State.OK
-    assert pauses == [laws.PAUSE_SECONDS]
+    assert pauses == [invariants.PAUSE_SECONDS]
 
 
 async def test_what_is_broken_by_others_each_time_breaks_no_law(
@@ -89,7 +89,7 @@ async def test_what_is_broken_by_others_each_time_breaks_no_law(
     assert find(own_database, "lines_wait_for_full_gates").state is State.OK
 
 
-async def test_what_stays_broken_breaks_the_law_where_a_replica_serves(
+async def test_what_stays_broken_breaks_the_invariant_where_a_replica_serves(
     own_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execute(own_database, LINE_OF_NOBODY, replica())
@@ -99,10 +99,10 @@ async def test_what_stays_broken_breaks_the_law_where_a_replica_serves(
     found = find(own_database, "lines_wait_for_full_gates")
 
     assert found.state is State.FAILED
-    assert found.words == "1 row against the law: a line waits for a gate that is full"
+    assert found.words == "1 row violate the invariant: a line waits for a gate that is full"
     assert found.offenders == ("orders: line {a} waits for nothing; next is task 1",)
     assert "gates not looked at yet" in found.advice
-    assert len(pauses) == laws.LOOKS
+    assert len(pauses) == invariants.LOOKS
 
 
 async def test_what_stays_broken_waits_for_a_replica_where_none_serves(

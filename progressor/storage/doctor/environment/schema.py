@@ -3,8 +3,8 @@
 from psycopg.rows import DictRow
 
 from progressor.storage.doctor import findings
-from progressor.storage.doctor.examination import Examination, checks
 from progressor.storage.doctor.findings import Verdict, bytes_of, count_of, span_of
+from progressor.storage.doctor.run import DoctorRun, checks
 from progressor.storage.doctor.thresholds import (
     DEAD_ROWS,
     DEAD_SHARE,
@@ -72,15 +72,15 @@ INDEXES = (
 )
 """Every index of the schema, as the migrations of this release come to it."""
 
-_SQL = statements.load("doctor/schema")
+_SQL = statements.load("doctor/environment/schema")
 _MIGRATE = "Run `progressor migrate` of this release."
 
 
-def migrations_verdict(examination: Examination) -> Verdict:
+def migrations_verdict(doctor_run: DoctorRun) -> Verdict:
     """Compare the migrations that were applied with those of this release."""
-    if not examination.row(_SQL["schema_exists"])["exists"]:
+    if not doctor_run.row(_SQL["schema_exists"])["exists"]:
         return findings.failed("this database has no schema progressor", advice=_MIGRATE)
-    applied = {row["number"]: row for row in examination.rows(_SQL["read_migrations"])}
+    applied = {row["number"]: row for row in doctor_run.rows(_SQL["read_migrations"])}
     ours = {each.number: each for each in migrations.migrations()}
     changed = [
         each.name
@@ -104,11 +104,11 @@ def migrations_verdict(examination: Examination) -> Verdict:
     return _ahead_verdict(ahead) if ahead else findings.ok(f"all {len(ours)} are applied")
 
 
-def functions_verdict(examination: Examination) -> Verdict:
+def functions_verdict(doctor_run: DoctorRun) -> Verdict:
     """Look for the functions of this release."""
     schema = Functions().schema
     expected = {file.stem for file in statements.functions() if file.parent.name != "types"}
-    there = {row["name"] for row in examination.rows(_SQL["read_functions"], schema=schema)}
+    there = {row["name"] for row in doctor_run.rows(_SQL["read_functions"], schema=schema)}
     if not there:
         return findings.failed(
             f"the functions of this release ({schema}) are not deployed", advice=_MIGRATE
@@ -125,9 +125,9 @@ def functions_verdict(examination: Examination) -> Verdict:
     return findings.ok(f"{schema} is deployed")
 
 
-def indexes_verdict(examination: Examination) -> Verdict:
+def indexes_verdict(doctor_run: DoctorRun) -> Verdict:
     """Compare the indexes that are there with those that must be."""
-    there = {row["name"]: row for row in examination.rows(_SQL["read_indexes"])}
+    there = {row["name"]: row for row in doctor_run.rows(_SQL["read_indexes"])}
     missing = [f"{name} is missing" for name in INDEXES if name not in there]
     invalid = [
         f"{name} on {row['on_table']} is invalid"
@@ -148,9 +148,9 @@ def indexes_verdict(examination: Examination) -> Verdict:
     return findings.ok(f"all {len(INDEXES)} are there and valid")
 
 
-def autovacuum_verdict(examination: Examination) -> Verdict:
+def autovacuum_verdict(doctor_run: DoctorRun) -> Verdict:
     """Look for tables that are not vacuumed."""
-    settings = examination.row(_SQL["read_autovacuum"])
+    settings = doctor_run.row(_SQL["read_autovacuum"])
     off = [f"{name} is off" for name, value in settings.items() if value != "on"]
     if off:
         return findings.failed(
@@ -158,7 +158,7 @@ def autovacuum_verdict(examination: Examination) -> Verdict:
             advice="ALTER SYSTEM SET autovacuum = on, and track_counts; SELECT pg_reload_conf().",
             offenders=off,
         )
-    tables = examination.rows(_SQL["read_tables"])
+    tables = doctor_run.rows(_SQL["read_tables"])
     excluded = [str(row["name"]) for row in tables if row["is_vacuum_off"]]
     if excluded:
         return findings.failed(
@@ -169,9 +169,9 @@ def autovacuum_verdict(examination: Examination) -> Verdict:
     return findings.ok("autovacuum is on for every table")
 
 
-def dead_rows_verdict(examination: Examination) -> Verdict:
+def dead_rows_verdict(doctor_run: DoctorRun) -> Verdict:
     """Look for tables that vacuum does not keep up with."""
-    tables = examination.rows(_SQL["read_tables"])
+    tables = doctor_run.rows(_SQL["read_tables"])
     bloated = [_dead(row) for row in tables if _is_bloated(row)]
     if bloated:
         return findings.warning(
@@ -187,16 +187,16 @@ def dead_rows_verdict(examination: Examination) -> Verdict:
     return findings.ok(f"{count_of(dead, 'dead row')} in {count_of(len(tables), 'table')}")
 
 
-def sizes_verdict(examination: Examination) -> Verdict:
+def sizes_verdict(doctor_run: DoctorRun) -> Verdict:
     """Report the sizes, to show what uses the disk."""
-    tables = examination.rows(_SQL["read_tables"])
+    tables = doctor_run.rows(_SQL["read_tables"])
     largest = ", ".join(f"{row['name']} {bytes_of(row['bytes'])}" for row in tables[:4])
     return findings.ok(f"{bytes_of(sum(row['bytes'] for row in tables))} in all: {largest}")
 
 
-def transaction_ids_verdict(examination: Examination) -> Verdict:
+def transaction_ids_verdict(doctor_run: DoctorRun) -> Verdict:
     """Look how far the database is from the end of its transaction ids."""
-    ages = examination.row(_SQL["read_transaction_ages"])
+    ages = doctor_run.row(_SQL["read_transaction_ages"])
     oldest = max(ages["transaction_age"], ages["multixact_age"])
     words = f"the oldest unfrozen transaction id is {oldest / 1e6:,.0f} M transactions old"
     advice = (

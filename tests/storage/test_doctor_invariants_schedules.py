@@ -1,4 +1,4 @@
-"""Each law of schedules detects its own violation; some of them only if it lasts."""
+"""Each invariant of schedules detects its own violation; some of them only if it lasts."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.clock import ManualClock
-from tests.support.laws import broken_laws
+from tests.support.invariants import broken_invariants
 from tests.support.schedules import MINUTE, schedule_desk
 from tests.support.storage import Desk, create_namespace, running_desks
 from tests.support.violations import Violation
@@ -40,18 +40,18 @@ async def populated(database: str) -> AsyncIterator[Desk]:
 async def test_a_healthy_database_breaks_none(
     populated: Desk, eye: psycopg.Connection[Any]
 ) -> None:
-    assert broken_laws(eye, at_rest=True, now=populated.clock.now()) == {}
+    assert broken_invariants(eye, at_rest=True, now=populated.clock.now()) == {}
 
 
 @pytest.mark.parametrize(
-    "violation", VIOLATIONS_OF_SCHEDULES, ids=lambda it: f"{it.law}: {it.statement}"
+    "violation", VIOLATIONS_OF_SCHEDULES, ids=lambda it: f"{it.invariant}: {it.statement}"
 )
 async def test_each_catches_its_violation_and_no_other(
     populated: Desk, eye: psycopg.Connection[Any], violation: Violation
 ) -> None:
     with eye.transaction(force_rollback=True):
         eye.execute(violation.statement.encode())
-        broken = broken_laws(eye, at_rest=True, now=populated.clock.now())
+        broken = broken_invariants(eye, at_rest=True, now=populated.clock.now())
 
-    assert broken.keys() == {violation.law} | violation.besides
-    assert {bool(detail) for _, _, detail in broken[violation.law]} == {True}
+    assert broken.keys() == {violation.invariant} | violation.besides
+    assert {bool(detail) for _, _, detail in broken[violation.invariant]} == {True}

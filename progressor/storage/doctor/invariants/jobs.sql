@@ -1,4 +1,4 @@
--- The laws of jobs, in the form of laws.sql. All that is decided about a job is decided under the lock of
+-- The invariants of jobs, in the form of processes.sql. All that is decided about a job is decided under the lock of
 -- its leader's row in processes (priv/README.md), in the transaction that settles the follower or the
 -- leader, so these hold at any moment; but for the last two, which are about what tend_job does later.
 --

@@ -1,6 +1,6 @@
-"""The laws hold over storage's work; a change of what must not change is noticed.
+"""The invariants hold over storage's work; a change of what must not change is noticed.
 
-That a violation of each law is found: tests/storage/test_doctor_laws.py.
+That a violation of each invariant is found: tests/storage/test_doctor_invariants.py.
 """
 
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support.laws import Past, broken_laws
+from tests.support.invariants import Past, broken_invariants
 from tests.support.population import populate
 from tests.support.storage import Desk
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def test_all_hold_over_what_storage_writes(desk: Desk, eye: psycopg.Connection[Any]) -> None:
     await populate(desk)
 
-    assert broken_laws(eye) == {}
+    assert broken_invariants(eye) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""An examination of a database: one connection that only looks, a short transaction per question.
+"""An doctor_run of a database: one connection that only looks, a short transaction per question.
 
 Every question is asked in a READ ONLY transaction of its own, with a statement timeout: so it
 changes nothing, and holds back vacuum for no longer than that. A question that takes too long, that
@@ -32,7 +32,7 @@ _GRACE = dt.timedelta(seconds=5)
 Query = LiteralString | sql.Composed
 
 
-class Examination:
+class DoctorRun:
     """What checks ask, and by whose settings they judge it."""
 
     def __init__(
@@ -97,42 +97,42 @@ class Examination:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing to look at. ``examine`` may raise whatever `Examination.rows` raises."""
+    """One thing to look at. ``examine`` may raise whatever `DoctorRun.rows` raises."""
 
     group: str
     name: str
-    examine: Callable[[Examination], Verdict]
+    examine: Callable[[DoctorRun], Verdict]
 
-    def find(self, examination: Examination) -> Finding:
+    def find(self, doctor_run: DoctorRun) -> Finding:
         """Look, and say what was found.
 
         Raises:
             StorageUnavailableError: The connection is lost.
         """
         try:
-            verdict = self.examine(examination)
+            verdict = self.examine(doctor_run)
         except psycopg.Error as error:
-            if examination.is_lost:
+            if doctor_run.is_lost:
                 why = str(error).strip() or type(error).__name__
                 raise errors.StorageUnavailableError(why) from error
-            verdict = undone(error, examination.timeout)
+            verdict = undone(error, doctor_run.timeout)
         return Finding(group=self.group, check=self.name, **dataclasses.asdict(verdict))
 
 
-def checks(group: str, **examine: Callable[[Examination], Verdict]) -> tuple[Check, ...]:
+def checks(group: str, **examine: Callable[[DoctorRun], Verdict]) -> tuple[Check, ...]:
     """Return the checks of a group, by their names, in this order."""
     return tuple(Check(group=group, name=name, examine=look) for name, look in examine.items())
 
 
 @contextlib.contextmanager
-def examining(
+def open_run(
     dsn: str,
     *,
     database: Database,
     replica: Replica,
     timeout: dt.timedelta,
     namespaces: tuple[Namespace, ...] = (),
-) -> Iterator[Examination]:
+) -> Iterator[DoctorRun]:
     """Connect, as a replica would, for as long as the context lasts. Blocks.
 
     Where no server takes writes, which a replica insists on, one that is read is better than none.
@@ -148,19 +148,19 @@ def examining(
             except psycopg.OperationalError:
                 connection = _connect(make_conninfo(conninfo, target_session_attrs="any"))
             stack.enter_context(connection)
-        yield Examination(
+        yield DoctorRun(
             connection, database=database, replica=replica, timeout=timeout, namespaces=namespaces
         )
 
 
-def run(examination: Examination, checks: Iterable[Check]) -> Iterator[Finding]:
+def run(doctor_run: DoctorRun, checks: Iterable[Check]) -> Iterator[Finding]:
     """Carry out checks one after the other. Blocks.
 
     Raises:
         StorageUnavailableError: The connection was lost on the way.
     """
     for check in checks:
-        yield check.find(examination)
+        yield check.find(doctor_run)
 
 
 def undone(error: psycopg.Error, timeout: dt.timedelta) -> Verdict:

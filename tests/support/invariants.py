@@ -1,4 +1,4 @@
-"""The laws of storage over a test's database, and what of the past never changes."""
+"""The invariants of storage over a test's database, and what of the past never changes."""
 
 import datetime as dt
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg import sql
 
-from progressor.storage.doctor.invariants import LAWS, Law
+from progressor.storage.doctor.invariants.checks import INVARIANTS, Invariant
 from progressor.storage.postgres import statements
 
 _ENDED: LiteralString = """
@@ -22,43 +22,45 @@ _KNOWN: LiteralString = "SELECT task_id::text, '' FROM progressor.tasks"
 _LIVING: LiteralString = "SELECT init_task_id FROM progressor.processes"
 
 
-def broken_laws(
+def broken_invariants(
     connection: psycopg.Connection[Any],
     *,
     at_rest: bool = False,
     of_gates: bool = False,
     now: dt.datetime | None = None,
 ) -> dict[str, list[Any]]:
-    """Return the rows that break a law, by the law's name; empty: all hold.
+    """Return the rows that break an invariant, by the invariant's name; empty: all hold.
 
-    ``at_rest``: also the laws that may be broken while a replica is at work; ``of_gates``: of
+    ``at_rest``: also the invariants that may be broken while a replica is at work; ``of_gates``: of
     these, those that are about gates. ``now``: what they take for now, under a clock that a test
     moves. Asks within the caller's transaction, if there is one; all at once and prepared, since
     tests ask after each deed.
     """
     asked = _OF_GATES if of_gates else _AT_REST if at_rest else _ALWAYS
     found: dict[str, list[Any]] = {}
-    for law, *offending in connection.execute(asked, {"now": now}, prepare=True).fetchall():
-        found.setdefault(law, []).append(tuple(offending))
+    for invariant, *offending in connection.execute(asked, {"now": now}, prepare=True).fetchall():
+        found.setdefault(invariant, []).append(tuple(offending))
     return found
 
 
-def _all_of(laws: Iterable[Law]) -> sql.Composed:
+def _all_of(invariants: Iterable[Invariant]) -> sql.Composed:
     return sql.SQL(" UNION ALL ").join(
         sql.SQL("SELECT {}, l.* FROM (\n{}\n) l").format(
-            sql.Literal(law.name),
-            sql.SQL(law.query.replace("now()", "coalesce(%(now)s::timestamptz, now())")),
+            sql.Literal(invariant.name),
+            sql.SQL(invariant.query.replace("now()", "coalesce(%(now)s::timestamptz, now())")),
         )
-        for law in laws
+        for invariant in invariants
     )
 
 
 # Composed once: a text so long takes longer to compose than to ask for.
-_AT_REST = _all_of(LAWS).as_bytes()
+_AT_REST = _all_of(INVARIANTS).as_bytes()
 _OF_GATES = _all_of(
-    law for law in LAWS if law.name in statements.load("doctor/invariants_gates")
+    invariant
+    for invariant in INVARIANTS
+    if invariant.name in statements.load("doctor/invariants/gates")
 ).as_bytes()
-_ALWAYS = _all_of(law for law in LAWS if not law.lasting).as_bytes()
+_ALWAYS = _all_of(invariant for invariant in INVARIANTS if not invariant.lasting).as_bytes()
 
 
 class Past:

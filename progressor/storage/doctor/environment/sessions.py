@@ -3,8 +3,8 @@
 from psycopg.rows import DictRow
 
 from progressor.storage.doctor import findings
-from progressor.storage.doctor.examination import Examination, checks
 from progressor.storage.doctor.findings import Verdict, bytes_of, count_of, span_of
+from progressor.storage.doctor.run import DoctorRun, checks
 from progressor.storage.doctor.thresholds import (
     HELD_BACK,
     IDLE_IN_TRANSACTION,
@@ -15,20 +15,20 @@ from progressor.storage.doctor.thresholds import (
 )
 from progressor.storage.postgres import statements
 
-_SQL = statements.load("doctor/sessions")
+_SQL = statements.load("doctor/environment/sessions")
 _IDLE, _OPEN = IDLE_IN_TRANSACTION.total_seconds(), LONG_TRANSACTION.total_seconds()
 
 
-def transactions_verdict(examination: Examination) -> Verdict:
+def transactions_verdict(doctor_run: DoctorRun) -> Verdict:
     """Look for transactions that hold back vacuum."""
-    rows = examination.rows(
+    rows = doctor_run.rows(
         _SQL["read_holders"],
         idle=IDLE_IN_TRANSACTION,
         open=LONG_TRANSACTION,
         snapshot_age=SNAPSHOT_AGE,
     )
     if not rows:
-        return _nobody_seen(examination)
+        return _nobody_seen(doctor_run)
     words = f"{count_of(len(rows), 'transaction')} open for long: vacuum takes no dead row away"
     advice = (
         "End them by SELECT pg_terminate_backend(pid); then fix who holds them, or set "
@@ -40,9 +40,9 @@ def transactions_verdict(examination: Examination) -> Verdict:
     return findings.warning(words, advice=advice, offenders=offenders)
 
 
-def prepared_verdict(examination: Examination) -> Verdict:
+def prepared_verdict(doctor_run: DoctorRun) -> Verdict:
     """Look for abandoned prepared transactions."""
-    rows = examination.rows(_SQL["read_prepared"], open=LONG_TRANSACTION)
+    rows = doctor_run.rows(_SQL["read_prepared"], open=LONG_TRANSACTION)
     if not rows:
         return findings.ok(f"none is older than {span_of(_OPEN)}")
     return findings.failed(
@@ -53,9 +53,9 @@ def prepared_verdict(examination: Examination) -> Verdict:
     )
 
 
-def slots_verdict(examination: Examination) -> Verdict:
+def slots_verdict(doctor_run: DoctorRun) -> Verdict:
     """Look for replication slots that hold back vacuum, or fill the disk."""
-    slots = examination.rows(_SQL["read_slots"])
+    slots = doctor_run.rows(_SQL["read_slots"])
     heavy = [
         row
         for row in slots
@@ -76,11 +76,11 @@ def slots_verdict(examination: Examination) -> Verdict:
     )
 
 
-def connections_verdict(examination: Examination) -> Verdict:
+def connections_verdict(doctor_run: DoctorRun) -> Verdict:
     """Look whether another replica could connect."""
-    row = examination.row(_SQL["count_connections"])
+    row = doctor_run.row(_SQL["count_connections"])
     free = row["allowed"] - row["used"]
-    wanted = examination.database.connections_max
+    wanted = doctor_run.database.connections_max
     words = (
         f"{row['used']} of {row['allowed']} connections taken, {row['ours']} of them by progressor"
     )
@@ -95,10 +95,10 @@ def connections_verdict(examination: Examination) -> Verdict:
     return findings.ok(words)
 
 
-def pooler_verdict(examination: Examination) -> Verdict:
+def pooler_verdict(doctor_run: DoctorRun) -> Verdict:
     """Check whether the process that accepted the connection is the backend that answers."""
-    backend = examination.row(_SQL["read_backend"])["backend"]
-    if backend == examination.told_backend:
+    backend = doctor_run.row(_SQL["read_backend"])["backend"]
+    if backend == doctor_run.told_backend:
         return findings.ok("connected to PostgreSQL without a pooler")
     return findings.warning(
         "a pooler stands before PostgreSQL; in transaction mode LISTEN does not get through, so a "
@@ -120,8 +120,8 @@ CHECKS = checks(
 )
 
 
-def _nobody_seen(examination: Examination) -> Verdict:
-    hidden = examination.row(_SQL["count_hidden_sessions"])
+def _nobody_seen(doctor_run: DoctorRun) -> Verdict:
+    hidden = doctor_run.row(_SQL["count_hidden_sessions"])
     if hidden["count"]:
         return findings.not_done(
             f"role {hidden['role']} does not see the transactions of "

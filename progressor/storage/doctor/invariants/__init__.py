@@ -1,0 +1,1 @@
+"""What holds for the rows at any moment. ``checks`` runs the statements of the other files."""

@@ -1,0 +1,1 @@
+"""Reads that any replica answers: the history of a process, lists, and traces."""
