@@ -26,7 +26,7 @@ from progressor.domain.views.wait import (
     TimeSpent,
     Wait,
 )
-from progressor.storage.processes import listings
+from progressor.storage.processes.reads import listings
 from progressor.storage.rows.gate_effects import PATIENCE
 from tests.support.clock import ManualClock
 from tests.support.constrained import on
