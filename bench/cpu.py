@@ -26,7 +26,7 @@ def cpu_seconds(parts: Iterable[tuple[str, int]], *, all_postgres: bool) -> dict
     Args:
         parts: The component and the root process of each part; components may come repeatedly.
         all_postgres: Count every PostgreSQL on this machine, not only those under the parts: for a
-            server that somebody else has started.
+            server that another program has started.
     """
     stats = _read_all()
     used: dict[str, float] = {_POSTGRES: 0.0}

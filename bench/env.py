@@ -80,7 +80,7 @@ class Env:
     clients: Sequence[Peer]
     driver: Peer
     database: Peer | None
-    """Ours; None where somebody else's PostgreSQL is used."""
+    """Ours; None where another PostgreSQL is used."""
     profiler: Profiler | None
     engine_beside: Callable[..., AbstractAsyncContextManager[Peer]]
     """Runs one more engine on the same database, with more settings; it is asked by its address."""
@@ -91,7 +91,7 @@ class Env:
         return str(self.driver.ready["postgres"])
 
     def prefix(self) -> str:
-        """Return the beginning of process ids that nobody has used."""
+        """Return a prefix for process ids that are not used yet."""
         return secrets.token_hex(4)
 
     def processor(self, variant: Variant) -> Peer:

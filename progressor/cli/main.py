@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read us has read enough; the interpreter's last flush must not complain.
+        # The reader has closed the pipe; the interpreter's last flush must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
     return result if isinstance(result, ExitCode) else ExitCode.DONE

@@ -399,7 +399,7 @@ async def embedded(database: Database, *, replicas: int = 1) -> AsyncIterator[st
 async def _keep(postgres: EmbeddedPostgres) -> None:
     """Start our own PostgreSQL again when it has ended; ends only by cancellation.
 
-    It comes back where it was: whoever knew how to connect still does.
+    It comes back at the same address, so that connection strings stay valid.
     """
     while True:
         await asyncio.sleep(_KEEP_SECONDS)

@@ -207,7 +207,7 @@ def _rows(
 def _channel(
     items: Sequence[_Item], layer: Sequence[int], rows: Mapping[int, int]
 ) -> Channel | None:
-    """Return the lines from one layer to the next; None: nobody could tell who leads where."""
+    """Return the lines from one layer to the next; None: it would be ambiguous."""
     shared: dict[frozenset[int], set[int]] = {}
     for it in layer:
         if items[it].targets:

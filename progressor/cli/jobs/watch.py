@@ -67,7 +67,7 @@ async def watch_job(client: Client, job_id: str, *, as_json: bool) -> ExitCode:
     """Show a job until it ends, and return how it did; on Ctrl-C it is left to itself.
 
     Raises:
-        BrokenPipeError: Whoever read it has read enough.
+        BrokenPipeError: The reader has closed the pipe.
     """
     # By itself, for which nobody is asked twice: a person wants to know now that nobody is there.
     first = await client.jobs.get(job_id, payloads=False)

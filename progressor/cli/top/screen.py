@@ -304,7 +304,7 @@ def _oldest(age: dt.timedelta | None) -> str:
 
 
 def away_text(away: Away) -> str:
-    """Return that nobody answers as a sentence."""
+    """Return in a sentence that the engine does not answer."""
     since = f"engine away since {instant_text(away.since)}, for {age_text(away.lasting)}"
     return f"{since}: {one_line(away.message)}"
 

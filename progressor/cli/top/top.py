@@ -142,7 +142,7 @@ async def _print(watch: Watch, engine: Engine) -> None:
     """Print one look after the other.
 
     Raises:
-        BrokenPipeError: Whoever read it has read enough.
+        BrokenPipeError: The reader has closed the pipe.
     """
     left: list[BrokenPipeError] = []
 

@@ -1,7 +1,7 @@
 """Replies: how the end of a task reaches the callers who wait for it in this replica.
 
 A task that this replica carries is answered from memory the moment it is settled. A task that
-another replica carries has this replica's id in its row (reply_to): whoever settles it sends a
+another replica carries has this replica's id in its row (reply_to): who settles it sends a
 notification, and the result is read. Where notifications do not get through (a pooler, a broken
 connection), a slow round over the oldest expectations finds the result all the same.
 """

@@ -1,9 +1,9 @@
 """GateWakeUps: sees to what statements tell of gates.
 
-A statement that leaves a gate promotes whoever comes next in its own transaction; that one is
-claimed here. What the statement would have had to lock against the order of locks, and somebody
+A statement that leaves a gate promotes the next task in its own transaction; that one is
+claimed here. What the statement would have had to lock against the order of locks, and another
 held, it tells instead; it is looked at here at once, in a transaction that locks in order and
-waits. And whoever waits for an instant is looked at when that comes. So no scan is needed, but
+waits. And a task that waits for an instant is looked at when that comes. So no scan is needed, but
 where a replica dies in between (``find_idle_gates``).
 """
 
