@@ -16,6 +16,7 @@ import sys
 import tomllib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -70,7 +71,7 @@ def page(path: str) -> str:
 def pages_in_order() -> list[Path]:
     """Return the pages of docs/ in the order of the site's navigation."""
 
-    def leaves(entries: Sequence[str | Mapping[str, Sequence[str]]]) -> Iterator[str]:
+    def leaves(entries: Sequence[Any]) -> Iterator[str]:
         for entry in entries:
             if isinstance(entry, str):
                 yield entry
