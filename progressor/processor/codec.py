@@ -29,6 +29,7 @@ from progressor.processor import failures
 from progressor.v1 import processor_service_pb2
 from progressor.wire import fields as wire
 from progressor.wire import nodes as node_wire
+from progressor.wire import processes as process_wire
 
 Answer = Succeeded | Rejected | Failed
 """What a processor can make of a step."""
@@ -46,13 +47,13 @@ _CODE_MAX = 16
 def encode_request(task: RunningTask, history: tuple[Event, ...], deadline: dt.datetime) -> bytes:
     """Return the serialized ProcessRequest for one attempt of a task."""
     request = processor_service_pb2.ProcessRequest()
-    wire.fill_process(request.process, task.process)
+    process_wire.fill_process(request.process, task.process)
     add_event = request.history.add
     for event in history:
-        wire.fill_event(add_event(), event)
+        process_wire.fill_event(add_event(), event)
     message = request.task
     message.task_id = task.task_id
-    message.type = wire.TASK_TYPE_TO_WIRE[task.task_type]
+    message.type = process_wire.TASK_TYPE_TO_WIRE[task.task_type]
     message.args = task.args
     message.attempt = task.attempt
     message.token = task.token
@@ -120,7 +121,7 @@ def _events(
                 f"events[{index}].occurred_at", "is for Put only; the engine tells the time"
             )
     return tuple(
-        wire.new_event_from_wire(event, f"events[{index}]", payload_bytes_max)
+        process_wire.new_event_from_wire(event, f"events[{index}]", payload_bytes_max)
         for index, event in enumerate(events)
     )
 
@@ -128,7 +129,9 @@ def _events(
 def _timer(response: processor_service_pb2.ProcessResponse, payload_bytes_max: int) -> TimerChange:
     match response.WhichOneof("timer"):
         case "set_timer":
-            return wire.set_timer_from_wire(response.set_timer, "set_timer", payload_bytes_max)
+            return process_wire.set_timer_from_wire(
+                response.set_timer, "set_timer", payload_bytes_max
+            )
         case "unset_timer":
             return UnsetTimer()
         case _:

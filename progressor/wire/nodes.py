@@ -17,6 +17,7 @@ from progressor.domain.processes.process import JobOptions
 from progressor.domain.processes.task import NodeOutcome, NodeState, TaskError
 from progressor.v1 import nodes_pb2, types_pb2
 from progressor.wire import fields as wire
+from progressor.wire import processes as process_wire
 from progressor.wire.policies import ZOMBIE_POLICY_FROM_WIRE, retry_policy_from_wire
 from progressor.wire.shapes import UNSENT, Field, Shape
 
@@ -147,7 +148,7 @@ def fill_constraints(message: types_pb2.Constraints, constraints: Constraints) -
     for gate, capacity in constraints.gates.items():
         message.gates.add(gate=gate, capacity=capacity)
     message.priority = constraints.priority
-    message.hold = wire.GATE_HOLD_TO_WIRE[constraints.hold]
+    message.hold = process_wire.GATE_HOLD_TO_WIRE[constraints.hold]
 
 
 CONSTRAINTS = Field(
@@ -159,7 +160,7 @@ CONSTRAINTS = Field(
 def _constraints_of(message: nodes_pb2.NodeSpec, field: str) -> Constraints | None:
     if not message.HasField("constraints"):
         return None
-    constraints = wire.constraints_from_wire(message.constraints, field)
+    constraints = process_wire.constraints_from_wire(message.constraints, field)
     return None if constraints.is_empty else constraints
 
 

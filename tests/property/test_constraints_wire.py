@@ -15,6 +15,7 @@ from progressor.sdk.values.constraints import (
 )
 from progressor.v1 import types_pb2 as types
 from progressor.wire import fields as wire
+from progressor.wire import processes as process_wire
 
 instants = st.datetimes(
     min_value=dt.datetime(1, 1, 3),  # noqa: DTZ001  the strategy adds the time zone
@@ -56,7 +57,7 @@ anything = st.builds(
 def test_what_the_sdk_writes_the_engine_reads(constraints: Constraints) -> None:
     message = constraints_to_wire(constraints)
     assert message is not None
-    found = wire.constraints_from_wire(message, "constraints")
+    found = process_wire.constraints_from_wire(message, "constraints")
 
     order = constraints.order
     assert found == domain.Constraints(
@@ -84,8 +85,8 @@ def test_equal_constraints_have_one_text_whatever_the_order_of_their_gates(
     chance.shuffle(gates)
     turned.gates.extend(gates)
 
-    one = wire.constraints_from_wire(message, "c")
-    other = wire.constraints_from_wire(turned, "c")
+    one = process_wire.constraints_from_wire(message, "c")
+    other = process_wire.constraints_from_wire(turned, "c")
 
     assert str(one) == str(other)
 
@@ -107,7 +108,7 @@ def read(
 ) -> tuple[domain.Constraints | None, tuple[errors.FieldViolation, ...]]:
     """Return the constraints, or what is wrong with them."""
     try:
-        return wire.constraints_from_wire(message, "constraints"), ()
+        return process_wire.constraints_from_wire(message, "constraints"), ()
     except errors.InvalidRequestError as error:
         return None, error.violations
 

@@ -15,6 +15,7 @@ from progressor.domain.processes.process import Process, ProcessStatus, process_
 from progressor.domain.processes.task import TaskStatus, TaskType
 from progressor.v1 import process_service_pb2, types_pb2
 from progressor.wire import fields as wire
+from progressor.wire import processes as process_wire
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -154,7 +155,7 @@ def test_the_deepest_metadata_can_be_read_in_a_trace() -> None:
 
 @given(EVENTS)
 def test_an_event_is_told_whole(event: Event) -> None:
-    message = types_pb2.Event.FromString(wire.event_to_wire(event).SerializeToString())
+    message = types_pb2.Event.FromString(process_wire.event_to_wire(event).SerializeToString())
 
     has_metadata = message.HasField("metadata")
     received = Event(
@@ -170,13 +171,15 @@ def test_an_event_is_told_whole(event: Event) -> None:
 
 @given(PROCESSES)
 def test_a_process_is_told_whole(process: Process) -> None:
-    message = types_pb2.Process.FromString(wire.process_to_wire(process).SerializeToString())
+    message = types_pb2.Process.FromString(
+        process_wire.process_to_wire(process).SerializeToString()
+    )
 
     has_metadata = message.HasField("metadata")
     received = Process(
         key=process_key(message.namespace, message.process_id),
-        status=wire.PROCESS_STATUS_FROM_WIRE[message.status],
-        previous_status=wire.PROCESS_STATUS_FROM_WIRE.get(message.previous_status),
+        status=process_wire.PROCESS_STATUS_FROM_WIRE[message.status],
+        previous_status=process_wire.PROCESS_STATUS_FROM_WIRE.get(message.previous_status),
         detail=message.detail if process.detail is not None else None,
         aux_state=message.aux_state,
         metadata=wire.struct_to_mapping(message.metadata, "metadata") if has_metadata else None,
@@ -191,16 +194,22 @@ def test_a_process_is_told_whole(process: Process) -> None:
 
 
 def test_every_status_and_type_has_its_number_and_its_name() -> None:
-    statuses = {s: types_pb2.ProcessStatus.Name(n) for s, n in wire.PROCESS_STATUS_TO_WIRE.items()}
-    types = {t: types_pb2.TaskType.Name(n) for t, n in wire.TASK_TYPE_TO_WIRE.items()}
-    task_statuses = {s: types_pb2.TaskStatus.Name(n) for s, n in wire.TASK_STATUS_TO_WIRE.items()}
+    statuses = {
+        s: types_pb2.ProcessStatus.Name(n) for s, n in process_wire.PROCESS_STATUS_TO_WIRE.items()
+    }
+    types = {t: types_pb2.TaskType.Name(n) for t, n in process_wire.TASK_TYPE_TO_WIRE.items()}
+    task_statuses = {
+        s: types_pb2.TaskStatus.Name(n) for s, n in process_wire.TASK_STATUS_TO_WIRE.items()
+    }
 
     assert statuses == {s: f"PROCESS_STATUS_{s.name}" for s in ProcessStatus}
     assert types == {t: f"TASK_TYPE_{t.name}" for t in TaskType}
     assert task_statuses == {s: f"TASK_STATUS_{s.name}" for s in TaskStatus}
-    assert set(wire.PROCESS_STATUS_FROM_WIRE) == set(types_pb2.ProcessStatus.values()) - {0}
-    assert set(wire.TASK_TYPE_FROM_WIRE) == set(types_pb2.TaskType.values()) - {0}
-    assert set(wire.TASK_STATUS_TO_WIRE.values()) == set(types_pb2.TaskStatus.values()) - {0}
+    assert set(process_wire.PROCESS_STATUS_FROM_WIRE) == set(types_pb2.ProcessStatus.values()) - {0}
+    assert set(process_wire.TASK_TYPE_FROM_WIRE) == set(types_pb2.TaskType.values()) - {0}
+    assert set(process_wire.TASK_STATUS_TO_WIRE.values()) == set(types_pb2.TaskStatus.values()) - {
+        0
+    }
 
 
 @given(st.text(max_size=400))

@@ -17,7 +17,7 @@ from progressor.domain.gates.constraint import (
 from progressor.domain.processes.task import TaskType
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
-from progressor.wire import fields as wire
+from progressor.wire import processes as process_wire
 from tests.unit.test_api_codec import fields_of
 
 NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
@@ -35,7 +35,7 @@ def uses(*gates: tuple[str, int | None]) -> list[types.GateUse]:
 
 
 def decoded(message: types.Constraints) -> Constraints:
-    return wire.constraints_from_wire(message, "constraints")
+    return process_wire.constraints_from_wire(message, "constraints")
 
 
 def wrong(**fields: Any) -> list[str]:
@@ -148,7 +148,7 @@ def test_a_repair_has_no_place_for_constraints() -> None:
 def test_a_timer_carries_constraints() -> None:
     message = types.SetTimer(constraints=types.Constraints(gates=uses(("g", 1)), priority=2))
 
-    timer = wire.set_timer_from_wire(message, "set_timer", LIMIT)
+    timer = process_wire.set_timer_from_wire(message, "set_timer", LIMIT)
 
     assert timer.constraints == Constraints(gates={"g": 1}, priority=2)
 
@@ -157,7 +157,7 @@ def test_a_timer_has_an_instant_of_its_own() -> None:
     message = types.SetTimer()
     message.constraints.run_at.FromDatetime(NOON)
 
-    assert fields_of(lambda: wire.set_timer_from_wire(message, "set_timer", LIMIT)) == [
+    assert fields_of(lambda: process_wire.set_timer_from_wire(message, "set_timer", LIMIT)) == [
         "set_timer.constraints.run_at"
     ]
 
@@ -165,7 +165,7 @@ def test_a_timer_has_an_instant_of_its_own() -> None:
 def test_a_timer_that_removes_waits_for_nothing_else() -> None:
     message = types.SetTimer(remove=True, constraints=types.Constraints(gates=uses(("g", 1))))
 
-    assert fields_of(lambda: wire.set_timer_from_wire(message, "set_timer", LIMIT)) == [
+    assert fields_of(lambda: process_wire.set_timer_from_wire(message, "set_timer", LIMIT)) == [
         "set_timer.constraints"
     ]
 

@@ -43,7 +43,7 @@ from progressor.sdk import WaitCause
 from progressor.sdk.values.constraints import spent_from_wire
 from progressor.sdk.values.results import read_wait
 from progressor.v1 import types_pb2
-from progressor.wire import fields as wire
+from progressor.wire import processes as process_wire
 from tests.support.builders import make_process, seconds
 from tests.support.clock import START
 from tests.support.memory_api import trace
@@ -243,7 +243,7 @@ def test_a_trace_has_the_constraints_as_they_were_asked_for(
 
     assert task.HasField("constraints") == task.HasField("spent") == (constraints is not None)
     if constraints is not None:
-        assert wire.constraints_from_wire(task.constraints, "constraints") == constraints
+        assert process_wire.constraints_from_wire(task.constraints, "constraints") == constraints
         assert dataclasses.asdict(spent_from_wire(task.spent)) == dataclasses.asdict(spent)
 
 

@@ -27,6 +27,7 @@ from progressor.domain.views.process import ProcessQuery
 from progressor.domain.views.wait import Cause
 from progressor.v1 import process_service_pb2
 from progressor.wire import fields as wire
+from progressor.wire import processes as process_wire
 from progressor.wire.shapes import Field, Shape, any_of, read_each
 
 TASK_ID_MIN = 1
@@ -85,13 +86,13 @@ def request_from_wire(
     history_range, metadata, constraints = None, None, None
     if message.HasField("history_range"):
         history_range = violations.attempt(
-            wire.history_range_from_wire, message.history_range, "history_range"
+            process_wire.history_range_from_wire, message.history_range, "history_range"
         )
     if not isinstance(message, process_service_pb2.RepairRequest) and message.HasField(
         "constraints"
     ):
         constraints = violations.attempt(
-            wire.constraints_from_wire, message.constraints, "constraints"
+            process_wire.constraints_from_wire, message.constraints, "constraints"
         )
     if isinstance(message, process_service_pb2.StartRequest) and message.HasField("metadata"):
         metadata = violations.attempt(wire.struct_to_mapping, message.metadata, "metadata")
@@ -147,7 +148,7 @@ def _history_range_of(
 ) -> HistoryRange:
     if not message.HasField("history_range"):
         return WHOLE_HISTORY
-    return wire.history_range_from_wire(message.history_range, f"{path}history_range")
+    return process_wire.history_range_from_wire(message.history_range, f"{path}history_range")
 
 
 def _causes_of(

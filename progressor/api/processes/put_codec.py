@@ -11,6 +11,7 @@ from progressor.domain.processes.intent import SetTimer
 from progressor.domain.processes.process import ProcessStatus
 from progressor.v1 import process_service_pb2
 from progressor.wire import fields as wire
+from progressor.wire import processes as process_wire
 from progressor.wire.shapes import UNSENT, Field, Shape, read_each
 
 _IMPORTED_STATUSES = frozenset({ProcessStatus.RUNNING, ProcessStatus.ERROR, ProcessStatus.FINISHED})
@@ -41,7 +42,7 @@ def put_from_wire(
 def _status_of(
     message: process_service_pb2.PutRequest, path: str, _context: object
 ) -> ProcessStatus:
-    status = wire.PROCESS_STATUS_FROM_WIRE.get(message.status)
+    status = process_wire.PROCESS_STATUS_FROM_WIRE.get(message.status)
     if status is None or status not in _IMPORTED_STATUSES:
         given = message.status if status is None else status.value
         wire.refuse(f"{path}status", f"must be running, error or finished, got {given}")
@@ -61,7 +62,7 @@ def _history_of(
     message: process_service_pb2.PutRequest, path: str, bytes_max: int
 ) -> tuple[NewEvent, ...]:
     events = read_each(
-        enumerate(message.history), wire.new_event_from_wire, f"{path}history", bytes_max
+        enumerate(message.history), process_wire.new_event_from_wire, f"{path}history", bytes_max
     )
     return tuple(events.values())
 
@@ -71,12 +72,14 @@ def _timer_of(
 ) -> SetTimer | None:
     if not message.HasField("timer"):
         return None
-    violations, status = Violations(), wire.PROCESS_STATUS_FROM_WIRE.get(message.status)
+    violations, status = Violations(), process_wire.PROCESS_STATUS_FROM_WIRE.get(message.status)
     if status in _IMPORTED_STATUSES and status is not ProcessStatus.RUNNING:
         violations.add(f"{path}timer", _only_with(ProcessStatus.RUNNING, status))
     if message.timer.HasField("constraints"):
         violations.add(f"{path}timer.constraints", "must not be set: they cannot be imported")
-    timer = violations.attempt(wire.set_timer_from_wire, message.timer, f"{path}timer", bytes_max)
+    timer = violations.attempt(
+        process_wire.set_timer_from_wire, message.timer, f"{path}timer", bytes_max
+    )
     violations.raise_any()
     return timer
 

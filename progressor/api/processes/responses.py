@@ -19,7 +19,7 @@ from progressor.domain.views.process import (
 )
 from progressor.domain.views.wait import Wait
 from progressor.v1 import process_service_pb2, types_pb2
-from progressor.wire import fields as wire
+from progressor.wire import processes as process_wire
 from progressor.wire.nodes import CONSTRAINTS, TASK_ERROR
 from progressor.wire.shapes import Field, Shape
 
@@ -44,7 +44,7 @@ def _fill_events(
 ) -> None:
     add_event = message.events.add
     for event in events:
-        wire.fill_event(add_event(), event)
+        process_wire.fill_event(add_event(), event)
 
 
 _TRACE = Shape(
@@ -66,10 +66,10 @@ def get_to_wire(
     that reads a history page by page can have the state left out.
     """
     response = process_service_pb2.GetResponse()
-    wire.fill_process(response.process, view.process)
+    process_wire.fill_process(response.process, view.process)
     add_event = response.history.add
     for event in page.events:
-        wire.fill_event(add_event(), event)
+        process_wire.fill_event(add_event(), event)
     if view.timer is not None:
         _TIMER.write(view.timer, response.timer)
     _fill_waits(response.waits, view.waits)
@@ -139,7 +139,7 @@ def list_to_wire(page: ProcessPage) -> process_service_pb2.ListResponse:
     next_before = page.next_before
     for count, listed in enumerate(page.listed):
         message = response.processes.add()
-        wire.fill_process(message, listed.process)
+        process_wire.fill_process(message, listed.process)
         message.ClearField("aux_state")
         message.ClearField("result")
         if listed.first_wait is not None:

@@ -18,7 +18,7 @@ from progressor.domain.processes.task import TaskType
 from progressor.domain.views.process import HistoryPage, ProcessView
 from progressor.telemetry.logs import fields as log_fields
 from progressor.v1 import process_service_pb2 as messages
-from progressor.wire import fields as wire
+from progressor.wire import processes as process_wire
 
 T = TypeVar("T")
 
@@ -212,7 +212,7 @@ class ProcessServicer:
         answer = await self._backend().requests.await_task(named.key, named.task, timeout=timeout)
         return messages.AwaitTaskResponse(
             task_id=answer.task_id,
-            type=wire.TASK_TYPE_TO_WIRE[answer.task_type],
+            type=process_wire.TASK_TYPE_TO_WIRE[answer.task_type],
             response=answer.response,
         )
 

@@ -37,6 +37,7 @@ from progressor.domain.schedules.schedule import (
 from progressor.v1 import nodes_pb2, types_pb2
 from progressor.v1 import schedule_service_pb2 as messages
 from progressor.wire import fields as wire
+from progressor.wire import processes as process_wire
 from progressor.wire.nodes import CONSTRAINTS, check_node_count, node_spec_from_wire
 from progressor.wire.shapes import UNSENT, Field, OneOf, Shape, between, flat, read_each
 
@@ -118,7 +119,7 @@ def _history_range_of(message: _Request, path: str, _context: object) -> History
     violations = Violations()
     if isinstance(message, messages.ScheduledStart) and message.history_range.after > 0:
         violations.add(f"{field}.after", "must be 0: a new process has no events")
-    wanted = violations.attempt(wire.history_range_from_wire, message.history_range, field)
+    wanted = violations.attempt(process_wire.history_range_from_wire, message.history_range, field)
     violations.raise_any()
     return wanted
 
@@ -126,7 +127,7 @@ def _history_range_of(message: _Request, path: str, _context: object) -> History
 def _constraints_of(message: _Request, path: str, _context: object) -> Constraints | None:
     if not message.HasField("constraints"):
         return None
-    constraints = wire.constraints_from_wire(message.constraints, f"{path}constraints")
+    constraints = process_wire.constraints_from_wire(message.constraints, f"{path}constraints")
     if constraints.run_at is not None:
         description = "must not be set: a schedule has instants of its own"
         wire.refuse(f"{path}constraints.run_at", description)
