@@ -5,6 +5,7 @@ One half of the composition root; the other is ``engine``, which says when thing
 
 import asyncio
 import contextlib
+import dataclasses
 import random
 
 from progressor import errors
@@ -47,10 +48,11 @@ from progressor.runtime.upkeep.queues import QueueScan
 from progressor.runtime.upkeep.retention import RetentionScan
 from progressor.runtime.upkeep.zombies import ZombieScan
 from progressor.settings.config import Config
-from progressor.storage.commit.group_commit import Waiting
+from progressor.storage.commit.group_commit import CommitContext, Waiting
 from progressor.storage.gates.gates import Gates
 from progressor.storage.jobs.jobs import Jobs
 from progressor.storage.namespaces.namespaces import Namespaces
+from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Pool, Pools
 from progressor.storage.processes import results
@@ -124,8 +126,15 @@ class Wiring:
     def _replica_id(self) -> int:
         return self._own_id
 
-    def _crowd(self) -> int:
-        return self.slots.busy_total
+    def _storage_on(self, pool: Pool) -> StorageContext:
+        return StorageContext(
+            pool=pool,
+            functions=self.functions,
+            clock=self._clock,
+            replica_id=self._own_id,
+            statement_timeout=self._config.database.statement_timeout,
+            starvation_timeout=self._config.gates.patience,
+        )
 
     def _forget(self, namespace: str) -> None:
         self._channels.forget(namespace)
@@ -172,8 +181,7 @@ class Wiring:
 
     def _build_storage(self) -> None:
         config, pools, functions = self._config, self._pools, self.functions
-        clock, own_id = self._clock, self._replica_id
-        timeout, grace = config.database.statement_timeout, config.replica.step_grace
+        clock, timeout = self._clock, config.database.statement_timeout
         self._channels = Channels()
         self._counters = Counters()
         self.namespaces = Namespaces(pool=pools.front, functions=functions, on_gone=self._forget)
@@ -190,33 +198,27 @@ class Wiring:
             clock=clock,
         )
         self.activities = Activities(watch=watch, queues=self._queues)
+        front = self._storage_on(pools.front)
         self.processes = Processes(
-            pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
-            histories=Histories(pool=pools.front), namespaces=self.namespaces, watch=watch,
-            statement_timeout=timeout, patience=config.gates.patience, on_promoted=self._promoted,
-        )  # fmt: skip
+            front, namespaces=self.namespaces, watch=watch, on_promoted=self._promoted
+        )
+        commit = CommitContext(
+            step_count=lambda: self.slots.busy_total,
+            jitter=self._context.jitter,
+            on_batch=self._count_batch,
+        )
         self._admissions = Admissions(
-            pool=pools.front, functions=functions, clock=clock, replica_id=own_id,
-            commit=config.commit, statement_timeout=timeout, on_batch=self._count_batch,
-            crowd=self._crowd, jitter=self._context.jitter, patience=config.gates.patience,
-            on_promoted=self._promoted,
-        )  # fmt: skip
+            front, settings=config.commit, commit=commit, on_promoted=self._promoted
+        )
         self._settlements = Settlements(
-            pool=pools.worker, functions=functions, clock=clock, replica_id=own_id,
-            commit=config.commit, step_grace=grace, statement_timeout=timeout,
-            on_batch=self._count_batch, crowd=self._crowd, jitter=self._context.jitter,
-            metrics=self._metrics, patience=config.gates.patience, on_promoted=self._promoted,
-            on_jobs=self._heard_of_jobs,
+            self._storage_on(pools.worker), settings=config.commit, commit=commit,
+            step_grace=config.replica.step_grace, metrics=self._metrics,
+            on_promoted=self._promoted, on_jobs=self._heard_of_jobs,
         )  # fmt: skip
         self.gates = self._gates_on(pools.front)
         self.jobs = self._jobs_on(pools.front)
-        self._claims = Claims(
-            functions=functions, clock=clock, replica_id=own_id, step_grace=grace,
-            statement_timeout=timeout,
-        )  # fmt: skip
-        self._results = Results(
-            pool=pools.front, functions=functions, clock=clock, replica_id=own_id
-        )
+        self._claims = Claims(front, step_grace=config.replica.step_grace)
+        self._results = Results(front)
 
     def _build_worker(self) -> None:
         config, clock, own_id = self._config, self._clock, self._replica_id
@@ -254,7 +256,7 @@ class Wiring:
             processor=self._processor,
             settlements=self._settlements,
             histories=StepHistories(
-                Histories(pool=self._pools.worker),
+                Histories(self._storage_on(self._pools.worker)),
                 HistoryCache(bytes_max=config.snapshots.bytes_max),
             ),
             namespaces=self.namespaces,
@@ -430,7 +432,7 @@ class Wiring:
         )  # fmt: skip
         retention = RetentionScan(
             retention=Retention(
-                pool=self._pools.scan, functions=self.functions, clock=SystemClock()
+                dataclasses.replace(self._storage_on(self._pools.scan), clock=SystemClock())
             ),
             results=self._results, replicas=self.replicas, namespaces=self.namespaces,
             scanner=scanner,

@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import dataclasses
+import datetime as dt
 import enum
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -13,7 +14,14 @@ from hypothesis import strategies as st
 
 from progressor import errors
 from progressor.domain.processes.process import ProcessKey
-from progressor.storage.commit.group_commit import GATHER_SPLIT, GroupCommit, Insistence
+from progressor.settings.sections import Commit
+from progressor.storage.commit.group_commit import (
+    GATHER_SPLIT,
+    CommitContext,
+    GroupCommit,
+    Insistence,
+    WriteKind,
+)
 from progressor.storage.postgres.pools import Connection, Pool
 from tests.support.builders import make_key
 from tests.support.memory import MemoryPool
@@ -42,15 +50,15 @@ class Item:
     pause: float
     poisoned: bool
     abandoned: bool
-    rival: str | None
+    conflict_key: str | None
     number: int = 0
 
 
-def rival_of(item: Item, *, shared: bool) -> tuple[str, ...] | None:
+def conflict_key_of(item: Item, *, shared: bool) -> tuple[str, ...] | None:
     """Return what a batch may hold once: a process, or where it may be shared, a key of it."""
     if not shared:
         return (item.process_id,)
-    return None if item.rival is None else (item.process_id, item.rival)
+    return None if item.conflict_key is None else (item.process_id, item.conflict_key)
 
 
 class Database:
@@ -79,8 +87,10 @@ class Database:
         self, connection: Connection, items: Sequence[Item], again: bool
     ) -> Sequence[int]:
         assert 0 < len(items) <= self.batch_max
-        rivals = [rival for item in items if (rival := rival_of(item, shared=self.shared))]
-        assert len(set(rivals)) == len(rivals), "two rivals in one batch"
+        conflict_keys = [
+            key for item in items if (key := conflict_key_of(item, shared=self.shared))
+        ]
+        assert len(set(conflict_keys)) == len(conflict_keys), "two conflicting items in one batch"
         processes = {item.process_id for item in items}
         for _, others in self.under_way:
             assert not processes & others, "a process in two batches under way"
@@ -152,7 +162,7 @@ ITEMS = st.lists(
         pause=st.sampled_from([0.0, 0.0, 0.0005, 0.01, 2.0]),
         poisoned=st.sampled_from([False, False, False, True]),
         abandoned=st.sampled_from([False, False, True]),
-        rival=st.sampled_from([None, "x", "y"]),
+        conflict_key=st.sampled_from([None, "x", "y"]),
     ),
     max_size=40,
 )
@@ -167,30 +177,35 @@ def commit_to(
     pool: MemoryPool,
     insistence: Insistence,
     *,
-    lanes: int,
+    shards: int,
     gather: float,
     batch_max: int,
 ) -> GroupCommit[Item, int]:
-    return GroupCommit(
+    kind = WriteKind(
         name="test",
         write=database.write,
         key=lambda item: make_key(item.process_id),
-        rival=(lambda item: rival_of(item, shared=True)) if database.shared else None,
-        pool=cast("Pool", pool),
+        conflict_key=(lambda item: conflict_key_of(item, shared=True)) if database.shared else None,
         insistence=insistence,
         find_locked=database.find_locked,
         find_blocked=database.find_blocked,
-        lane_count=lanes,
-        batch_max=batch_max,
-        queue_max=1000,
-        statement_timeout=TIMEOUT_SECONDS,
-        gather_max=gather,
-        crowd=lambda: 4 * batch_max,
+    )
+    return GroupCommit(
+        kind,
+        pool=cast("Pool", pool),
+        settings=Commit(
+            lane_count=shards,
+            batch_max=batch_max,
+            queue_max=1000,
+            gather=dt.timedelta(seconds=gather),
+        ),
+        statement_timeout=dt.timedelta(seconds=TIMEOUT_SECONDS),
+        context=CommitContext(step_count=lambda: 4 * batch_max),
     )
 
 
 def a_write(process_id: str, pause: float = 0.0) -> Item:
-    return Item(process_id, pause, poisoned=False, abandoned=False, rival=None)
+    return Item(process_id, pause, poisoned=False, abandoned=False, conflict_key=None)
 
 
 # What was sent before stood in the line behind what had been locked and never was.
@@ -200,7 +215,7 @@ def a_write(process_id: str, pause: float = 0.0) -> Item:
     locks={"a": 0.35},
     named_by="process",
     insistence=Insistence.INSIST,
-    lanes=1,
+    shards=1,
     outages=0,
     gather=0.0,
     shared=False,
@@ -212,7 +227,7 @@ def a_write(process_id: str, pause: float = 0.0) -> Item:
     locks=LOCKS,
     named_by=st.sampled_from(["process", "row", "nothing"]),
     insistence=st.sampled_from(Insistence),
-    lanes=st.integers(1, 3),
+    shards=st.integers(1, 3),
     outages=st.integers(0, 2),
     gather=st.sampled_from([0.0, 0.005]),
     shared=st.booleans(),
@@ -226,7 +241,7 @@ async def test_every_item_has_one_result_and_no_fault_spreads(
     locks: dict[str, float],
     named_by: str,
     insistence: Insistence,
-    lanes: int,
+    shards: int,
     outages: int,
     gather: float,
     shared: bool,
@@ -235,7 +250,9 @@ async def test_every_item_has_one_result_and_no_fault_spreads(
     database = Database(faults, locks=locks, named_by=named_by, shared=shared, batch_max=batch_max)
     pool = MemoryPool()
     pool.outages = outages
-    commit = commit_to(database, pool, insistence, lanes=lanes, gather=gather, batch_max=batch_max)
+    commit = commit_to(
+        database, pool, insistence, shards=shards, gather=gather, batch_max=batch_max
+    )
     numbered = [dataclasses.replace(item, number=number) for number, item in enumerate(items)]
     futures: list[asyncio.Future[int]] = []
     running = asyncio.ensure_future(commit.run())

@@ -4,13 +4,16 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Mapping, Sequence
+import datetime as dt
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from typing import Any, cast
 
 import psycopg
 
 from progressor.domain.processes.process import ProcessKey
-from progressor.storage.commit.group_commit import GroupCommit, Insistence
+from progressor.settings.sections import Commit
+from progressor.storage.commit.group_commit import CommitContext, GroupCommit, Insistence, WriteKind
+from progressor.storage.postgres.backoff import steady
 from progressor.storage.postgres.pools import Connection, Pool, before_sending
 from tests.support.builders import make_key
 from tests.support.memory import MemoryPool
@@ -19,6 +22,9 @@ from tests.support.virtual_time import settled
 TIMEOUT_SECONDS = 10.0
 GATHER_SECONDS = 0.01
 WRITE_SECONDS = 0.002
+DEFAULTS: Mapping[str, Any] = {
+    "lane_count": 1, "batch_max": 4, "queue_max": 100, "gather": dt.timedelta(),
+}  # fmt: skip
 AWAY = psycopg.OperationalError
 LOCKED = psycopg.errors.LockNotAvailable
 CONFLICT = psycopg.errors.DeadlockDetected
@@ -32,7 +38,7 @@ class Item:
     number: int
     process_id: str
     poisoned: bool = False
-    rival: str | None = None
+    conflict_key: str | None = None
     gate: str | None = None
 
     @property
@@ -44,7 +50,16 @@ class Bench:
     """A group commit over a scripted write; an error in the script is raised by one write."""
 
     def __init__(
-        self, insistence: Insistence = Insistence.GIVE_UP, *, seconds: float = 0.0, **fields: Any
+        self,
+        insistence: Insistence = Insistence.GIVE_UP,
+        *,
+        seconds: float = 0.0,
+        key: Callable[[Item], ProcessKey] = lambda item: item.key,
+        conflict_key: Callable[[Item], Hashable | None] | None = None,
+        size: Callable[[Item], int] = lambda _: 0,
+        step_count: Callable[[], int] = lambda: 0,
+        jitter: Callable[[], float] = steady,
+        **settings: Any,
     ) -> None:
         self.seconds = seconds
         self.pool = MemoryPool()
@@ -66,20 +81,27 @@ class Bench:
         """Numbers of items whose columns cannot be built."""
         self.open = asyncio.Event()
         self.open.set()
-        defaults: dict[str, Any] = {
-            "key": lambda item: item.key, "lane_count": 1, "batch_max": 4, "queue_max": 100,
-        }  # fmt: skip
-        self.commit: GroupCommit[Item, int] = GroupCommit(
+        kind = WriteKind(
             name="test",
             write=self._write,
-            pool=cast("Pool", self.pool),
+            key=key,
+            conflict_key=conflict_key,
+            size=size,
             insistence=insistence,
             find_locked=self._find_locked,
             find_blocked=self._find_blocked,
-            statement_timeout=TIMEOUT_SECONDS,
-            on_batch=lambda name, size, wait: self.told.append((name, size, wait)),
-            now=asyncio.get_running_loop().time,
-            **defaults | fields,
+        )
+        self.commit: GroupCommit[Item, int] = GroupCommit(
+            kind,
+            pool=cast("Pool", self.pool),
+            settings=Commit(**{**DEFAULTS, **settings}),
+            statement_timeout=dt.timedelta(seconds=TIMEOUT_SECONDS),
+            context=CommitContext(
+                step_count=step_count,
+                jitter=jitter,
+                on_batch=lambda name, size, wait: self.told.append((name, size, wait)),
+                now=asyncio.get_running_loop().time,
+            ),
         )
 
     def submit(self, *items: Item) -> list["asyncio.Future[int]"]:

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import itertools
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import psycopg
@@ -21,17 +21,17 @@ from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.domain.processes.settlement import settle
 from progressor.domain.processes.task import RunningTask, TaskStatus, TaskType
 from progressor.settings.sections import Commit, Database
-from progressor.storage.commit.group_commit import OnBatch, tell_nobody
+from progressor.storage.commit.group_commit import BatchObserver, CommitContext, ignore_batch
 from progressor.storage.gates.gates import Gates
 from progressor.storage.namespaces.namespaces import Namespaces, _config
 from progressor.storage.postgres import arrays
+from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.pools import Connection, Pool, open_pools
 from progressor.storage.processes import admissions, claims
 from progressor.storage.processes.admissions import Admissions
 from progressor.storage.processes.claims import Claimed, Claims, Room
 from progressor.storage.processes.processes import Processes
-from progressor.storage.processes.reads.histories import Histories
 from progressor.storage.processes.results import Results
 from progressor.storage.processes.retention import Retention
 from progressor.storage.processes.settlements import Entry as Settled
@@ -130,6 +130,7 @@ class Desk:
     namespace: Namespace
     clock: Clock
     pool: Pool
+    context: StorageContext
     admissions: Admissions
     settlements: Settlements
     claims: Claims
@@ -302,98 +303,66 @@ def desk(
     replica_id: int = 1,
     namespace: Namespace = NAMESPACE,
     commit: Commit | None = None,
-    on_batch: OnBatch = tell_nobody,
+    on_batch: BatchObserver = ignore_batch,
     patience: dt.timedelta = PATIENCE,
 ) -> Desk:
     """Return a replica's storage on a pool; its group commits do not run yet."""
-    functions = Functions()
-    gathered = commit or Commit(gather=NO_TIME)
-    namespaces = Namespaces(pool=pool, functions=functions)
+    context = StorageContext(
+        pool=pool,
+        functions=Functions(),
+        clock=clock,
+        replica_id=replica_id,
+        statement_timeout=STATEMENT_TIMEOUT,
+        starvation_timeout=patience,
+    )
+    settings = commit or Commit(gather=NO_TIME)
+    gathering = CommitContext(on_batch=on_batch)
+    namespaces = Namespaces(pool=pool, functions=context.functions)
     told: list[Promoted] = []
-
-    def own_id() -> int:
-        return replica_id
-
     return Desk(
         replica_id=replica_id,
         namespace=namespace,
         clock=clock,
         pool=pool,
+        context=context,
         admissions=Admissions(
-            pool=pool,
-            functions=functions,
-            clock=clock,
-            replica_id=own_id,
-            commit=gathered,
-            statement_timeout=STATEMENT_TIMEOUT,
-            on_batch=on_batch,
-            on_promoted=told.append,
-            patience=patience,
+            context, settings=settings, commit=gathering, on_promoted=told.append
         ),
         settlements=Settlements(
-            pool=pool,
-            functions=functions,
-            clock=clock,
-            replica_id=own_id,
-            commit=gathered,
+            context,
+            settings=settings,
+            commit=gathering,
             step_grace=GRACE,
-            statement_timeout=STATEMENT_TIMEOUT,
-            on_batch=on_batch,
             on_promoted=told.append,
-            patience=patience,
         ),
-        claims=Claims(
-            functions=functions,
-            clock=clock,
-            replica_id=own_id,
-            step_grace=GRACE,
-            statement_timeout=STATEMENT_TIMEOUT,
+        claims=Claims(context, step_grace=GRACE),
+        processes=Processes(
+            context,
+            namespaces=namespaces,
+            watch=Watch(
+                pool=pool,
+                clock=clock,
+                lease_timeout=LEASE_TIMEOUT,
+                collecting=COLLECTING,
+                statement_timeout=STATEMENT_TIMEOUT,
+                age_max=dt.timedelta(),
+            ),
+            on_promoted=told.append,
         ),
-        processes=_processes(pool, clock, own_id, namespaces, told, patience),
         namespaces=namespaces,
-        results=Results(pool=pool, functions=functions, clock=clock, replica_id=own_id),
+        results=Results(context),
         replicas=Replicas(pool=pool, clock=clock),
-        retention=Retention(pool=pool, functions=functions, clock=clock),
+        retention=Retention(context),
         gates=Gates(
             pool=pool,
-            functions=functions,
+            functions=context.functions,
             clock=clock,
-            replica_id=own_id,
+            replica_id=lambda: replica_id,
             statement_timeout=STATEMENT_TIMEOUT,
             on_promoted=told.append,
             patience=patience,
         ),
         told=told,
-    )
-
-
-def _processes(
-    pool: Pool,
-    clock: Clock,
-    own_id: Callable[[], int],
-    namespaces: Namespaces,
-    told: list[Promoted],
-    patience: dt.timedelta,
-) -> Processes:
-    """Return what reads processes, and does the rare things to them."""
-    return Processes(
-        pool=pool,
-        functions=Functions(),
-        clock=clock,
-        replica_id=own_id,
-        histories=Histories(pool=pool),
-        namespaces=namespaces,
-        watch=Watch(
-            pool=pool,
-            clock=clock,
-            lease_timeout=LEASE_TIMEOUT,
-            collecting=COLLECTING,
-            statement_timeout=STATEMENT_TIMEOUT,
-            age_max=dt.timedelta(),
-        ),
-        statement_timeout=STATEMENT_TIMEOUT,
-        on_promoted=told.append,
-        patience=patience,
     )
 
 
@@ -405,7 +374,7 @@ async def running_desks(
     clock: Clock | None = None,
     namespace: Namespace = NAMESPACE,
     commit: Commit | None = None,
-    on_batch: OnBatch = tell_nobody,
+    on_batch: BatchObserver = ignore_batch,
     patience: dt.timedelta = PATIENCE,
 ) -> AsyncIterator[tuple[Desk, ...]]:
     """Run the group commits of `count` replicas, ids 1 .. count, until the context is left."""

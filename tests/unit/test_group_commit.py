@@ -32,7 +32,7 @@ async def test_what_comes_while_a_batch_is_in_flight_makes_the_next_one() -> Non
         await settled()
         others = bench.submit(*crowd(2, 3))
         await settled()
-        waiting = bench.commit.waiting_count
+        waiting = bench.commit.waiting.count
         bench.open.set()
         await asyncio.wait([*first, *others])
 
@@ -113,7 +113,7 @@ async def test_a_full_line_refuses_requests() -> None:
         bench.submit(*crowd(3))
 
     assert caught.value.retry_after.total_seconds() > 0
-    assert bench.commit.waiting_count == 2
+    assert bench.commit.waiting.count == 2
 
 
 @in_virtual_time
@@ -122,7 +122,7 @@ async def test_what_is_decided_is_never_refused() -> None:
 
     bench.submit(*crowd(1, 2, 3))
 
-    assert bench.commit.waiting_count == 3
+    assert bench.commit.waiting.count == 3
 
 
 @in_virtual_time

@@ -12,13 +12,14 @@ from progressor.storage.commit.group_commit import (
     IDLE_SECONDS,
     Insistence,
 )
+from tests.support.builders import seconds
 from tests.support.commit_bench import AWAY, GATHER_SECONDS, WRITE_SECONDS, Bench, Item, crowd
 from tests.support.virtual_time import in_virtual_time, settled
 
 
 @in_virtual_time
 async def test_in_a_crowd_a_batch_lets_itself_fill_for_a_few_writes() -> None:
-    bench = Bench(gather_max=1, crowd=lambda: 1000, seconds=WRITE_SECONDS)
+    bench = Bench(gather=seconds(1), step_count=lambda: 1000, seconds=WRITE_SECONDS)
     async with bench.running():
         await asyncio.wait(bench.submit(*crowd(1)))
         futures = bench.submit(*crowd(2))
@@ -32,7 +33,9 @@ async def test_in_a_crowd_a_batch_lets_itself_fill_for_a_few_writes() -> None:
 
 @in_virtual_time
 async def test_a_batch_lets_itself_fill_no_longer_than_it_may() -> None:
-    bench = Bench(gather_max=GATHER_SECONDS, crowd=lambda: 1000, seconds=GATHER_SECONDS / 2)
+    bench = Bench(
+        gather=seconds(GATHER_SECONDS), step_count=lambda: 1000, seconds=GATHER_SECONDS / 2
+    )
     async with bench.running():
         await asyncio.wait(bench.submit(*crowd(1)))
         await asyncio.wait(bench.submit(*crowd(2)))
@@ -42,7 +45,7 @@ async def test_a_batch_lets_itself_fill_no_longer_than_it_may() -> None:
 
 @in_virtual_time
 async def test_a_batch_with_half_the_crowd_in_it_starts_at_once() -> None:
-    bench = Bench(gather_max=1, crowd=lambda: 4, seconds=WRITE_SECONDS)
+    bench = Bench(gather=seconds(1), step_count=lambda: 4, seconds=WRITE_SECONDS)
     async with bench.running():
         await asyncio.wait(bench.submit(*crowd(1)))
         futures = bench.submit(*crowd(2))
@@ -63,7 +66,7 @@ async def test_a_batch_with_half_the_crowd_in_it_starts_at_once() -> None:
 async def test_nobody_waits_in_vain_for_a_batch_to_fill(
     steps: int, pause: float, second: tuple[int, ...]
 ) -> None:
-    bench = Bench(gather_max=GATHER_SECONDS, crowd=lambda: steps, seconds=WRITE_SECONDS)
+    bench = Bench(gather=seconds(GATHER_SECONDS), step_count=lambda: steps, seconds=WRITE_SECONDS)
     async with bench.running():
         await asyncio.wait(bench.submit(*crowd(1)))
         await asyncio.sleep(pause)
@@ -86,7 +89,7 @@ async def test_nobody_waits_in_vain_for_a_batch_to_fill(
 async def test_a_crowd_that_is_all_in_line_is_written_in_halves(
     steps: int, waiting: int, sizes: list[int]
 ) -> None:
-    bench = Bench(gather_max=1, batch_max=128, crowd=lambda: steps, seconds=WRITE_SECONDS)
+    bench = Bench(gather=seconds(1), batch_max=128, step_count=lambda: steps, seconds=WRITE_SECONDS)
     async with bench.running():
         await asyncio.wait(bench.submit(*crowd(*range(waiting))))
 
@@ -95,7 +98,7 @@ async def test_a_crowd_that_is_all_in_line_is_written_in_halves(
 
 @in_virtual_time
 async def test_a_batch_that_fills_is_written_when_the_line_is_closed() -> None:
-    bench = Bench(gather_max=1, crowd=lambda: 1000, seconds=WRITE_SECONDS)
+    bench = Bench(gather=seconds(1), step_count=lambda: 1000, seconds=WRITE_SECONDS)
     running = asyncio.ensure_future(bench.commit.run())
     await asyncio.wait(bench.submit(*crowd(1)))
     bench.submit(*crowd(2))
@@ -109,7 +112,9 @@ async def test_a_batch_that_fills_is_written_when_the_line_is_closed() -> None:
 
 def following(*process_ids: str, **fields: Any) -> tuple[Bench, list[Item], list[Item]]:
     """Return a bench where batches may follow each other, a batch, and one to come behind it."""
-    bench = Bench(gather_max=1, batch_max=GATHER_SPLIT, crowd=lambda: 2 * GATHER_SPLIT, **fields)
+    bench = Bench(
+        gather=seconds(1), batch_max=GATHER_SPLIT, step_count=lambda: 2 * GATHER_SPLIT, **fields
+    )
     first = crowd(*range(GATHER_SPLIT))
     second = [Item(100 + number, process_id) for number, process_id in enumerate(process_ids)]
     return bench, first, second
@@ -147,7 +152,7 @@ async def test_a_full_batch_follows_the_one_under_way() -> None:
 
 @in_virtual_time
 async def test_a_batch_in_a_small_crowd_waits_for_the_one_under_way() -> None:
-    bench = Bench(gather_max=1, batch_max=GATHER_SPLIT, crowd=lambda: GATHER_SPLIT)
+    bench = Bench(gather=seconds(1), batch_max=GATHER_SPLIT, step_count=lambda: GATHER_SPLIT)
     bench.open.clear()
     async with bench.running():
         bench.submit(*crowd(*range(GATHER_SPLIT)))
@@ -210,13 +215,13 @@ async def test_batches_that_broke_together_are_written_again_one_after_the_other
     assert bench.under_way_max == [1, 2, 1, 1, 1]
 
 
-def by_rival(item: Item) -> str | None:
-    return item.rival
+def by_conflict_key(item: Item) -> str | None:
+    return item.conflict_key
 
 
 @in_virtual_time
-async def test_items_of_one_process_share_a_batch_where_they_are_no_rivals() -> None:
-    bench = Bench(rival=by_rival)
+async def test_items_of_one_process_share_a_batch_where_they_do_not_conflict() -> None:
+    bench = Bench(conflict_key=by_conflict_key)
     futures = bench.submit(*(Item(number, "a") for number in range(1, 7)))
     async with bench.running():
         await asyncio.wait(futures)
@@ -225,12 +230,12 @@ async def test_items_of_one_process_share_a_batch_where_they_are_no_rivals() -> 
 
 
 @in_virtual_time
-async def test_nobody_passes_an_item_of_the_same_process_that_waits_for_its_rival() -> None:
-    bench = Bench(rival=by_rival)
+async def test_nobody_passes_an_item_of_the_same_process_that_waits_for_a_conflicting_one() -> None:
+    bench = Bench(conflict_key=by_conflict_key)
     futures = bench.submit(
-        Item(1, "a", rival="k"),
-        Item(2, "a", rival="k"),
-        Item(3, "a", rival="other"),
+        Item(1, "a", conflict_key="k"),
+        Item(2, "a", conflict_key="k"),
+        Item(3, "a", conflict_key="other"),
         Item(4, "b"),
         Item(5, "a"),
     )
@@ -242,7 +247,7 @@ async def test_nobody_passes_an_item_of_the_same_process_that_waits_for_its_riva
 
 @in_virtual_time
 async def test_a_crowd_on_one_process_is_written_in_full_batches() -> None:
-    bench = Bench(rival=by_rival, batch_max=128, queue_max=10_000)
+    bench = Bench(conflict_key=by_conflict_key, batch_max=128, queue_max=10_000)
     futures = bench.submit(*(Item(number, "a") for number in range(10_000)))
     async with bench.running():
         await asyncio.wait(futures)

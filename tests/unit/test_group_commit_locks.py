@@ -6,7 +6,7 @@ import pytest
 
 from progressor import errors
 from progressor.storage.commit.group_commit import BLOCKED_SECONDS_MAX, Insistence
-from progressor.storage.commit.shard import ASIDE_SECONDS
+from progressor.storage.commit.shard import PARKED_CHECK_SECONDS
 from tests.support.commit_bench import AWAY, LOCKED, TIMEOUT_SECONDS, Bench, Item, crowd
 from tests.support.virtual_time import in_virtual_time, settled
 
@@ -24,7 +24,7 @@ async def test_an_item_whose_process_is_locked_waits_beside_the_line_until_it_is
         assert await two == 20
 
     assert bench.batches == [(1, 2, 3), (1, 3), (2,)]
-    assert asyncio.get_running_loop().time() == pytest.approx(ASIDE_SECONDS)
+    assert asyncio.get_running_loop().time() == pytest.approx(PARKED_CHECK_SECONDS)
     assert not any(bench.again)
 
 
@@ -37,7 +37,7 @@ async def test_what_comes_for_a_locked_process_waits_behind_and_costs_nobody_a_w
         await settled()
         later = bench.submit(Item(2, "a"), Item(3, "b"), Item(4, "a"))
         await asyncio.wait({later[1]})
-        waiting = bench.commit.waiting_count
+        waiting = bench.commit.waiting.count
         bench.locked.clear()
         await asyncio.wait([*first, *later])
 
@@ -100,7 +100,7 @@ async def test_of_items_that_wait_for_the_same_row_one_is_tried_for_all() -> Non
     assert set(tried) == {(1,)}
     assert len(tried) <= 2 * TIMEOUT_SECONDS / BLOCKED_SECONDS_MAX + 5
     assert bench.batches[-1] == (2, 3)
-    assert bench.commit.waiting_count == bench.commit.waiting_bytes == 0
+    assert bench.commit.waiting.count == bench.commit.waiting.size == 0
 
 
 @in_virtual_time
@@ -112,13 +112,13 @@ async def test_what_comes_for_a_blocked_process_waits_behind_it_in_order() -> No
         await settled()
         later = bench.submit(Item(2, "a"), Item(3, "b"), Item(4, "a"))
         await asyncio.wait({later[1]})
-        waiting = bench.commit.waiting_bytes
+        waiting = bench.commit.waiting.size
         bench.locked_gates.clear()
         await asyncio.wait([*first, *later])
 
     assert waiting == 7
     assert bench.batches == [(1,), (3,), (1,), (2,), (4,)]
-    assert bench.commit.waiting_bytes == 0
+    assert bench.commit.waiting.size == 0
 
 
 @in_virtual_time
@@ -132,7 +132,7 @@ async def test_a_caller_waits_for_a_blocked_item_as_long_as_for_a_statement() ->
             await future
 
     assert asyncio.get_running_loop().time() == pytest.approx(TIMEOUT_SECONDS, abs=2)
-    assert bench.commit.waiting_count == 0
+    assert bench.commit.waiting.count == 0
 
 
 @in_virtual_time
@@ -175,8 +175,8 @@ async def test_a_caller_waits_for_a_locked_process_as_long_as_for_a_statement() 
             await future
 
     assert asyncio.get_running_loop().time() == pytest.approx(TIMEOUT_SECONDS, abs=1)
-    assert bench.commit.waiting_count == 0
-    assert bench.commit.waiting_bytes == 0
+    assert bench.commit.waiting.count == 0
+    assert bench.commit.waiting.size == 0
 
 
 @in_virtual_time
@@ -229,12 +229,12 @@ async def test_a_line_knows_the_bytes_of_those_who_wait_for_a_lock(insistence: I
         futures = bench.submit(*crowd(5, 7))
         await asyncio.wait({futures[1]})
         await settled()
-        waiting = bench.commit.waiting_bytes
+        waiting = bench.commit.waiting.size
         bench.locked.clear()
         await asyncio.wait(futures)
 
     assert waiting == 5
-    assert bench.commit.waiting_bytes == 0
+    assert bench.commit.waiting.size == 0
 
 
 @in_virtual_time
@@ -253,7 +253,7 @@ async def test_what_may_have_been_written_is_given_up_where_a_blocked_item_is_tr
         assert await second == 20
 
     assert bench.batches == [(1, 2), (1,), (2,)]
-    assert bench.commit.waiting_count == bench.commit.waiting_bytes == 0
+    assert bench.commit.waiting.count == bench.commit.waiting.size == 0
 
 
 @in_virtual_time

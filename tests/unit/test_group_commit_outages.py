@@ -162,7 +162,7 @@ async def test_a_batch_holds_no_more_bytes_than_it_may() -> None:
         await asyncio.wait(bench.submit(*crowd(1, 2, 3, 0, 4)))
 
     assert bench.batches == [(1, 2), (3,), (0,), (4,)]
-    assert bench.commit.waiting_bytes == 0
+    assert bench.commit.waiting.size == 0
 
 
 @in_virtual_time
@@ -188,7 +188,7 @@ async def test_a_line_that_was_given_up_or_put_back_knows_its_bytes(insistence: 
     async with bench.running():
         await asyncio.wait(bench.submit(*crowd(1, 2, 3, 4, 5, 6)))
 
-    assert bench.commit.waiting_bytes == 0
+    assert bench.commit.waiting.size == 0
 
 
 @in_virtual_time
@@ -295,7 +295,7 @@ async def test_an_item_whose_columns_cannot_be_built_fails_alone(
     assert [futures[index].result() for index in (0, 2)] == [10, 30]
 
 
-@pytest.mark.parametrize("measure", ["key", "size", "rival"])
+@pytest.mark.parametrize("measure", ["key", "size", "conflict_key"])
 @in_virtual_time
 async def test_an_item_that_cannot_be_put_in_line_is_refused_to_who_submits_it(
     measure: str,
@@ -308,7 +308,7 @@ async def test_an_item_that_cannot_be_put_in_line_is_refused_to_who_submits_it(
     with pytest.raises(errors.StorageRefusedError, match="AttributeError: item 1"):
         bench.commit.submit(Item(1, "p1"))
 
-    assert bench.commit.waiting_count == 0
+    assert bench.commit.waiting.count == 0
 
 
 @in_virtual_time

@@ -1,25 +1,25 @@
-"""Group commit: what is waiting at the moment becomes one statement, one round trip, one commit.
+"""Group commit: the items that are waiting become one statement, one round trip, one commit.
 
-What dominates the cost of a durable write is not the rows but the statements and the commits. So a
-write waits in a *lane*; while one batch of the lane is in flight, the next one fills, and follows
-on the same connection as soon as it is full. At low load a batch is one item and nothing waits;
-under load the batches grow by themselves.
+The cost of a durable write is in its statement and its commit, not in its rows. So an item waits in
+the queue of a *shard*. While one batch of a shard is in flight, the next one fills; it follows on
+the same connection as soon as it is full. At low load a batch is one item and nothing waits; under
+load batches grow by themselves.
 
-What holds:
+Guarantees:
 
-- Items of one process share a lane and are written in the order in which they came. Whether two of
-  them may be in one batch, the kind of write says; see `rival`. No two batches in flight have a
-  process in common, so that it makes no difference which of them has to be written again.
-- Every item gets its own result. An item that PostgreSQL refuses, or that cannot even be sent,
-  fails alone: a batch that fails as a whole is split until the culprit stands alone.
-- An item whose process another transaction holds locked for long waits beside the line, with all
-  that comes after it for that process; the others of its batch are written without it. So does an
-  item that waits for another row, such as a gate. It is found by the row that PostgreSQL names, or
-  else by halving the batch, and is tried again beside the lane, on a connection of its own.
-- A batch whose fate is unknown (the connection broke) is given up or insisted on, as the kind of
-  write demands; see `Insistence`. The next one is half as large, down to one item, since it may
-  have been too much at once: for the server's statement timeout, its memory, or the gigabyte of a
-  message. With each batch that is written the next may be twice as large again.
+- Items of one process share a shard and are written in the order in which they were submitted. The
+  kind of write says whether two of them may be in one batch; see `WriteKind.conflict_key`. No two
+  batches in flight have a process in common, so either of them can be written again on its own.
+- Every item gets its own result. An item that PostgreSQL refuses, or that cannot be sent, fails
+  alone: a batch that fails as a whole is halved until the offending item is found.
+- An item whose process another transaction keeps locked is *parked*, with all later items of that
+  process; the rest of its batch is written without it. The same holds for an item that waits for
+  another row, such as a gate. PostgreSQL's error names the row, or halving the batch finds the
+  item; such an item is retried on a connection of its own.
+- When the connection breaks, whether the batch was written is unknown. It fails or is written
+  again, as the kind of write demands; see `Insistence`. The next batch is half as large, down to
+  one item, because the batch may have exceeded a limit: the server's statement timeout or memory,
+  or the size of a message. Each batch that is written doubles the next one's limit again.
 """
 
 import asyncio
@@ -34,7 +34,15 @@ from typing import Generic
 
 from progressor import errors
 from progressor.domain.processes.process import ProcessKey
-from progressor.storage.commit.shard import ASIDE_SECONDS, Entry, Flight, Item, Lane, Result
+from progressor.settings.sections import Commit
+from progressor.storage.commit.shard import (
+    PARKED_CHECK_SECONDS,
+    Entry,
+    InFlightBatch,
+    Item,
+    Result,
+    Shard,
+)
 from progressor.storage.postgres.backoff import Backoff, steady
 from progressor.storage.postgres.locks import FindBlocked, FindLocked, Reason
 from progressor.storage.postgres.pools import (
@@ -49,27 +57,27 @@ _log = logging.getLogger(__name__)
 
 CONFLICT_ATTEMPTS_MAX = 5
 GATHER_ENOUGH = 64
-"""Items by which a batch is full enough: twice as many would cost a twentieth less for each."""
+"""Items at which a batch is full enough: doubling it would save 5 % per item."""
 
 GATHER_WRITES = 6
-"""By how many times the duration of a write a batch may be put off: longer would not pay."""
+"""How many durations of a write a batch may be delayed."""
 
 GATHER_SPLIT = 8
-"""Items from which on it is worth writing half of the steps in hand at a time."""
+"""Items from which on it is worth writing half of the running steps at a time."""
 
 HOLD_SECONDS = 0.1
-"""How long a lane keeps its connection at most while others may want it."""
+"""How long a shard keeps its connection at most while others may want it."""
 
 IDLE_SECONDS = 0.02
-"""How long a lane without work keeps its connection: the next item is about to come, or not."""
+"""How long a shard without work keeps its connection, in case the next item comes soon."""
 
 BLOCKED_SECONDS_MAX = 1.0
-"""How often, at least, what waits for a row such as a gate is tried again."""
+"""Longest pause between retries of an item that waits for a row such as a gate."""
 
 RETRY_AFTER = dt.timedelta(seconds=1)
 
 QUEUE_BYTES_MAX = 256 * 1024 * 1024
-"""What may wait in the lanes of one kind of write, over which requests are OVERLOADED."""
+"""Bytes that may wait in the shards of one kind of write; further requests are OVERLOADED."""
 
 
 class Insistence(enum.Enum):
@@ -78,287 +86,280 @@ class Insistence(enum.Enum):
     GIVE_UP = enum.auto()
     """Each item fails with StorageUnavailableError: the requester decides."""
     INSIST = enum.auto()
-    """It is written again, with `again` set, until PostgreSQL answers: it is decided already."""
+    """It is written again, with `again` set, until PostgreSQL answers: it is already decided."""
 
 
 Write = Callable[[Connection, Sequence[Item], bool], Awaitable[Sequence[Result]]]
 """Write a batch in one transaction and return one result per item, in the order of the items.
 
-The flag says that the batch was sent before and may have been done already. Without it, another
-batch may be written on the connection meanwhile.
+The flag says that the batch was sent before and may have been written. Without it, another batch
+may be written on the connection meanwhile.
 
-What it raises before it sends anything is a StorageRefusedError (`pools.before_sending`): it is one
-item's fault. Whatever else it raises that is not PostgreSQL's ends the group commit.
+An error raised before anything is sent must be a StorageRefusedError (`pools.before_sending`): one
+item caused it. Any other error that is not PostgreSQL's ends the group commit.
 """
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Waiting:
-    """How many items of a kind of write are in line, and how many bytes they take."""
+    """The items of one kind of write that wait, and their bytes."""
 
     name: str
     count: int
     size: int
 
 
-OnBatch = Callable[[str, int, float], None]
-"""Told the name and the size of a batch that was written, and the seconds that its first item had
-waited when it was sent."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WriteKind(Generic[Item, Result]):
+    """One kind of write.
+
+    ``key`` returns the process of an item and ``size`` its approximate bytes. ``find_locked`` finds
+    the processes of a batch that another transaction has locked; if there are none,
+    ``find_blocked`` finds the items that need the locked row. ``conflict_key`` returns what no two
+    items of a batch may share, or None where nothing conflicts; by default it is the process.
+    """
+
+    name: str
+    write: Write[Item, Result]
+    key: Callable[[Item], ProcessKey]
+    insistence: Insistence
+    find_locked: FindLocked
+    find_blocked: FindBlocked[Item]
+    conflict_key: Callable[[Item], Hashable | None] | None = None
+    size: Callable[[Item], int] = lambda _: 0
 
 
-def tell_nobody(_name: str, _size: int, _wait_seconds: float) -> None:
+BatchObserver = Callable[[str, int, float], None]
+"""Called with the name and size of a batch that was written, and the seconds that its first item
+had waited when it was sent."""
+
+
+def ignore_batch(_name: str, _size: int, _wait_seconds: float) -> None:
     """Do nothing."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CommitContext:
+    """What a group commit uses of the replica around it.
+
+    ``step_count`` returns how many steps are running; ``jitter``, from -1 to 1, spreads the pauses
+    of an outage; ``now`` times how long items wait, since the event loop's clock may count in
+    milliseconds.
+    """
+
+    step_count: Callable[[], int] = lambda: 0
+    jitter: Callable[[], float] = steady
+    on_batch: BatchObserver = ignore_batch
+    now: Callable[[], float] = time.perf_counter
+
+
 class GroupCommit(Generic[Item, Result]):
-    """One kind of write, gathered."""
+    """Gathers the items of one kind of write into batches."""
 
-    def __init__(  # noqa: PLR0913  they are what a kind of write consists of
+    def __init__(
         self,
+        kind: WriteKind[Item, Result],
         *,
-        name: str,
-        write: Write[Item, Result],
-        key: Callable[[Item], ProcessKey],
         pool: Pool,
-        insistence: Insistence,
-        find_locked: FindLocked,
-        find_blocked: FindBlocked[Item],
-        lane_count: int,
-        batch_max: int,
-        queue_max: int,
-        statement_timeout: float,
-        rival: Callable[[Item], Hashable | None] | None = None,
-        size: Callable[[Item], int] = lambda _: 0,
-        gather_max: float = 0.0,
-        crowd: Callable[[], int] = lambda: 0,
-        jitter: Callable[[], float] = steady,
-        on_batch: OnBatch = tell_nobody,
-        now: Callable[[], float] = time.perf_counter,
+        settings: Commit,
+        statement_timeout: dt.timedelta,
+        context: CommitContext,
     ) -> None:
-        """Open nothing; `run` does the work.
-
-        Args:
-            name: For logs and metrics.
-            write: Writes a batch.
-            key: Which process an item is about.
-            pool: Where a lane borrows its connection while it has work.
-            insistence: What happens when the connection breaks.
-            find_locked: Asked which processes of a batch others hold locked.
-            find_blocked: Asked, if none, which items have to do with the row that is locked.
-            lane_count: Batches of this kind in flight at once.
-            batch_max: Items of one batch.
-            queue_max: Items that may wait over all lanes.
-            statement_timeout: Seconds for one batch.
-            rival: Returns what no two items of a batch may have in common, None where there is no
-                such thing. By default it is the process.
-            size: Returns how many bytes an item takes, about.
-            gather_max: Seconds by which a batch may be put off so that it fills; see `_gather`.
-            crowd: Returns how many steps are in hand.
-            jitter: Spreads the pauses of an outage, from -1 to 1.
-            on_batch: Told of every batch written.
-            now: For how long items wait. The event loop's own clock may count in milliseconds.
-        """
-        self.name = name
-        self._write = write
-        self._key = key
-        self._rival = rival
-        self._size = size
+        self.name = kind.name
+        self._kind = kind
         self._pool = pool
-        self._insistence = insistence
-        self._find_locked = find_locked
-        self._find_blocked = find_blocked
-        self._jitter = jitter
-        self._batch_max = batch_max
-        self._queue_max = queue_max
-        self._statement_timeout = statement_timeout
-        self._gather_max = gather_max
-        self._crowd = crowd
-        self._on_batch = on_batch
-        self._now = now
-        self._lanes = [Lane[Item, Result](batch_max, jitter) for _ in range(lane_count)]
+        self._batch_max, self._queue_max = settings.batch_max, settings.queue_max
+        self._gather_max = settings.gather.total_seconds()
+        self._statement_timeout = statement_timeout.total_seconds()
+        self._context = context
+        self._shards = [
+            Shard[Item, Result](settings.batch_max, context.jitter)
+            for _ in range(settings.lane_count)
+        ]
         self._group: asyncio.TaskGroup = asyncio.TaskGroup()
         self._closed = False
 
     @property
-    def waiting_count(self) -> int:
-        """Items that wait to be written."""
-        return sum(lane.waiting_count for lane in self._lanes)
-
-    @property
-    def waiting_bytes(self) -> int:
-        """What they take."""
-        return sum(lane.bytes_waiting for lane in self._lanes)
-
-    @property
     def waiting(self) -> Waiting:
-        """Both, by name; to be read from any thread."""
-        return Waiting(self.name, self.waiting_count, self.waiting_bytes)
+        """What waits to be written; to be read from any thread."""
+        return Waiting(
+            self.name,
+            sum(shard.waiting_count for shard in self._shards),
+            sum(shard.bytes_waiting for shard in self._shards),
+        )
 
     def is_waiting(self, key: ProcessKey) -> bool:
-        """Tell whether anything about a process is in line, or under way."""
-        return self._lanes[key.slot % len(self._lanes)].is_waiting(key)
+        """Tell whether any item of a process is queued or in flight."""
+        return self._shards[key.slot % len(self._shards)].is_waiting(key)
 
     def submit(self, item: Item) -> asyncio.Future[Result]:
-        """Put an item in line and return the future of its result.
+        """Queue an item and return the future of its result.
 
         Cancelling the future gives up the result, not the write.
 
         Raises:
-            OverloadedError: As many items wait as may, or bytes; nothing was put in line. Only with
-                GIVE_UP: what is decided already is never refused.
-            StorageRefusedError: What the item is about, or its size, cannot be found out.
+            OverloadedError: Too many items or bytes wait; nothing was queued. Only with GIVE_UP:
+                what is already decided is never refused.
+            StorageRefusedError: The item's process or size cannot be determined.
             StorageUnavailableError: The engine is stopping.
         """
+        kind = self._kind
         if self._closed:
             raise errors.StorageUnavailableError("the engine is stopping")
-        if self._insistence is Insistence.GIVE_UP:
+        if kind.insistence is Insistence.GIVE_UP:
             self._refuse_too_many()
         future = asyncio.get_running_loop().create_future()
         with before_sending():
-            key = self._key(item)
-            lane = self._lanes[key.slot % len(self._lanes)]
-            rival = key if self._rival is None else self._rival(item)
-            size = self._size(item)
-        lane.add(Entry(item, key, rival, future, size, since=self._now()))
+            key = kind.key(item)
+            shard = self._shards[key.slot % len(self._shards)]
+            conflict_key = key if kind.conflict_key is None else kind.conflict_key(item)
+            size = kind.size(item)
+        shard.add(Entry(item, key, conflict_key, future, size, since=self._context.now()))
         return future
 
     def _refuse_too_many(self) -> None:
-        if self.waiting_count >= self._queue_max:
+        waiting = self.waiting
+        if waiting.count >= self._queue_max:
             raise errors.OverloadedError(f"{self._queue_max} writes wait", RETRY_AFTER)
-        if self.waiting_bytes >= QUEUE_BYTES_MAX:
+        if waiting.size >= QUEUE_BYTES_MAX:
             raise errors.OverloadedError(f"writes of {QUEUE_BYTES_MAX} bytes wait", RETRY_AFTER)
 
     async def run(self) -> None:
-        """Write until `close`, and then until every lane is empty.
+        """Write until `close`, and then until every shard is empty.
 
-        If it is cancelled, what is in line is lost, and what is in flight is unknown.
+        If it is cancelled, queued items are lost, and the fate of batches in flight is unknown.
         """
         async with self._group:
-            for number, lane in enumerate(self._lanes):
-                self._group.create_task(self._run_lane(lane), name=f"{self.name} lane {number}")
+            for number, shard in enumerate(self._shards):
+                self._group.create_task(self._run_shard(shard), name=f"{self.name} shard {number}")
 
     def close(self) -> None:
-        """Take no more items; `run` ends once the lanes are empty."""
+        """Take no more items; `run` ends once the shards are empty."""
         self._closed = True
-        for lane in self._lanes:
-            lane.filled.set()
+        for shard in self._shards:
+            shard.filled.set()
 
-    async def _run_lane(self, lane: Lane[Item, Result]) -> None:
+    async def _run_shard(self, shard: Shard[Item, Result]) -> None:
         while True:
-            if not lane.has_work:
-                if self._closed and not lane.aside:
+            if not shard.has_work:
+                if self._closed and not shard.parked:
                     return
-                lane.filled.clear()
-                await lane.filled.wait()
+                shard.filled.clear()
+                await shard.filled.wait()
                 continue
             try:
-                await self._empty(lane)
+                await self._drain(shard)
             except errors.StorageUnavailableError as error:
-                # Where only connections are short, nothing was sent, and all keep their places.
+                # If the pool has no free connection, nothing was sent, and items stay queued.
                 if not isinstance(error, errors.StorageOverloadedError):
-                    self._give_up(lane, error)
+                    self._fail_waiting(shard, error)
                 _log.warning("batch not written", extra={"write": self.name, "why": error.why})
-                await asyncio.sleep(lane.backoff.pause())
+                await asyncio.sleep(shard.backoff.pause())
 
-    async def _empty(self, lane: Lane[Item, Result]) -> None:
-        """Write what is in line on one connection, and what comes soon after.
+    async def _drain(self, shard: Shard[Item, Result]) -> None:
+        """Write the queue on one connection, and what is submitted soon after.
 
-        To take it from the pool and to return it costs as much as a tenth of a small batch. A pool
-        may be as small as one, though, and others wait there.
+        Borrowing and returning a connection costs a tenth of a small batch. But the pool may have
+        a single connection, for which others wait.
         """
         loop = asyncio.get_running_loop()
         async with connection_of(self._pool) as connection:
             until = loop.time() + HOLD_SECONDS
             try:
-                while lane.flights or (lane.has_work and loop.time() < until):
-                    if lane.flights:
+                while shard.in_flight or (shard.has_work and loop.time() < until):
+                    if shard.in_flight:
                         if loop.time() < until:
-                            await self._follow(lane, connection)
-                        await self._land(lane)
-                    elif lane.asks:
-                        await self._ask(lane, connection)
+                            await self._send_another(shard, connection)
+                        await self._await_oldest(shard)
+                    elif shard.check_is_due:
+                        await self._check_parked(shard, connection)
                     else:
-                        await self._gather(lane, self._wanted())
-                        self._launch(lane, connection)
-                    if not lane.flights and not lane.entries and not self._closed:
-                        await lane.wait(IDLE_SECONDS)
+                        await self._gather(shard, self._wanted())
+                        self._send(shard, connection)
+                    if not shard.in_flight and not shard.entries and not self._closed:
+                        await shard.wait(IDLE_SECONDS)
             finally:
-                if lane.flights:
-                    # Cancelled like this lane; the connection is theirs until they know it.
-                    await asyncio.wait([flight.task for flight in lane.flights])
+                if shard.in_flight:
+                    # Cancelled like this task; they use the connection until they notice.
+                    await asyncio.wait([batch.task for batch in shard.in_flight])
 
     def _wanted(self) -> int:
         """Return how many items a batch waits for."""
-        return min(self._crowd() // 2, GATHER_ENOUGH, self._batch_max)
+        return min(self._context.step_count() // 2, GATHER_ENOUGH, self._batch_max)
 
-    def _launch(self, lane: Lane[Item, Result], connection: Connection) -> None:
-        """Send a batch on its way, if there is one that may go."""
-        batch = lane.take(min(lane.limit, self._share(len(lane.entries), self._wanted())))
-        if batch:
-            repeats = any(entry.again for entry in batch)
-            flight = Flight(batch, asyncio.get_running_loop().time(), repeats)
-            flying = self._fly(flight, connection)
-            flight.task = self._group.create_task(flying, name=f"{self.name} batch")
-            flight.task.add_done_callback(lambda _: lane.filled.set())
-            lane.flights.append(flight)
+    def _send(self, shard: Shard[Item, Result], connection: Connection) -> None:
+        """Start writing the next batch, if one may be sent."""
+        entries = shard.take(min(shard.limit, self._share(len(shard.entries), self._wanted())))
+        if entries:
+            repeats = any(entry.again for entry in entries)
+            batch = InFlightBatch(entries, asyncio.get_running_loop().time(), repeats)
+            batch.task = self._group.create_task(
+                self._write_in_flight(batch, connection), name=f"{self.name} batch"
+            )
+            batch.task.add_done_callback(lambda _: shard.filled.set())
+            shard.in_flight.append(batch)
 
-    async def _fly(self, flight: Flight[Item, Result], connection: Connection) -> None:
+    async def _write_in_flight(
+        self, batch: InFlightBatch[Item, Result], connection: Connection
+    ) -> None:
         try:
-            flight.locked = await self._write_batch(connection, flight.batch)
+            batch.locked = await self._write_batch(connection, batch.entries)
         except errors.StorageUnavailableError as error:
-            flight.error = error
+            batch.error = error
 
-    async def _follow(self, lane: Lane[Item, Result], connection: Connection) -> None:
-        """Send another batch after the one under way, if it becomes full before that is back.
+    async def _send_another(self, shard: Shard[Item, Result], connection: Connection) -> None:
+        """Send a second batch if it fills up before the first one is written.
 
-        PostgreSQL goes on with it without waiting until this process has heard of the first.
+        PostgreSQL starts on it at once, without waiting for this process to read the first result.
         """
-        first, wanted = lane.flights[0].task, self._wanted()
-        if wanted >= GATHER_SPLIT and not lane.repeats and not first.done():
-            await lane.wait(None, wanted)
+        first, wanted = shard.in_flight[0].task, self._wanted()
+        if wanted >= GATHER_SPLIT and not shard.repeats and not first.done():
+            await shard.wait(None, wanted)
             if not first.done():
-                self._launch(lane, connection)
+                self._send(shard, connection)
 
-    async def _land(self, lane: Lane[Item, Result]) -> None:
-        """Wait for the oldest batch under way.
+    async def _await_oldest(self, shard: Shard[Item, Result]) -> None:
+        """Wait for the oldest batch in flight.
 
         Raises:
-            StorageUnavailableError: It was not written. None is under way any more, and those that
-                were not written are back in line.
+            StorageUnavailableError: It was not written. No batch is in flight any more, and items
+                that were not written are queued again.
         """
-        await asyncio.wait({lane.flights[0].task})
-        if lane.flights[0].error is None:
-            flight = lane.flights.popleft()
-            lane.landed(flight)
-            self._set_aside(lane, flight)
+        await asyncio.wait({shard.in_flight[0].task})
+        if shard.in_flight[0].error is None:
+            batch = shard.in_flight.popleft()
+            shard.note_written(batch)
+            self._park(shard, batch)
             return
-        await asyncio.wait([flight.task for flight in lane.flights])
-        lane.limit = max(1, len(lane.flights[0].batch) // 2)
-        error, flights = lane.flights[0].error, list(lane.flights)
-        lane.flights.clear()
-        for flight in reversed(flights):
-            if flight.error is not None:
-                lane.put_back(flight.batch)
-            self._set_aside(lane, flight)
+        await asyncio.wait([batch.task for batch in shard.in_flight])
+        shard.limit = max(1, len(shard.in_flight[0].entries) // 2)
+        error, batches = shard.in_flight[0].error, list(shard.in_flight)
+        shard.in_flight.clear()
+        for batch in reversed(batches):
+            if batch.error is not None:
+                shard.put_back(batch.entries)
+            self._park(shard, batch)
         raise error
 
-    def _set_aside(self, lane: Lane[Item, Result], flight: Flight[Item, Result]) -> None:
-        lane.set_aside(flight.locked)
-        if lane.has_blocked and not lane.tries_blocked:
-            lane.tries_blocked = True
-            self._group.create_task(self._try_blocked(lane), name=f"{self.name} blocked")
+    def _park(self, shard: Shard[Item, Result], batch: InFlightBatch[Item, Result]) -> None:
+        shard.park(batch.locked)
+        if shard.has_blocked and not shard.retries_blocked:
+            shard.retries_blocked = True
+            self._group.create_task(self._retry_blocked(shard), name=f"{self.name} blocked")
 
-    async def _try_blocked(self, lane: Lane[Item, Result]) -> None:
-        """Write what is blocked, beside the lane, until nothing is.
+    async def _retry_blocked(self, shard: Shard[Item, Result]) -> None:
+        """Write blocked items on a connection of their own until none is left.
 
-        One of those that wait for the same shows whether all of them still do.
+        Of the items that wait for the same row, trying one shows whether the others still wait.
         """
-        backoff = Backoff(first=ASIDE_SECONDS, longest=BLOCKED_SECONDS_MAX, jitter=self._jitter)
-        while lane.has_blocked:
+        backoff = Backoff(
+            first=PARKED_CHECK_SECONDS, longest=BLOCKED_SECONDS_MAX, jitter=self._context.jitter
+        )
+        while shard.has_blocked:
             await asyncio.sleep(backoff.pause())
-            self._lose_patience(lane)
-            for entry in lane.first_blocked():
-                lane.tried = entry
+            self._expire_parked(shard)
+            for entry in shard.first_blocked():
+                shard.retried = entry
                 try:
                     async with connection_of(self._pool) as connection:
                         await self._write_unless_refused(connection, [entry])
@@ -367,72 +368,64 @@ class GroupCommit(Generic[Item, Result]):
                 except errors.StorageUnavailableError as error:
                     facts = {"write": self.name, "why": error.why}
                     _log.warning("blocked item not written", extra=facts)
-                    self._give_up_tried(lane, entry, error)
+                    if self._kind.insistence is Insistence.GIVE_UP and entry.again:
+                        # It may have been written: the requester decides.
+                        shard.release(entry)
+                        _fail([entry], error)
                     break
                 finally:
-                    lane.tried = None
-                lane.let_go(entry)
+                    shard.retried = None
+                shard.release(entry)
                 backoff.reset()
-        lane.tries_blocked = False
-        lane.filled.set()
+        shard.retries_blocked = False
+        shard.filled.set()
 
-    def _give_up_tried(
-        self,
-        lane: Lane[Item, Result],
-        entry: Entry[Item, Result],
-        error: errors.StorageUnavailableError,
-    ) -> None:
-        """Fail a blocked item that may have been written, unless it must be come what may."""
-        if self._insistence is Insistence.GIVE_UP and entry.again:
-            lane.let_go(entry)
-            _fail([entry], error)
-
-    async def _ask(self, lane: Lane[Item, Result], connection: Connection) -> None:
-        """Return to the line what was put aside and is locked no more; lose patience with others.
+    async def _check_parked(self, shard: Shard[Item, Result], connection: Connection) -> None:
+        """Queue parked items whose process is no longer locked, and expire others.
 
         Raises:
-            StorageUnavailableError: No connection was available; all items stay queued.
+            StorageUnavailableError: No connection was available; all items stay parked.
         """
-        keys = list(dict.fromkeys(entry.key for entry in lane.aside))
-        lane.asked(await self._find_locked(connection, keys))
-        self._lose_patience(lane)
+        keys = list(dict.fromkeys(entry.key for entry in shard.parked))
+        shard.unpark(await self._kind.find_locked(connection, keys))
+        self._expire_parked(shard)
 
-    def _lose_patience(self, lane: Lane[Item, Result]) -> None:
-        """Fail those whose callers have waited for a lock as long as they may."""
-        if self._insistence is Insistence.GIVE_UP:
+    def _expire_parked(self, shard: Shard[Item, Result]) -> None:
+        """Fail items whose callers have waited for a lock for as long as they may."""
+        if self._kind.insistence is Insistence.GIVE_UP:
             seconds = self._statement_timeout
             error = errors.StorageLockedError(f"its process has been locked for {seconds:g} s")
-            _fail(lane.tired(seconds), error)
+            _fail(shard.take_expired(seconds), error)
 
-    async def _gather(self, lane: Lane[Item, Result], wanted: int) -> None:
-        """Let a batch fill where there is a crowd.
+    async def _gather(self, shard: Shard[Item, Result], wanted: int) -> None:
+        """Let a batch fill while many steps are running.
 
-        A write of one costs PostgreSQL ten times as much per item as a batch of 32. So with n steps
-        in hand, a batch waits until half of them are in line, or GATHER_ENOUGH: while one half is
-        written the other is at the processors, and both have something to do. To wait for more, or
-        for a fixed time, lets both stand still.
+        A write of one item costs PostgreSQL ten times as much per item as a batch of 32. So with n
+        steps running, a batch waits until half of them are queued, or GATHER_ENOUGH: while one half
+        is written, the other is at the processors, and both sides are busy. Waiting for more, or
+        for a fixed time, would idle both.
 
-        Some of the n may hang, or have no business here. So a batch starts no later than
-        GATHER_WRITES times the duration of a write after the one before, at most `gather_max`.
-        Three callers or fewer pay nothing, nor does who comes after a pause.
+        Some of the n may hang or never write here. So a batch starts no later than GATHER_WRITES
+        times the duration of a write after the one before, and at most `gather` after it. With
+        three callers or fewer, and after a pause, a batch starts at once.
 
         Measured with a write of an admission's cost (2026-11, two cores shared with others, median
         of three; in front a pause of a quarter of a millisecond per step, at most 10 ms): 50
         self-driven steps 4,900 -> 8,500/s, 200 of them 10,000 -> 16,500/s; without any pause and
         split 7,800 and 11,600/s.
         """
-        if len(lane.entries) < wanted and not lane.held_back:
-            pause = min(self._gather_max, GATHER_WRITES * lane.write_seconds)
-            left = lane.last_started_at + pause - asyncio.get_running_loop().time()
+        if len(shard.entries) < wanted and not shard.held_back:
+            pause = min(self._gather_max, GATHER_WRITES * shard.write_seconds)
+            left = shard.last_started_at + pause - asyncio.get_running_loop().time()
             if left > 0:
-                await lane.wait(left, wanted)
+                await shard.wait(left, wanted)
 
     def _share(self, waiting_count: int, wanted: int) -> int:
-        """Return how many a batch takes.
+        """Return how many items a batch takes.
 
-        If all steps in hand are in line, half of them stay: in one batch they would all be at the
-        processors next, and then all in line again, while PostgreSQL and the processors wait for
-        each other. A line longer than that is a backlog, and the larger the batch the better.
+        If all running steps are queued, half of them stay. In one batch they would all be at the
+        processors next and then all queued again, so PostgreSQL and the processors would wait for
+        each other. A longer queue is a backlog: the larger the batch, the better.
         """
         if wanted < GATHER_SPLIT:
             return self._batch_max
@@ -441,41 +434,41 @@ class GroupCommit(Generic[Item, Result]):
     async def _write_batch(
         self, connection: Connection, batch: list[Entry[Item, Result]]
     ) -> list[Entry[Item, Result]]:
-        """Write a batch, but for those whose processes are locked: return them.
+        """Write a batch except for the items whose processes are locked, and return those.
 
         Raises:
-            StorageUnavailableError: It was not written, or parts of it were, which are `done`.
+            StorageUnavailableError: The items that are not `done` were not written.
         """
         locked: list[Entry[Item, Result]] = []
         while batch:
             try:
                 return locked + await self._write_unless_refused(connection, batch)
             except errors.StorageLockedError as error:
-                found = await self._find_culprits(connection, batch, error)
+                found = await self._find_locked(connection, batch, error)
             if not found:
                 # The lock holder is unknown and may just have released its lock.
                 return locked + await self._halve(connection, batch)
             locked += found
-            culprits = {id(entry) for entry in found}
-            batch = [entry for entry in batch if id(entry) not in culprits]
+            found_ids = {id(entry) for entry in found}
+            batch = [entry for entry in batch if id(entry) not in found_ids]
         return locked
 
-    async def _find_culprits(
+    async def _find_locked(
         self,
         connection: Connection,
         batch: list[Entry[Item, Result]],
         error: errors.StorageLockedError,
     ) -> list[Entry[Item, Result]]:
-        """Return the items for which a batch had to wait too long, if it can be found out."""
-        held = await self._find_locked(connection, [entry.key for entry in batch])
-        found = [entry for entry in batch if entry.key in held]
+        """Return the items whose locks made a batch fail; empty if they cannot be found."""
+        locked = await self._kind.find_locked(connection, [entry.key for entry in batch])
+        found = [entry for entry in batch if entry.key in locked]
         if found:
             return found
         if len(batch) == 1:
             reasons: Mapping[int, Reason] = {0: error.row or id(batch[0])}
         else:
             items = [entry.item for entry in batch]
-            reasons = await self._find_blocked(connection, items, error.row)
+            reasons = await self._kind.find_blocked(connection, items, error.row)
         for place, reason in reasons.items():
             batch[place].blocked_by = reason
         return [batch[place] for place in reasons]
@@ -488,18 +481,18 @@ class GroupCommit(Generic[Item, Result]):
         for entry in batch:
             entry.again = True
         items = [entry.item for entry in batch]
-        wait_seconds = self._now() - batch[0].since
+        wait_seconds = self._context.now() - batch[0].since
         try:
             results = await self._write_unless_undone(connection, items, again=again)
         except (errors.StorageRefusedError, errors.StorageLockedError) as error:
-            # Nothing was done. A caller with another answer looks for it, on a connection on which
-            # another batch may be under way.
+            # Nothing was written, so the items are as new: marked as sent, they would be looked up
+            # on a connection on which another batch may be in flight.
             for entry, was_sent in zip(batch, sent_before, strict=True):
                 entry.again = was_sent
             if isinstance(error, errors.StorageLockedError):
                 raise
             return await self._split(connection, batch, error)
-        self._on_batch(self.name, len(batch), wait_seconds)
+        self._context.on_batch(self.name, len(batch), wait_seconds)
         for entry, result in zip(batch, results, strict=True):
             entry.done = True
             if not entry.future.done():
@@ -509,12 +502,12 @@ class GroupCommit(Generic[Item, Result]):
     async def _write_unless_undone(
         self, connection: Connection, items: Sequence[Item], *, again: bool
     ) -> Sequence[Result]:
-        """Write, and once more where PostgreSQL undid it for the sake of another transaction."""
+        """Write, and repeat it if PostgreSQL rolled it back in favour of another transaction."""
         for attempt in itertools.count(1):
             try:
                 with translated():
                     async with asyncio.timeout(self._statement_timeout):
-                        return await self._write(connection, items, again)
+                        return await self._kind.write(connection, items, again)
             except errors.StorageLockedError:
                 raise
             except errors.StorageConflictError:
@@ -528,7 +521,7 @@ class GroupCommit(Generic[Item, Result]):
     async def _halve(
         self, connection: Connection, batch: list[Entry[Item, Result]]
     ) -> list[Entry[Item, Result]]:
-        """Write the halves of a batch; return what is locked, down to the single culprit."""
+        """Write the halves of a batch and return the items that are locked."""
         middle = len(batch) // 2
         locked = await self._write_batch(connection, batch[:middle])
         return locked + await self._write_batch(connection, batch[middle:])
@@ -539,24 +532,24 @@ class GroupCommit(Generic[Item, Result]):
         batch: list[Entry[Item, Result]],
         error: errors.StorageRefusedError,
     ) -> list[Entry[Item, Result]]:
-        """Write the halves of a batch that was refused as a whole; ends at the single culprit."""
+        """Write the halves of a batch that was refused; a single item fails with the error."""
         if len(batch) == 1:
             facts = {"write": self.name, "why": str(error)}
             _log.error("item refused", extra=facts, exc_info=error.__cause__)
             batch[0].done = True
-            if not batch[0].future.done():
-                batch[0].future.set_exception(error)
+            _fail(batch, error)
             return []
         return await self._halve(connection, batch)
 
-    def _give_up(self, lane: Lane[Item, Result], error: errors.StorageUnavailableError) -> None:
-        """Fail what waits while PostgreSQL is away, unless it must be written come what may."""
-        if self._insistence is Insistence.INSIST:
-            return
-        _fail(lane.clear(), error)
+    def _fail_waiting(
+        self, shard: Shard[Item, Result], error: errors.StorageUnavailableError
+    ) -> None:
+        """Fail what waits while PostgreSQL is away, except what has to be written."""
+        if self._kind.insistence is Insistence.GIVE_UP:
+            _fail(shard.take_all(), error)
 
 
-def _fail(entries: Iterable[Entry[Item, Result]], error: errors.StorageUnavailableError) -> None:
+def _fail(entries: Iterable[Entry[Item, Result]], error: errors.StorageError) -> None:
     for entry in entries:
         if not entry.future.done():
             entry.future.set_exception(error)

@@ -1,4 +1,4 @@
-"""A lane of group commit: what waits for one kind of write, in the order in which it came."""
+"""A shard of a group commit: the queue of one kind of write, in the order of submission."""
 
 import asyncio
 import collections
@@ -17,48 +17,48 @@ Result = TypeVar("Result")
 BATCH_BYTES_MAX = 4 * 1024 * 1024
 """Bytes of one batch with more than one item.
 
-libpq keeps room for the largest that a connection has sent until the connection is closed; with 32
-MiB, two batches under way left 128 MiB behind.
+libpq keeps a buffer for the largest message that a connection has sent until the connection is
+closed; with 32 MiB, two batches in flight left 128 MiB behind.
 """
 
 _BACKOFF_FIRST = 0.05
 _BACKOFF_MAX = 1.0
 _WRITES_REMEMBERED = 8
 
-ASIDE_SECONDS = 0.1
-"""How often to ask whether a process that another transaction holds locked has been let go."""
+PARKED_CHECK_SECONDS = 0.1
+"""Interval between checks whether a locked process has been released."""
 
 
 @dataclasses.dataclass(slots=True)
 class Entry(Generic[Item, Result]):
-    """An item in line; `size` is in bytes.
+    """A queued item; `size` is in bytes.
 
-    ``again``: it was sent before; ``done``: its result is known; ``aside_since`` is when it was put
-    aside, on the clock of the event loop; ``since``, when it was put in line, on the clock of who
-    did so. ``blocked_by`` is what it waits for where its process is not locked itself.
+    ``again``: it was sent before; ``done``: its result is known. ``parked_at`` is on the event
+    loop's clock, ``since`` on the clock of whoever submitted it. ``blocked_by`` is the row that it
+    waits for where its process is not locked itself.
     """
 
     item: Item
     key: ProcessKey
-    rival: Hashable | None
+    conflict_key: Hashable | None
     future: asyncio.Future[Result]
     size: int = 0
     again: bool = False
     done: bool = False
-    aside_since: float = 0.0
+    parked_at: float = 0.0
     since: float = 0.0
     blocked_by: Hashable | None = None
 
 
 @dataclasses.dataclass(slots=True)
-class Flight(Generic[Item, Result]):
-    """A batch under way.
+class InFlightBatch(Generic[Item, Result]):
+    """A batch that has been sent.
 
-    ``repeats`` says that some of it was sent before, ``error`` why it was not written, ``locked``
-    what was left out because another transaction has locked its process.
+    ``repeats``: some of it was sent before. ``error`` is why it was not written, ``locked`` what
+    was left out because another transaction has locked its process.
     """
 
-    batch: list[Entry[Item, Result]]
+    entries: list[Entry[Item, Result]]
     started_at: float
     repeats: bool
     error: errors.StorageUnavailableError | None = None
@@ -66,76 +66,76 @@ class Flight(Generic[Item, Result]):
     task: asyncio.Task[None] = dataclasses.field(init=False)
 
 
-class Lane(Generic[Item, Result]):
-    """Entries in the order in which they came.
+class Shard(Generic[Item, Result]):
+    """Entries in the order of submission.
 
-    Those whose process another transaction holds locked wait `aside`, and with them all that comes
-    for the same process, so that no other waits for it, and each process keeps its order. So
-    do those that wait for a row whose holder is unknown, such as a gate: they are *blocked*,
-    and whether they still are is found out by writing the first of them.
+    An entry whose process another transaction has locked is *parked*, with all later entries of
+    that process, so that no other entry waits for it and each process keeps its order. An entry
+    that waits for a row whose lock cannot be checked, such as a gate, is parked as *blocked*:
+    writing the first such entry shows whether the row is still locked.
     """
 
     def __init__(self, batch_max: int, jitter: Callable[[], float]) -> None:
         self.limit = self._batch_max = batch_max
-        """Items of the next batch, at most."""
+        """Most items of the next batch."""
         self.bytes_waiting = 0
         self.entries: collections.deque[Entry[Item, Result]] = collections.deque()
         self.filled = asyncio.Event()
         self.last_started_at = 0.0
-        self.last_landed_at = 0.0
+        self.last_written_at = 0.0
         self.write_seconds = 0.0
-        """How long a write takes lately."""
+        """Moving average of the duration of a write."""
         self.backoff = Backoff(first=_BACKOFF_FIRST, longest=_BACKOFF_MAX, jitter=jitter)
         self.held_back = False
-        """Whether entries wait only because a rival went before them."""
+        """Whether entries wait only because a conflicting one was sent before them."""
         self._wanted = 1
-        self.flights: collections.deque[Flight[Item, Result]] = collections.deque()
-        """Batches under way, the oldest first: one that PostgreSQL writes, and one behind it."""
-        self.aside: list[Entry[Item, Result]] = []
-        """What waits for a lock, in order."""
-        self.tries_blocked = False
-        """Whether a task retries the blocked ones."""
-        self.tried: Entry[Item, Result] | None = None
-        """The blocked one that is being written, beside the line."""
-        self._is_time_to_ask = False
-        self._alarm: asyncio.TimerHandle | None = None
+        self.in_flight: collections.deque[InFlightBatch[Item, Result]] = collections.deque()
+        """At most two batches, the older first: PostgreSQL writes one, the other waits behind."""
+        self.parked: list[Entry[Item, Result]] = []
+        """Entries that wait for a lock, in order."""
+        self.retries_blocked = False
+        """Whether a task retries the blocked entries."""
+        self.retried: Entry[Item, Result] | None = None
+        """The blocked entry that is being retried."""
+        self._check_is_due = False
+        self._check_timer: asyncio.TimerHandle | None = None
 
     @property
     def repeats(self) -> bool:
-        """Whether what was sent before is being sent again, or is about to be."""
-        flies = bool(self.flights) and self.flights[0].repeats
-        return flies or (bool(self.entries) and self.entries[0].again)
+        """Whether something that was sent before is in flight again, or next in the queue."""
+        in_flight = bool(self.in_flight) and self.in_flight[0].repeats
+        return in_flight or (bool(self.entries) and self.entries[0].again)
 
     @property
-    def asks(self) -> bool:
-        """Whether it is time to ask which of those put aside may be written."""
-        return bool(self.aside) and self._is_time_to_ask
+    def check_is_due(self) -> bool:
+        """Whether to check now which of the parked entries may be written."""
+        return bool(self.parked) and self._check_is_due
 
     @property
     def has_work(self) -> bool:
-        """Whether there is something to do at this moment."""
-        return bool(self.entries) or self.asks
+        """Whether there is something to do now."""
+        return bool(self.entries) or self.check_is_due
 
     @property
     def waiting_count(self) -> int:
-        """Return how many wait to be written."""
-        return len(self.entries) + len(self.aside)
+        """Entries that are queued or parked."""
+        return len(self.entries) + len(self.parked)
 
     def is_waiting(self, key: ProcessKey) -> bool:
-        """Tell whether anything about a process is here, or under way."""
-        flying = (entry for flight in self.flights for entry in flight.batch)
-        everything = itertools.chain(flying, self.aside, self.entries)
+        """Tell whether any entry of a process is queued, parked or in flight."""
+        in_flight = (entry for batch in self.in_flight for entry in batch.entries)
+        everything = itertools.chain(in_flight, self.parked, self.entries)
         return any(entry.key == key for entry in everything)
 
     def add(self, entry: Entry[Item, Result]) -> None:
-        """Put an entry at the end of the line."""
+        """Append an entry to the queue."""
         self.entries.append(entry)
         self.bytes_waiting += entry.size
         if len(self.entries) >= self._wanted:
             self.filled.set()
 
     async def wait(self, seconds: float | None, wanted: int = 1) -> None:
-        """Return when so many are in line, after `seconds` at the latest."""
+        """Wait until `wanted` entries are queued, for at most `seconds`."""
         if len(self.entries) >= wanted:
             return
         self._wanted = wanted
@@ -153,31 +153,31 @@ class Lane(Generic[Item, Result]):
                 self.filled.set()
 
     def take(self, limit: int) -> list[Entry[Item, Result]]:
-        """Take entries from the front, no two rivals among them, and no more than BATCH_BYTES_MAX.
+        """Take entries from the front, without conflicts and up to BATCH_BYTES_MAX.
 
-        The others keep their order; no item overtakes another of the same process.
+        The rest keeps its order; no entry overtakes another of the same process.
         """
         batch: list[Entry[Item, Result]] = []
         passed: list[Entry[Item, Result]] = []
-        rivals: set[Hashable] = set()
-        # No item may overtake an in-flight item of its process: that may have to be retried.
-        waiting = {entry.key for flight in self.flights for entry in flight.batch}
-        locked = {entry.key for entry in self.aside}
-        # A crowd of rivals must not make every batch walk the whole line.
+        conflict_keys: set[Hashable] = set()
+        # No entry may overtake one of its process that is in flight: that may have to be retried.
+        waiting = {entry.key for sent in self.in_flight for entry in sent.entries}
+        locked = {entry.key for entry in self.parked}
         room = BATCH_BYTES_MAX
+        # Bounded, so that many conflicting entries do not make every batch walk the whole queue.
         for _ in range(min(len(self.entries), 4 * limit)):
             if batch and self.entries[0].size > room:
                 break
             entry = self.entries.popleft()
             if entry.key in locked:
-                self._put_aside(entry)
+                self._add_parked(entry)
                 continue
-            if entry.rival in rivals or entry.key in waiting:
+            if entry.conflict_key in conflict_keys or entry.key in waiting:
                 passed.append(entry)
                 waiting.add(entry.key)
                 continue
-            if entry.rival is not None:
-                rivals.add(entry.rival)
+            if entry.conflict_key is not None:
+                conflict_keys.add(entry.conflict_key)
             batch.append(entry)
             room -= entry.size
             if len(batch) == limit:
@@ -188,81 +188,90 @@ class Lane(Generic[Item, Result]):
         self.last_started_at = asyncio.get_running_loop().time()
         return batch
 
-    def landed(self, flight: Flight[Item, Result]) -> None:
-        """Take note that a batch was written."""
+    def note_written(self, batch: InFlightBatch[Item, Result]) -> None:
+        """Record that a batch was written."""
         now = asyncio.get_running_loop().time()
-        seconds = now - max(flight.started_at, self.last_landed_at)
-        self.last_landed_at = now
+        seconds = now - max(batch.started_at, self.last_written_at)
+        self.last_written_at = now
         known = self.write_seconds or seconds
         self.write_seconds = known + (seconds - known) / _WRITES_REMEMBERED
         self.limit = min(2 * self.limit, self._batch_max)
         self.backoff.reset()
 
     def put_back(self, batch: list[Entry[Item, Result]]) -> None:
-        """Return to the front what is not written yet, for a lane that insists.
-
-        It makes no difference whether a caller still waits for the result.
-        """
+        """Return the unwritten entries of a batch to the front, whether or not a caller waits."""
         undone = [entry for entry in batch if not entry.done]
         self._put_first(undone)
         self.bytes_waiting += sum(entry.size for entry in undone)
 
-    def set_aside(self, locked: list[Entry[Item, Result]]) -> None:
-        """Keep what PostgreSQL did not write because others hold its processes locked."""
+    def park(self, locked: list[Entry[Item, Result]]) -> None:
+        """Keep the entries of a batch that were left out because their process is locked."""
         for entry in locked:
-            self._put_aside(entry)
+            self._add_parked(entry)
             self.bytes_waiting += entry.size
         if locked:
-            self._ask_later()
+            self._check_later()
 
-    def asked(self, locked: Container[ProcessKey]) -> None:
-        """Take note of which processes are still locked, and return the others to the front."""
-        blocked = {entry.key for entry in self.aside if entry.blocked_by is not None}
-        self._put_first([it for it in self.aside if it.key not in locked and it.key not in blocked])
-        self._keep_aside([it for it in self.aside if it.key in locked or it.key in blocked])
+    def unpark(self, locked: Container[ProcessKey]) -> None:
+        """Return parked entries to the front, except those of `locked` or blocked processes."""
+        blocked = {entry.key for entry in self.parked if entry.blocked_by is not None}
+        kept, free = _partition(self.parked, lambda it: it.key in locked or it.key in blocked)
+        self._put_first(free)
+        self._keep_parked(kept)
 
     @property
     def has_blocked(self) -> bool:
-        """Whether any items wait for a row whose lock cannot be checked."""
-        return any(entry.blocked_by is not None for entry in self.aside)
+        """Whether any entry waits for a row whose lock cannot be checked."""
+        return any(entry.blocked_by is not None for entry in self.parked)
 
     def first_blocked(self) -> list[Entry[Item, Result]]:
-        """Return the first of those that wait for the same, for each such row."""
+        """Return the first entry of those that wait for the same row, for each such row."""
         first: dict[Hashable, Entry[Item, Result]] = {}
-        for entry in self.aside:
+        for entry in self.parked:
             if entry.blocked_by is not None:
                 first.setdefault(entry.blocked_by, entry)
         return list(first.values())
 
-    def let_go(self, written: Entry[Item, Result]) -> None:
-        """Take out an entry that was blocked, and return to the front what waited with it."""
-        if not any(entry is written for entry in self.aside):
+    def release(self, written: Entry[Item, Result]) -> None:
+        """Remove a blocked entry, and return to the front those that waited for the same row."""
+        if not any(entry is written for entry in self.parked):
             return
         self.bytes_waiting -= written.size
-        aside = [entry for entry in self.aside if entry is not written]
+        parked = [entry for entry in self.parked if entry is not written]
         freed = {written.key}
-        for entry in aside:
+        for entry in parked:
             if entry.blocked_by == written.blocked_by:
                 entry.blocked_by = None
                 freed.add(entry.key)
-        freed -= {entry.key for entry in aside if entry.blocked_by is not None}
-        self._put_first([entry for entry in aside if entry.key in freed])
-        self._keep_aside([entry for entry in aside if entry.key not in freed])
+        freed -= {entry.key for entry in parked if entry.blocked_by is not None}
+        free, kept = _partition(parked, lambda it: it.key in freed)
+        self._put_first(free)
+        self._keep_parked(kept)
         self.filled.set()
 
-    def tired(self, seconds: float) -> list[Entry[Item, Result]]:
-        """Take out, and return, what has been aside for longer, and is not being tried."""
+    def take_expired(self, seconds: float) -> list[Entry[Item, Result]]:
+        """Remove and return the entries parked for longer, except the one being retried."""
         until = asyncio.get_running_loop().time() - seconds
-        tired = [it for it in self.aside if it.aside_since < until and it is not self.tried]
-        self._keep_aside([it for it in self.aside if it.aside_since >= until or it is self.tried])
-        self.bytes_waiting -= sum(entry.size for entry in tired)
-        return tired
+        kept, expired = _partition(
+            self.parked, lambda it: it.parked_at >= until or it is self.retried
+        )
+        self._keep_parked(kept)
+        self.bytes_waiting -= sum(entry.size for entry in expired)
+        return expired
+
+    def take_all(self) -> list[Entry[Item, Result]]:
+        """Remove and return everything that waits."""
+        taken = [*self.parked, *self.entries]
+        self.parked = []
+        self.entries.clear()
+        self.bytes_waiting = 0
+        return taken
 
     def _put_first(self, entries: list[Entry[Item, Result]]) -> None:
-        """Return entries to the front, but those before them all that were sent before.
+        """Return entries to the front, behind any that were sent before.
 
-        So the first in line tells whether any is: see `repeats`. Of one process these are the older
-        ones anyway.
+        So the first entry shows whether any was sent before: see `repeats`. Within a process the
+        entries sent before are the older ones.
         """
         again: list[Entry[Item, Result]] = []
         while self.entries and self.entries[0].again:
@@ -270,30 +279,33 @@ class Lane(Generic[Item, Result]):
         first = sorted([*entries, *again], key=lambda entry: not entry.again)
         self.entries.extendleft(reversed(first))
 
-    def _put_aside(self, entry: Entry[Item, Result]) -> None:
-        entry.aside_since = entry.aside_since or asyncio.get_running_loop().time()
-        self.aside.append(entry)
+    def _add_parked(self, entry: Entry[Item, Result]) -> None:
+        entry.parked_at = entry.parked_at or asyncio.get_running_loop().time()
+        self.parked.append(entry)
 
-    def _keep_aside(self, entries: list[Entry[Item, Result]]) -> None:
-        self.aside = entries
+    def _keep_parked(self, entries: list[Entry[Item, Result]]) -> None:
+        self.parked = entries
         if entries:
-            self._ask_later()
+            self._check_later()
 
-    def _ask_later(self) -> None:
-        self._is_time_to_ask = False
-        if self._alarm is None:
+    def _check_later(self) -> None:
+        self._check_is_due = False
+        if self._check_timer is None:
             loop = asyncio.get_running_loop()
-            self._alarm = loop.call_later(ASIDE_SECONDS, self._ring)
+            self._check_timer = loop.call_later(PARKED_CHECK_SECONDS, self._note_check_due)
 
-    def _ring(self) -> None:
-        self._alarm = None
-        self._is_time_to_ask = True
+    def _note_check_due(self) -> None:
+        self._check_timer = None
+        self._check_is_due = True
         self.filled.set()
 
-    def clear(self) -> list[Entry[Item, Result]]:
-        """Take all that waits out of the line, and return it."""
-        cleared = [*self.aside, *self.entries]
-        self.aside = []
-        self.entries.clear()
-        self.bytes_waiting = 0
-        return cleared
+
+def _partition(
+    entries: list[Entry[Item, Result]], is_first: Callable[[Entry[Item, Result]], bool]
+) -> tuple[list[Entry[Item, Result]], list[Entry[Item, Result]]]:
+    """Return the entries of which `is_first` is true, and the others, each in order."""
+    first: list[Entry[Item, Result]] = []
+    second: list[Entry[Item, Result]] = []
+    for entry in entries:
+        (first if is_first(entry) else second).append(entry)
+    return first, second

@@ -10,19 +10,18 @@ import datetime as dt
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
-from progressor.clock import Clock
 from progressor.domain.gates.constraint import Constraints
 from progressor.domain.processes.admission import Admission, Request, Verdict
 from progressor.domain.processes.process import JobOptions, Part, Process, ProcessKey, ProcessStatus
 from progressor.domain.processes.task import FINAL_STATUSES, RunningTask, TaskType
 from progressor.settings.sections import Commit
 from progressor.storage.commit.group_commit import (
+    CommitContext,
     GroupCommit,
     Insistence,
-    OnBatch,
     Waiting,
     Write,
-    tell_nobody,
+    WriteKind,
 )
 from progressor.storage.postgres.arrays import (
     BoolColumn,
@@ -36,14 +35,13 @@ from progressor.storage.postgres.arrays import (
     JsonColumn,
     TextColumn,
 )
-from progressor.storage.postgres.backoff import steady
+from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.direct import Direct
-from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.locks import Concern, find_blocked, find_locked
-from progressor.storage.postgres.pools import Connection, Pool, before_sending
+from progressor.storage.postgres.pools import Connection, before_sending
 from progressor.storage.rows import tasks as rows
 from progressor.storage.rows.constraints import constraints_text
-from progressor.storage.rows.gate_effects import PATIENCE, OnPromoted, ignore, promoted
+from progressor.storage.rows.gate_effects import OnPromoted, ignore, promoted
 from progressor.storage.rows.job_membership import options_text, part_of
 from progressor.storage.rows.tasks import AdmittedRow, AdmittedStartRow
 
@@ -73,24 +71,16 @@ class Admissions:
     Those with constraints go by themselves, so that the others pay nothing for them.
     """
 
-    def __init__(  # noqa: PLR0913  a composition root's business
+    def __init__(
         self,
+        context: StorageContext,
         *,
-        pool: Pool,
-        functions: Functions,
-        clock: Clock,
-        replica_id: Callable[[], int],
-        commit: Commit,
-        statement_timeout: dt.timedelta,
-        on_batch: OnBatch = tell_nobody,
-        crowd: Callable[[], int] = lambda: 0,
-        jitter: Callable[[], float] = steady,
-        patience: dt.timedelta = PATIENCE,
+        settings: Commit,
+        commit: CommitContext,
         on_promoted: OnPromoted = ignore,
     ) -> None:
-        self._clock = clock
-        self._replica_id = replica_id
-        self._patience = patience.total_seconds()
+        functions, statement_timeout = context.functions, context.statement_timeout
+        self._context = context
         self._on_promoted = on_promoted
         self._admit_starts = Direct(functions.call("admit_starts", AdmittedStartRow))
         self._admit_requests = Direct(functions.call("admit_requests", AdmittedRow))
@@ -105,26 +95,24 @@ class Admissions:
         def group(
             name: str,
             write: Write[Entry, Admission],
-            rival: Callable[[Entry], Hashable | None] | None = None,
+            conflict_key: Callable[[Entry], Hashable | None] | None = None,
         ) -> GroupCommit[Entry, Admission]:
-            return GroupCommit(
+            kind = WriteKind(
                 name=name,
                 write=write,
                 key=_key,
-                rival=rival,
+                conflict_key=conflict_key,
                 size=_bytes_of,
-                pool=pool,
                 insistence=Insistence.GIVE_UP,
                 find_locked=locked,
                 find_blocked=blocked,
-                lane_count=commit.lane_count,
-                batch_max=commit.batch_max,
-                queue_max=commit.queue_max,
-                statement_timeout=statement_timeout.total_seconds(),
-                gather_max=commit.gather.total_seconds(),
-                crowd=crowd,
-                jitter=jitter,
-                on_batch=on_batch,
+            )
+            return GroupCommit(
+                kind,
+                pool=context.pool,
+                settings=settings,
+                statement_timeout=statement_timeout,
+                context=commit,
             )
 
         self._starts = group("admit_starts", self._write_starts)
@@ -206,8 +194,8 @@ class Admissions:
         requests = [entry.request for entry in batch]
         _tell_sent(batch)
         return {
-            "now": self._clock.pinned(),
-            "replica_id": self._replica_id(),
+            "now": self._context.clock.pinned(),
+            "replica_id": self._context.replica_id,
             **_request_columns(requests),
             "metadata": JsonbColumn([rows.json_text(request.metadata) for request in requests]),
             **_run_columns(batch),
@@ -236,8 +224,8 @@ class Admissions:
         with before_sending():
             _tell_sent(batch)
             arguments = self._admit_requests.bind(
-                now=self._clock.pinned(),
-                replica_id=self._replica_id(),
+                now=self._context.clock.pinned(),
+                replica_id=self._context.replica_id,
                 head=Int4Column(_heads(requests)),
                 task_type=TextColumn([request.task_type for request in requests]),
                 **_request_columns(requests),
@@ -309,9 +297,9 @@ class Admissions:
 
     def _gated_arguments(self, requests: Sequence[Request]) -> dict[str, Any]:
         return {
-            "now": self._clock.pinned(),
-            "replica_id": self._replica_id(),
-            "patience": self._patience,
+            "now": self._context.clock.pinned(),
+            "replica_id": self._context.replica_id,
+            "patience": self._context.starvation_timeout.total_seconds(),
             **_request_columns(requests),
             "waits": BoolColumn([request.waits for request in requests]),
             "constraints": _constraints_column(requests),

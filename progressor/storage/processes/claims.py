@@ -3,16 +3,16 @@
 import asyncio
 import dataclasses
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from progressor import errors
-from progressor.clock import Clock
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import Claim, RunningTask
 from progressor.storage.postgres import arrays, statements
-from progressor.storage.postgres.functions import Function, Functions
-from progressor.storage.postgres.pools import Pool, connection_of
+from progressor.storage.postgres.context import StorageContext
+from progressor.storage.postgres.functions import Function
+from progressor.storage.postgres.pools import Pool
 from progressor.storage.processes.settlements import Due
 from progressor.storage.rows import tasks as rows
 from progressor.storage.rows.job_membership import part_of
@@ -61,27 +61,17 @@ class Room:
 class Claims:
     """The two ways to a lease: by id at the due time, and by search."""
 
-    def __init__(
-        self,
-        *,
-        functions: Functions,
-        clock: Clock,
-        replica_id: Callable[[], int],
-        step_grace: dt.timedelta,
-        statement_timeout: dt.timedelta,
-    ) -> None:
-        self._clock = clock
-        self._replica_id = replica_id
+    def __init__(self, context: StorageContext, *, step_grace: dt.timedelta) -> None:
+        self._context = context
         self._step_grace = step_grace.total_seconds()
-        self._statement_timeout = statement_timeout.total_seconds()
         self._begun = 0
         self._passes_until = float("-inf")
         self._under_way: dict[int, None] = {}
         self._sent: dict[int, asyncio.Task[Any] | None] = {}
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._claim_tasks = functions.call("claim_tasks", ClaimedRow)
-        self._claim_due = functions.call("claim_due", ClaimedRow)
+        self._claim_tasks = context.functions.call("claim_tasks", ClaimedRow)
+        self._claim_due = context.functions.call("claim_due", ClaimedRow)
 
     @property
     def begun_count(self) -> int:
@@ -117,8 +107,8 @@ class Claims:
             StorageUnavailableError: No connection, or it broke.
         """
         arguments: dict[str, Any] = {
-            "now": self._clock.pinned(),
-            "replica_id": self._replica_id(),
+            "now": self._context.clock.pinned(),
+            "replica_id": self._context.replica_id,
             "grace": self._step_grace,
             "slot": arrays.Int2Column(each.key.slot for each in wanted),
             "namespace": arrays.TextColumn(each.key.namespace for each in wanted),
@@ -151,8 +141,8 @@ class Claims:
         Source: SKIP LOCKED semantics, PostgreSQL manual, "SELECT - The Locking Clause".
         """
         arguments: dict[str, Any] = {
-            "now": self._clock.pinned(),
-            "replica_id": self._replica_id(),
+            "now": self._context.clock.pinned(),
+            "replica_id": self._context.replica_id,
             "grace": self._step_grace,
             "overdue": overdue.total_seconds(),
             "namespace": arrays.TextColumn(room.namespace for room in rooms),
@@ -162,14 +152,14 @@ class Claims:
                 room.expires_after.total_seconds() for room in rooms
             ),
         }
-        if wait and self._clock.monotonic() < self._passes_until:
+        if wait and self._context.clock.monotonic() < self._passes_until:
             claimed = await self._claim_once(pool, self._claim_due, arguments, wait=False)
             if claimed:
                 return claimed
         try:
             return await self._claim_once(pool, self._claim_due, arguments, wait=wait)
         except errors.StorageLockedError:
-            self._passes_until = self._clock.monotonic() + PASSES_SECONDS
+            self._passes_until = self._context.clock.monotonic() + PASSES_SECONDS
             return await self._claim_once(pool, self._claim_due, arguments, wait=False)
 
     async def _claim_once(
@@ -183,13 +173,13 @@ class Claims:
         self._begun += 1
         number = self._begun
         self._under_way[number] = None
-        sent_at = self._clock.now()
+        sent_at = self._context.clock.now()
         try:
-            async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
+            async with self._context.connection(pool=pool) as connection:
                 self._sent[number] = asyncio.current_task()
                 self._quiet.clear()
                 found = await function.rows(connection, wait=wait, **arguments)
-            answered_at = self._clock.now()
+            answered_at = self._context.clock.now()
             return [_claimed(row, sent_at, answered_at) for row in found]
         finally:
             del self._under_way[number]
@@ -202,11 +192,11 @@ class Claims:
     ) -> frozenset[str]:
         """Return those of the namespaces that have a task due for `overdue` or longer."""
         parameters = {
-            "now": self._clock.pinned(),
+            "now": self._context.clock.pinned(),
             "namespace": arrays.TextColumn(namespaces),
             "overdue": overdue,
         }
-        async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
+        async with self._context.connection(pool=pool) as connection:
             cursor = await connection.execute(_SQL["find_overdue"], parameters)
             return frozenset(row[0] for row in await cursor.fetchall())
 
@@ -226,8 +216,8 @@ class Claims:
             At most ``limit`` tasks per room, and PostgreSQL's instant; None without tasks.
         """
         parameters = {
-            "now": self._clock.pinned(),
-            "replica_id": self._replica_id(),
+            "now": self._context.clock.pinned(),
+            "replica_id": self._context.replica_id,
             "horizon": horizon,
             "lease_timeout": lease_timeout,
             "namespace": arrays.TextColumn(room.namespace for room in rooms),
@@ -235,7 +225,7 @@ class Claims:
             "after_at": arrays.InstantColumn(room.after and room.after[0] for room in rooms),
             "after_id": arrays.Int8Column(room.after and room.after[1] for room in rooms),
         }
-        async with connection_of(pool) as connection, asyncio.timeout(self._statement_timeout):
+        async with self._context.connection(pool=pool) as connection:
             cursor = await connection.execute(_SQL["find_upcoming"], parameters, binary=True)
             found = await cursor.fetchall()
         told_at = found[0][5] if found else None

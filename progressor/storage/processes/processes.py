@@ -1,6 +1,5 @@
 """Processes as people see them, and the rare writes: put, remove, simple repair."""
 
-import asyncio
 import dataclasses
 import datetime as dt
 import functools
@@ -10,7 +9,6 @@ from typing import Any
 from psycopg.types.json import Json, Jsonb
 
 from progressor import errors
-from progressor.clock import Clock
 from progressor.domain.processes.admission import Import, Verdict
 from progressor.domain.processes.event import NO_HISTORY, Direction, HistoryRange
 from progressor.domain.processes.process import Process, ProcessKey
@@ -27,8 +25,8 @@ from progressor.domain.views.wait import UnfinishedTask, Wait
 from progressor.storage.commit.group_read import GroupRead
 from progressor.storage.namespaces.namespaces import Namespaces
 from progressor.storage.postgres import arrays, statements
-from progressor.storage.postgres.functions import Functions
-from progressor.storage.postgres.pools import Connection, Pool, connection_of
+from progressor.storage.postgres.context import StorageContext
+from progressor.storage.postgres.pools import Connection
 from progressor.storage.processes.reads.histories import Histories
 from progressor.storage.processes.reads.listings import Listings
 from progressor.storage.processes.reads.traces import Traces
@@ -37,7 +35,7 @@ from progressor.storage.replicas.status import Watch
 from progressor.storage.rows import processes as views
 from progressor.storage.rows import tasks as rows
 from progressor.storage.rows.cancelled import Cancelled, cancelled
-from progressor.storage.rows.gate_effects import PATIENCE, OnPromoted, ignore, promoted
+from progressor.storage.rows.gate_effects import OnPromoted, ignore, promoted
 
 _SQL = statements.load("processes/processes")
 
@@ -101,47 +99,31 @@ class Wanted:
 class Processes:
     """Reads of processes, and their rare writes."""
 
-    def __init__(  # noqa: PLR0913  what it reads by, and how
+    def __init__(
         self,
+        context: StorageContext,
         *,
-        pool: Pool,
-        functions: Functions,
-        clock: Clock,
-        replica_id: Callable[[], int],
-        histories: Histories,
         namespaces: Namespaces,
         watch: Watch,
-        statement_timeout: dt.timedelta,
-        patience: dt.timedelta = PATIENCE,
         on_promoted: OnPromoted = ignore,
     ) -> None:
-        self._patience = patience.total_seconds()
+        functions = context.functions
+        self._context = context
         self._on_promoted = on_promoted
-        self._pool = pool
-        self._clock = clock
-        self._replica_id = replica_id
-        self._histories = histories
+        self._histories = Histories(context)
         self._namespaces = namespaces
         self._watch = watch
-        self._statement_timeout = statement_timeout.total_seconds()
         self._reads: GroupRead[Wanted, rows.Row | None] = GroupRead(
             name="processes",
             read=self._read_batch,
-            pool=pool,
+            pool=context.pool,
             reader_count=READER_COUNT,
             batch_max=BATCH_MAX,
             waiting_max=WAITING_MAX,
-            statement_timeout=self._statement_timeout,
+            statement_timeout=context.statement_timeout.total_seconds(),
         )
-        self._listings = Listings(
-            pool=pool,
-            functions=functions,
-            clock=clock,
-            patience=patience,
-            whys=self._whys,
-            statement_timeout=statement_timeout,
-        )
-        self._traces = Traces(pool=pool, statement_timeout=statement_timeout)
+        self._listings = Listings(context, whys=self._whys)
+        self._traces = Traces(context)
         self._read_processes = functions.call("read_processes").statement
         self._put_process = functions.call("put_process").statement
         self._remove_process = functions.call("remove_process").statement
@@ -208,10 +190,7 @@ class Processes:
     async def _row(self, wanted: Wanted) -> rows.Row:
         row = await self._reads.ask(wanted)
         if row is not None and not views.is_whole(row):
-            async with (
-                connection_of(self._pool, reads_only=True) as connection,
-                asyncio.timeout(self._statement_timeout),
-            ):
+            async with self._context.connection(reads_only=True) as connection:
                 [row] = await self._read_rows(connection, [wanted], state_bytes_max=_NO_BOUND)
         if row is None:
             raise errors.ProcessNotFoundError(wanted.key.namespace, wanted.key.process_id)
@@ -228,8 +207,8 @@ class Processes:
         cursor = await connection.execute(
             self._read_processes,
             [
-                self._clock.pinned(),
-                self._patience,
+                self._context.clock.pinned(),
+                self._context.starvation_timeout.total_seconds(),
                 state_bytes_max,
                 BATCH_EVENTS_MAX,
                 BATCH_EVENT_BYTES_MAX,
@@ -270,13 +249,14 @@ class Processes:
 
     async def put(self, process: Import) -> Put:
         """Import a process; atomic. Raises StorageUnavailableError if PostgreSQL is away."""
-        async with (
-            connection_of(self._pool) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
+        async with self._context.connection() as connection:
             cursor = await connection.execute(
                 self._put_process,
-                [self._clock.pinned(), self._replica_id(), *_import_arguments(process)],
+                [
+                    self._context.clock.pinned(),
+                    self._context.replica_id,
+                    *_import_arguments(process),
+                ],
                 binary=True,
             )
             row = await cursor.fetchone()
@@ -293,17 +273,20 @@ class Processes:
             ProcessNotFoundError: There is none.
             StorageUnavailableError: PostgreSQL is away.
         """
-        async with (
-            connection_of(self._pool) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
+        async with self._context.connection() as connection:
             which = [key.slot, key.namespace, key.process_id]
             found = await (await connection.execute(_SQL["find_init_task"], which)).fetchone()
             if found is None:
                 raise errors.ProcessNotFoundError(key.namespace, key.process_id)
             cursor = await connection.execute(
                 self._remove_process,
-                [self._clock.pinned(), self._replica_id(), self._patience, *which, found[0]],
+                [
+                    self._context.clock.pinned(),
+                    self._context.replica_id,
+                    self._context.starvation_timeout.total_seconds(),
+                    *which,
+                    found[0],
+                ],
                 binary=True,
             )
             row = await cursor.fetchone()
@@ -325,14 +308,17 @@ class Processes:
             ProcessFinishedError: It has ended, one way or the other.
             StorageUnavailableError: PostgreSQL is away.
         """
-        async with (
-            connection_of(self._pool) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
+        async with self._context.connection() as connection:
             which = [key.slot, key.namespace, key.process_id]
             cursor = await connection.execute(
                 self._halt_process,
-                [self._clock.pinned(), self._replica_id(), self._patience, *which, detail],
+                [
+                    self._context.clock.pinned(),
+                    self._context.replica_id,
+                    self._context.starvation_timeout.total_seconds(),
+                    *which,
+                    detail,
+                ],
                 binary=True,
             )
             row = await cursor.fetchone()
@@ -356,16 +342,13 @@ class Processes:
             StorageUnavailableError: PostgreSQL is away.
         """
         by_id = isinstance(task, int)
-        async with (
-            connection_of(self._pool) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
+        async with self._context.connection() as connection:
             cursor = await connection.execute(
                 self._cancel_task,
                 [
-                    self._clock.pinned(),
-                    self._replica_id(),
-                    self._patience,
+                    self._context.clock.pinned(),
+                    self._context.replica_id,
+                    self._context.starvation_timeout.total_seconds(),
                     key.slot,
                     key.namespace,
                     key.process_id,
@@ -387,16 +370,13 @@ class Processes:
 
     async def simple_repair(self, key: ProcessKey) -> SimpleRepair:
         """Bring a broken process back; see priv/functions/processes/simple_repair.sql."""
-        async with (
-            connection_of(self._pool) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
+        async with self._context.connection() as connection:
             cursor = await connection.execute(
                 self._simple_repair,
                 [
-                    self._clock.pinned(),
-                    self._replica_id(),
-                    self._patience,
+                    self._context.clock.pinned(),
+                    self._context.replica_id,
+                    self._context.starvation_timeout.total_seconds(),
                     key.slot,
                     key.namespace,
                     key.process_id,

@@ -4,17 +4,15 @@ import asyncio
 import dataclasses
 import datetime as dt
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from progressor import errors
-from progressor.clock import Clock
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.processes.task import TaskResult, TaskStatus, TaskType
 from progressor.storage.postgres import arrays, statements
-from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.pools import (
     BoundedConnection,
-    Pool,
     connection_of,
     heed_cancellation,
     translated,
@@ -39,13 +37,9 @@ NOTIFY_IDS_MAX = 350
 class Results:
     """Reads of ended tasks, and word of them between replicas."""
 
-    def __init__(
-        self, *, pool: Pool, functions: Functions, clock: Clock, replica_id: Callable[[], int]
-    ) -> None:
-        self._pool = pool
-        self._clock = clock
-        self._replica_id = replica_id
-        self._await_task = functions.call("await_task").statement
+    def __init__(self, context: StorageContext) -> None:
+        self._context = context
+        self._await_task = context.functions.call("await_task").statement
 
     async def await_task(self, key: ProcessKey, task: int | str) -> TaskResult | int:
         """Return how a task ended; or its id if it has not: this replica is then told when it does.
@@ -61,14 +55,13 @@ class Results:
         """
         by_id = task if isinstance(task, int) else None
         by_key = task if isinstance(task, str) else None
-        async with connection_of(self._pool) as connection:
+        async with connection_of(self._context.pool) as connection:
             cursor = await connection.execute(
                 self._await_task,
-                [self._replica_id(), key.slot, key.namespace, key.process_id, by_id, by_key],
+                [self._context.replica_id, key.slot, key.namespace, key.process_id, by_id, by_key],
                 binary=True,
             )
-            row = await cursor.fetchone()
-        assert row is not None, "await_task returns a row"
+            [row] = await cursor.fetchall()
         if row[1] is None:
             if not row[0]:
                 raise errors.ProcessNotFoundError(key.namespace, key.process_id)
@@ -86,7 +79,7 @@ class Results:
             "process_id": arrays.TextColumn(key.process_id for key in tasks.values()),
             "task_id": arrays.Int8Column(tasks.keys()),
         }
-        async with connection_of(self._pool, reads_only=True) as connection:
+        async with connection_of(self._context.pool, reads_only=True) as connection:
             cursor = await connection.execute(_SQL["fetch_results"], parameters, binary=True)
             return [_result(row) for row in await cursor.fetchall()]
 
@@ -101,25 +94,25 @@ class Results:
             "replica_id": arrays.Int8Column(replica_id for replica_id, _ in pieces),
             "task_ids": arrays.TextColumn(task_ids for _, task_ids in pieces),
         }
-        async with connection_of(self._pool) as connection:
+        async with connection_of(self._context.pool) as connection:
             await connection.execute(_SQL["notify_replicas"], parameters)
 
     async def call_others(self, *, lease_timeout: dt.timedelta) -> None:
         """Tell all other living replicas that there are due tasks which this one leaves to them."""
         parameters = {
-            "replica_id": self._replica_id(),
+            "replica_id": self._context.replica_id,
             "lease_timeout": lease_timeout,
             "payload": _DUE,
-            "now": self._clock.pinned(),
+            "now": self._context.clock.pinned(),
         }
-        async with connection_of(self._pool) as connection:
+        async with connection_of(self._context.pool) as connection:
             await connection.execute(_SQL["call_others"], parameters)
 
     async def delete_old_replies(self, *, age: dt.timedelta) -> int:
         """Delete answers of removed processes older than `age`; return how many."""
-        async with connection_of(self._pool) as connection:
+        async with connection_of(self._context.pool) as connection:
             cursor = await connection.execute(
-                _SQL["delete_old_replies"], {"age": age, "now": self._clock.pinned()}
+                _SQL["delete_old_replies"], {"age": age, "now": self._context.clock.pinned()}
             )
             return cursor.rowcount
 

@@ -1,39 +1,32 @@
-"""Retention: what is old enough is deleted, a small batch at a time."""
+"""Deletes what is old enough, a small batch at a time."""
 
 import datetime as dt
+from typing import Any
 
-from progressor.clock import Clock
-from progressor.storage.postgres.functions import Functions
-from progressor.storage.postgres.pools import Pool, connection_of
+from progressor.storage.postgres.context import StorageContext
+from progressor.storage.postgres.pools import connection_of
 
 
 class Retention:
     """Deletes finished processes and records of ended tasks."""
 
-    def __init__(self, *, pool: Pool, functions: Functions, clock: Clock) -> None:
-        self._pool = pool
-        self._clock = clock
-        self._delete_finished = functions.call("delete_finished").statement
-        self._delete_old_tasks = functions.call("delete_old_tasks").statement
+    def __init__(self, context: StorageContext) -> None:
+        self._context = context
+        self._delete_finished = context.functions.call("delete_finished").statement
+        self._delete_old_tasks = context.functions.call("delete_old_tasks").statement
 
     async def delete_finished(self, namespace: str, *, age: dt.timedelta, limit: int) -> int:
         """Delete at most `limit` processes that finished longer ago than `age`; return how many."""
-        async with connection_of(self._pool) as connection:
-            cursor = await connection.execute(
-                self._delete_finished, [self._clock.pinned(), namespace, age, limit]
-            )
-            row = await cursor.fetchone()
-        assert row is not None, "delete_finished returns a row"
-        return int(row[0])
+        return await self._count(self._delete_finished, namespace, age, limit)
 
     async def delete_old_tasks(
         self, slot: int, namespace: str, *, age: dt.timedelta, limit: int
     ) -> int:
         """Delete at most `limit` tasks of one slot that ended longer ago than `age`."""
-        async with connection_of(self._pool) as connection:
-            cursor = await connection.execute(
-                self._delete_old_tasks, [self._clock.pinned(), slot, namespace, age, limit]
-            )
-            row = await cursor.fetchone()
-        assert row is not None, "delete_old_tasks returns a row"
-        return int(row[0])
+        return await self._count(self._delete_old_tasks, slot, namespace, age, limit)
+
+    async def _count(self, statement: bytes, *arguments: Any) -> int:  # noqa: ANN401  SQL values
+        async with connection_of(self._context.pool) as connection:
+            cursor = await connection.execute(statement, [self._context.clock.pinned(), *arguments])
+            [[count]] = await cursor.fetchall()
+        return int(count)

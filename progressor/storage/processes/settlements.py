@@ -12,7 +12,6 @@ import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never
 
-from progressor.clock import Clock
 from progressor.domain.jobs.graph import NodePlan
 from progressor.domain.jobs.job import StartNodes
 from progressor.domain.processes.process import Leadership, Part, Process, ProcessKey, ProcessStatus
@@ -20,24 +19,23 @@ from progressor.domain.processes.settlement import Break, Fail, Finish, Remove, 
 from progressor.domain.processes.task import RunningTask, TaskType
 from progressor.settings.sections import Commit
 from progressor.storage.commit.group_commit import (
+    CommitContext,
     GroupCommit,
     Insistence,
-    OnBatch,
     Waiting,
     Write,
-    tell_nobody,
+    WriteKind,
 )
 from progressor.storage.postgres import statements
-from progressor.storage.postgres.backoff import steady
+from progressor.storage.postgres.context import StorageContext
 from progressor.storage.postgres.direct import Direct
-from progressor.storage.postgres.functions import Functions
 from progressor.storage.postgres.locks import Concern, find_blocked, find_locked
-from progressor.storage.postgres.pools import Connection, Pool, before_sending
+from progressor.storage.postgres.pools import Connection, before_sending
 from progressor.storage.processes.payloads import Payloads
 from progressor.storage.rows import job_columns, settlement_columns
 from progressor.storage.rows import tasks as rows
 from progressor.storage.rows.cancelled import Cancelled, cancelled
-from progressor.storage.rows.gate_effects import PATIENCE, OnPromoted, ignore, promoted
+from progressor.storage.rows.gate_effects import OnPromoted, ignore, promoted
 from progressor.storage.rows.job_effects import OnJobs, job_news, tell_no_job
 from progressor.storage.rows.job_membership import part_of
 from progressor.storage.rows.tasks import SettledRow
@@ -111,29 +109,21 @@ Outcome = Written | LeaseLost
 class Settlements:
     """The group commit of settlements."""
 
-    def __init__(  # noqa: PLR0913  a composition root's business
+    def __init__(  # noqa: PLR0913  until effects are values
         self,
+        context: StorageContext,
         *,
-        pool: Pool,
-        functions: Functions,
-        clock: Clock,
-        replica_id: Callable[[], int],
-        commit: Commit,
+        settings: Commit,
+        commit: CommitContext,
         step_grace: dt.timedelta,
-        statement_timeout: dt.timedelta,
-        on_batch: OnBatch = tell_nobody,
-        crowd: Callable[[], int] = lambda: 0,
-        jitter: Callable[[], float] = steady,
         metrics: Metrics | None = None,
-        patience: dt.timedelta = PATIENCE,
         on_promoted: OnPromoted = ignore,
         on_jobs: OnJobs = tell_no_job,
     ) -> None:
-        self._clock = clock
+        functions, statement_timeout = context.functions, context.statement_timeout
+        self._context = context
         self._payloads = Payloads(metrics or Metrics())
-        self._replica_id = replica_id
         self._step_grace = step_grace.total_seconds()
-        self._patience = patience.total_seconds()
         self._on_promoted = on_promoted
         self._on_jobs = on_jobs
         self._settle_tasks = Direct(functions.call("settle_tasks", SettledRow))
@@ -142,25 +132,23 @@ class Settlements:
         def group(
             name: str, write: Write[Entry, Outcome], *, families: bool
         ) -> GroupCommit[Entry, Outcome]:
-            return GroupCommit(
+            kind = WriteKind(
                 name=name,
                 write=write,
                 key=lambda entry: entry.key,
                 size=_bytes_of,
-                pool=pool,
                 insistence=Insistence.INSIST,
                 find_locked=find_locked(functions, statement_timeout, families=families),
                 find_blocked=find_blocked(
                     functions, statement_timeout, lambda entry: Concern(entry.key)
                 ),
-                lane_count=commit.lane_count,
-                batch_max=commit.batch_max,
-                queue_max=commit.queue_max,
-                statement_timeout=statement_timeout.total_seconds(),
-                gather_max=commit.gather.total_seconds(),
-                crowd=crowd,
-                jitter=jitter,
-                on_batch=on_batch,
+            )
+            return GroupCommit(
+                kind,
+                pool=context.pool,
+                settings=settings,
+                statement_timeout=statement_timeout,
+                context=commit,
             )
 
         self._plain = group("settle_tasks", self._write, families=False)
@@ -243,11 +231,11 @@ class Settlements:
             if entry.on_sent is not None:
                 entry.on_sent()
         return {
-            "now": self._clock.pinned(),
-            "replica_id": self._replica_id(),
+            "now": self._context.clock.pinned(),
+            "replica_id": self._context.replica_id,
             "grace": self._step_grace,
             **settlement_columns.columns(batch),
-            "patience": self._patience,
+            "patience": self._context.starvation_timeout.total_seconds(),
             "timer_constraints": settlement_columns.timer_constraints(batch),
         }
 
@@ -286,7 +274,7 @@ class Settlements:
             parameters = dataclasses.asdict(entry.key) | {
                 "task_id": entry.task_id,
                 "token": entry.token,
-                "replica_id": self._replica_id(),
+                "replica_id": self._context.replica_id,
                 "status": _ENDS[type(entry.settlement)],
                 "error_reason": error and error.reason,
             }

@@ -8,7 +8,8 @@ from progressor.domain.processes.event import Direction, Event, HistoryRange
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.views.process import HistoryPage
 from progressor.storage.postgres import statements
-from progressor.storage.postgres.pools import Pool, connection_of
+from progressor.storage.postgres.context import StorageContext
+from progressor.storage.postgres.pools import connection_of
 from progressor.storage.rows import tasks as rows
 
 _SQL = statements.load("processes/processes")
@@ -20,8 +21,8 @@ PAGE_EVENTS_MAX = 1000
 class Histories:
     """Reads events."""
 
-    def __init__(self, *, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, context: StorageContext) -> None:
+        self._context = context
 
     async def read(
         self, key: ProcessKey, wanted: HistoryRange, *, last_event_id: int, bytes_max: int
@@ -66,6 +67,7 @@ class Histories:
             "limit": limit,
         }
         statement = _SQL["history_backward" if backward else "history_forward"]
-        async with connection_of(self._pool, reads_only=True) as connection:
+        # Without the statement timeout: a page of large events may take longer.
+        async with connection_of(self._context.pool, reads_only=True) as connection:
             cursor = await connection.execute(statement, parameters, binary=True)
             return [rows.event(row) for row in await cursor.fetchall()]

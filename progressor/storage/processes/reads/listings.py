@@ -5,20 +5,16 @@ a list of certain causes looks at the processes in their order, and keeps those 
 no more than LOOKED_AT_MAX for one page, which may be short then.
 """
 
-import asyncio
 import dataclasses
-import datetime as dt
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from psycopg.types.json import Jsonb
 
-from progressor.clock import Clock
 from progressor.domain.processes.process import Process, ProcessKey, ProcessStatus
 from progressor.domain.views.process import Listed, ProcessPage, ProcessQuery, place_of
 from progressor.domain.views.wait import UnfinishedTask, Wait
 from progressor.storage.postgres import arrays, statements
-from progressor.storage.postgres.functions import Functions
-from progressor.storage.postgres.pools import Pool, connection_of
+from progressor.storage.postgres.context import StorageContext
 from progressor.storage.rows import processes as views
 from progressor.storage.rows import tasks as rows
 
@@ -36,22 +32,10 @@ Why = Callable[[Sequence[UnfinishedTask]], tuple[Wait, ...]]
 class Listings:
     """Reads pages of processes."""
 
-    def __init__(
-        self,
-        *,
-        pool: Pool,
-        functions: Functions,
-        clock: Clock,
-        patience: dt.timedelta,
-        whys: Callable[[str], Awaitable[Why]],
-        statement_timeout: dt.timedelta,
-    ) -> None:
-        self._pool = pool
-        self._clock = clock
-        self._patience = patience.total_seconds()
+    def __init__(self, context: StorageContext, *, whys: Callable[[str], Awaitable[Why]]) -> None:
+        self._context = context
         self._whys = whys
-        self._statement_timeout = statement_timeout.total_seconds()
-        self._read_first_waits = functions.call("read_first_waits").statement
+        self._read_first_waits = context.functions.call("read_first_waits").statement
 
     async def page(self, query: ProcessQuery) -> ProcessPage:
         """Read one page; where causes are asked for, of at most LOOKED_AT_MAX processes."""
@@ -89,26 +73,22 @@ class Listings:
         """
         if not keys:
             return {}
-        async with (
-            connection_of(self._pool, reads_only=True) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
-            cursor = await connection.execute(
-                self._read_first_waits,
-                [
-                    self._clock.pinned(),
-                    self._patience,
-                    arrays.Int2Column(each.slot for each in keys),
-                    arrays.TextColumn(each.namespace for each in keys),
-                    arrays.TextColumn(each.process_id for each in keys),
-                    arrays.BoolColumn(gated is None or each in gated for each in keys),
-                ],
-                binary=True,
-            )
-            found = {keys[row[0] - 1]: views.task(row[1]) for row in await cursor.fetchall()}
+        found = await self._context.rows(
+            self._read_first_waits,
+            [
+                self._context.clock.pinned(),
+                self._context.starvation_timeout.total_seconds(),
+                arrays.Int2Column(each.slot for each in keys),
+                arrays.TextColumn(each.namespace for each in keys),
+                arrays.TextColumn(each.process_id for each in keys),
+                arrays.BoolColumn(gated is None or each in gated for each in keys),
+            ],
+            reads_only=True,
+        )
+        tasks = {keys[row[0] - 1]: views.task(row[1]) for row in found}
         # Each stands for itself: in a line they would be behind each other.
-        finders = {name: await self._whys(name) for name in {key.namespace for key in found}}
-        return {key: finders[key.namespace]([task])[0] for key, task in found.items()}
+        finders = {name: await self._whys(name) for name in {key.namespace for key in tasks}}
+        return {key: finders[key.namespace]([task])[0] for key, task in tasks.items()}
 
     async def _waits_of(self, found: Sequence[tuple[Process, bool]]) -> Mapping[ProcessKey, Wait]:
         # A finished one has no tasks that wait.
@@ -131,13 +111,8 @@ class Listings:
             "before_id": before_id,
             "limit": query.page_size,
         }
-        async with (
-            connection_of(self._pool, reads_only=True) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
-            statement = _SQL["list_processes" if query.namespace else "list_all_processes"]
-            cursor = await connection.execute(statement, parameters, binary=True)
-            found = await cursor.fetchall()
+        statement = _SQL["list_processes" if query.namespace else "list_all_processes"]
+        found = await self._context.rows(statement, parameters, reads_only=True)
         return [
             (rows.process(ProcessKey(row[1], row[0], row[2]), row[3:13]), row[13]) for row in found
         ]

@@ -1,8 +1,6 @@
 """Traces: the tasks of a process with the events that each recorded, read by key."""
 
-import asyncio
 import dataclasses
-import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +9,8 @@ from progressor.domain.processes.event import Event
 from progressor.domain.processes.process import ProcessKey
 from progressor.domain.views.process import TaskTrace
 from progressor.storage.postgres import arrays, statements
-from progressor.storage.postgres.pools import Connection, Pool, connection_of
+from progressor.storage.postgres.context import StorageContext
+from progressor.storage.postgres.pools import Connection
 from progressor.storage.rows import processes as views
 from progressor.storage.rows import tasks as rows
 from progressor.storage.rows.constraints import constraints_of
@@ -25,9 +24,8 @@ EVENTS_MAX = 1000
 class Traces:
     """Reads the lives of tasks."""
 
-    def __init__(self, *, pool: Pool, statement_timeout: dt.timedelta) -> None:
-        self._pool = pool
-        self._statement_timeout = statement_timeout.total_seconds()
+    def __init__(self, context: StorageContext) -> None:
+        self._context = context
 
     async def read(self, key: ProcessKey, *, after: int, limit: int) -> tuple[TaskTrace, ...]:
         """Read `limit` tasks of a process after a task id, in order, with their events.
@@ -37,10 +35,7 @@ class Traces:
             StorageUnavailableError: PostgreSQL is away.
         """
         named: dict[str, Any] = dataclasses.asdict(key)
-        async with (
-            connection_of(self._pool, reads_only=True) as connection,
-            asyncio.timeout(self._statement_timeout),
-        ):
+        async with self._context.connection(reads_only=True) as connection:
             cursor = await connection.execute(
                 _SQL["trace_tasks"], named | {"after": after, "limit": limit}, binary=True
             )

@@ -1,0 +1,59 @@
+"""What every storage class takes from the replica around it."""
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, LiteralString
+
+from progressor.clock import Clock
+from progressor.storage.postgres.functions import Functions
+from progressor.storage.postgres.pools import Connection, Pool, connection_of
+
+STARVATION_TIMEOUT = dt.timedelta(seconds=60)
+"""How long a task waits for its gates before it goes first, unless configured."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StorageContext:
+    """A pool, and what the statements sent through it have in common.
+
+    ``replica_id`` is written with what this replica admits, claims and settles.
+    """
+
+    pool: Pool
+    functions: Functions
+    clock: Clock
+    replica_id: int
+    statement_timeout: dt.timedelta
+    starvation_timeout: dt.timedelta = STARVATION_TIMEOUT
+
+    @contextlib.asynccontextmanager
+    async def connection(
+        self, *, pool: Pool | None = None, reads_only: bool = False
+    ) -> AsyncIterator[Connection]:
+        """Lend a connection for statements that finish within the statement timeout.
+
+        It comes from `pool`, if one is given.
+
+        Raises:
+            StorageError: As `pools.connection_of`.
+        """
+        async with (
+            connection_of(pool or self.pool, reads_only=reads_only) as connection,
+            asyncio.timeout(self.statement_timeout.total_seconds()),
+        ):
+            yield connection
+
+    async def rows(
+        self,
+        statement: bytes | LiteralString,
+        arguments: Sequence[Any] | Mapping[str, Any],
+        *,
+        reads_only: bool = False,
+    ) -> list[tuple[Any, ...]]:
+        """Return the rows of one statement; raises as `connection`."""
+        async with self.connection(reads_only=reads_only) as connection:
+            cursor = await connection.execute(statement, arguments, binary=True)
+            return await cursor.fetchall()
