@@ -49,11 +49,12 @@ PAGES = (README, *sorted(DOCS.rglob("*.md")))
 
 ENGINE = "127.0.0.1:7420"
 PROCESSOR = "127.0.0.1:7422"
-PROCESSORS = (PROCESSOR, "127.0.0.1:7423")
+PROCESSORS = (PROCESSOR, "127.0.0.1:7423", "127.0.0.1:7424", "127.0.0.1:7425")
 PATIENCE_SECONDS = 30.0
 
 _NAMESPACE = "namespaces.NAME."
 _EXIT_CODE = re.compile(r"^  (\d+)  (.+)$", re.MULTILINE)
+_SERVES = re.compile(r"\.serve\(|\.add_insecure_port\(")
 _FILE = re.compile(r"# (\S+\.toml)\n")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^):]+)\)")
@@ -432,7 +433,7 @@ class Reader:
                     await self._type(block.text)
                 elif block.language == "toml":
                     self._save_named(block.text)
-                elif block.language == "python" and ".serve(" in block.text:
+                elif block.language == "python" and _SERVES.search(block.text):
                     await stack.enter_async_context(self._serving(block.text))
                 elif block.language == "python":
                     printed = await self._run(sys.executable, self._save(block.text))
