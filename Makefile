@@ -170,7 +170,7 @@ test-storage: $(DONE)/dev ## On PostgreSQL: contract and storage
 test-system: $(DONE)/dev ## Over gRPC, and against the model
 	$(RUN) pytest tests/system tests/model $(ARGS)
 
-# --- The monkey: replicas, processors and PostgreSQL killed, frozen and cut off under load
+# --- Chaos: replicas, processors and PostgreSQL killed, frozen and cut off under load
 
 # Of load; a minute more for the beginning and the verdict.
 MINUTES ?= 1
@@ -179,7 +179,7 @@ SEED ?= 1
 
 .PHONY: chaos
 chaos: $(DONE)/dev ## Break everything under load, and judge: MINUTES=n SEED=s
-	$(RUN) tests.monkey --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+	$(RUN) tests.chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 .PHONY: test-faults
 test-faults: $(DONE)/dev ## With faults: wires cut, processes killed, PostgreSQL gone

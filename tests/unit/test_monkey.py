@@ -1,4 +1,4 @@
-"""What the monkey decides beforehand, and what it makes of what happened."""
+"""What the chaos run decides beforehand, and what it makes of what happened."""
 
 import math
 import random
@@ -8,11 +8,11 @@ import pytest
 
 from progressor import errors
 from progressor.sdk import EngineUnavailableError
-from tests.monkey.herd import Ask, Asker, Herd, Subject
-from tests.monkey.notes import Notes
-from tests.monkey.plan import LASTING, Fault, FaultKind, calm_seconds, plan, warm_up_seconds
-from tests.monkey.processor import TORN, read_journals
-from tests.monkey.report import Committed, effects
+from tests.chaos.load.notes import Notes
+from tests.chaos.load.process_pool import ProcessPool, Request, Requester, Subject
+from tests.chaos.load.processor import TORN, read_journals
+from tests.chaos.plan import LASTING, Fault, FaultKind, calm_seconds, plan, warm_up_seconds
+from tests.chaos.report.report import Committed, effects
 from tests.support.history import (
     ENDING_DEEDS,
     Deed,
@@ -48,34 +48,34 @@ def test_faults_leave_the_beginning_and_the_end_alone(seed: int) -> None:
 
 
 def test_nothing_ends_a_process_whose_start_may_be_repeated() -> None:
-    asker = Asker("c", random.Random(1))
+    requester = Requester("c", random.Random(1))
     begun = Subject("p", 10, begun=True)
     beginning = Subject("q", 10, begun=True, starting=1)
 
-    deeds = {asker.ask(Kind.CALL, begun).deed for _ in range(2000)}
+    deeds = {requester.ask(Kind.CALL, begun).deed for _ in range(2000)}
 
     assert deeds > ENDING_DEEDS
-    assert not ENDING_DEEDS & {asker.ask(Kind.CALL, beginning).deed for _ in range(2000)}
+    assert not ENDING_DEEDS & {requester.ask(Kind.CALL, beginning).deed for _ in range(2000)}
 
 
 def test_in_the_calm_no_step_is_slow_by_design() -> None:
-    asker = Asker("c", random.Random(1))
+    requester = Requester("c", random.Random(1))
     subject = Subject("p", 1, begun=True)
 
     def slow() -> int:
-        orders = [asker.ask(Kind.CALL, subject).order for _ in range(2000)]
+        orders = [requester.ask(Kind.CALL, subject).order for _ in range(2000)]
         return sum("stall" in order or order.get("delay", 0.0) > 0.1 for order in orders)
 
     assert slow() > 0
-    asker.is_calm = True
+    requester.is_calm = True
     assert slow() == 0
 
 
 def test_no_two_requests_are_of_one_element() -> None:
-    asker = Asker("c", random.Random(1))
-    subject = Herd(1).grow()
+    requester = Requester("c", random.Random(1))
+    subject = ProcessPool(1).grow()
 
-    elements = [asker.ask(Kind.CALL, subject).element for _ in range(100)]
+    elements = [requester.ask(Kind.CALL, subject).element for _ in range(100)]
 
     assert len(set(elements)) == 100
 
@@ -86,7 +86,7 @@ async def seen(error: errors.ProgressorError | None, *, key: str = "") -> tuple[
             raise error
 
     notes = Notes()
-    ask = Ask(kind=Kind.CALL, subject=Subject("p", 1), element="a", key=key)
+    ask = Request(kind=Kind.CALL, subject=Subject("p", 1), element="a", key=key)
     outcome = await notes.seen(ask, request(), lambda _: Done(), replica=0, kind=ask.kind)
     return outcome, notes
 

@@ -1,4 +1,4 @@
-"""What the monkey finds of steps that had to pass something, and what it cannot say."""
+"""What the chaos run finds of steps that had to pass something, and what it cannot say."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from progressor.sdk import GateHold
-from tests.monkey.gates import (
+from tests.chaos.load.gates import (
     END,
     NOWHERE,
     GatedTask,

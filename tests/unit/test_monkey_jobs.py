@@ -1,4 +1,4 @@
-"""What the monkey finds of jobs, and what it takes for right."""
+"""What the chaos run finds of jobs, and what it takes for right."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.monkey.jobs import (
+from tests.chaos.load.jobs import (
     NodeSpan,
     StoredJob,
     StoredNode,

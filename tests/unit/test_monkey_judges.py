@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.monkey.judges import compare, ticks
+from tests.chaos.judges import compare, ticks
 from tests.support.history import (
     Accepted,
     Appended,

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.monkey.pace import calm_spans, pace, rate
-from tests.monkey.plan import calm_seconds, warm_up_seconds
-from tests.monkey.reference import Reference, Sample
-from tests.monkey.table import table
+from tests.chaos.plan import calm_seconds, warm_up_seconds
+from tests.chaos.report.pace import calm_spans, pace, rate
+from tests.chaos.report.reference import Reference, Sample
+from tests.chaos.report.table import table
 
 SECONDS = 100.0
 

@@ -1,4 +1,4 @@
-"""Gates in the monkey: which constraints its requests carry, and what must be true of the steps.
+"""Gates in a chaos run: which constraints its requests carry, and what must be true of the steps.
 
 Who has lost a lease may still be in a processor when another attempt is made, so of the steps that
 processors note only those can be judged that were settled: the attempt that the task's row counts
@@ -186,7 +186,7 @@ def read_tasks(conninfo: str) -> list[GatedTask]:
     with psycopg.connect(conninfo) as connection:
         rows = connection.execute(
             "SELECT process_id, task_id, args, constraints, status::text, attempt_count"
-            " FROM progressor.tasks WHERE constraints IS NOT NULL AND namespace = 'monkey'"
+            " FROM progressor.tasks WHERE constraints IS NOT NULL AND namespace = 'chaos'"
         ).fetchall()
     return [_task(*row) for row in rows]
 

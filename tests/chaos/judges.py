@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from tests.monkey.foremen import JobNotes
-from tests.monkey.gates import broken_gates, read_spans, read_tasks
-from tests.monkey.jobs import broken_jobs, read_jobs, read_node_spans, recoveries
-from tests.monkey.notes import Notes
-from tests.monkey.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
-from tests.monkey.processor import NAMESPACE, read_journals
-from tests.monkey.scene import ROOT, SETTINGS, Scene
+from tests.chaos.load.gates import broken_gates, read_spans, read_tasks
+from tests.chaos.load.job_clients import JobNotes
+from tests.chaos.load.jobs import broken_jobs, read_jobs, read_node_spans, recoveries
+from tests.chaos.load.notes import Notes
+from tests.chaos.load.processor import NAMESPACE, read_journals
+from tests.chaos.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
+from tests.chaos.scene import ROOT, SETTINGS, Scene
 from tests.support.history import (
     FAILED,
     Asked,
@@ -140,7 +140,7 @@ def judge(
     Args:
         scene: With its replicas and PostgreSQL running.
         notes: Of all clients.
-        job_notes: Of all foremen.
+        job_notes: Of all job clients.
         settled_at: When nothing was due nor in hand any more.
         undone: What `all_done` found.
     """

@@ -9,7 +9,7 @@ from typing import Any
 
 from progressor import errors
 from progressor.sdk import EngineUnavailableError, UnexpectedStatusError
-from tests.monkey.herd import Ask
+from tests.chaos.load.process_pool import Request
 from tests.support.history import (
     Accepted,
     Done,
@@ -51,8 +51,8 @@ class Notes:
 
     async def seen(
         self,
-        ask: Ask,
-        request: Awaitable[Any],
+        request: Request,
+        reply: Awaitable[Any],
         read: Callable[[Any], Outcome],
         *,
         replica: int,
@@ -62,20 +62,20 @@ class Notes:
         """Wait for a request to end, note it, and return how it ended.
 
         Args:
-            ask: What is asked.
-            request: Sent when it is awaited.
+            request: What is asked.
+            reply: Sent when it is awaited.
             read: Makes an outcome of the answer.
             replica: The number of the one that is asked.
             kind: That of the operation: AWAIT where a request is awaited by its key.
             imported: The elements that a Put brings.
         """
-        subject = ask.subject
+        subject = request.subject
         subject.in_flight += 1
         sent_at = time.monotonic()
         try:
-            outcome = read(await request)
+            outcome = read(await reply)
         except errors.ProgressorError as error:
-            outcome = self._outcome_of(error, ask)
+            outcome = self._outcome_of(error, request)
         finally:
             subject.in_flight -= 1
         answered_at = time.monotonic()
@@ -92,9 +92,9 @@ class Notes:
                 outcome=outcome,
                 sent_at=sent_at,
                 answered_at=math.inf if is_lost else answered_at,
-                element=ask.element,
-                deed=ask.deed,
-                key=ask.key,
+                element=request.element,
+                deed=request.deed,
+                key=request.key,
                 imported=imported,
             )
         )
@@ -113,13 +113,17 @@ class Notes:
             )
         )
 
-    def _outcome_of(self, error: errors.ProgressorError, ask: Ask) -> Outcome:
+    def _outcome_of(self, error: errors.ProgressorError, request: Request) -> Outcome:
         if isinstance(error, UnexpectedStatusError):
-            self.surprises.append(f"{ask.kind} {ask.element} of {ask.subject.process_id}: {error}")
+            self.surprises.append(
+                f"{request.kind} {request.element} of {request.subject.process_id}: {error}"
+            )
             return Unknown(f"UNEXPECTED_{error.code.name}")
         if error.reason in _NEVER:
-            self.surprises.append(f"{ask.kind} {ask.element} of {ask.subject.process_id}: {error}")
-        if isinstance(error, _NO_WORD) or (ask.key and isinstance(error, _NOTHING_ACCEPTED)):
+            self.surprises.append(
+                f"{request.kind} {request.element} of {request.subject.process_id}: {error}"
+            )
+        if isinstance(error, _NO_WORD) or (request.key and isinstance(error, _NOTHING_ACCEPTED)):
             # Of a request with a key an earlier attempt may have been accepted.
             return Unknown(error.reason)
         return Refused(error.reason)

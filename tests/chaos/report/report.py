@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tests.monkey.judges import Judgement
-from tests.monkey.notes import Notes
-from tests.monkey.pace import pace, rate
-from tests.monkey.plan import Fault
-from tests.monkey.reference import Reference
+from tests.chaos.judges import Judgement
+from tests.chaos.load.notes import Notes
+from tests.chaos.plan import Fault
+from tests.chaos.report.pace import pace, rate
+from tests.chaos.report.reference import Reference
 
 _WINDOW_SECONDS = 5.0
 """Before and after a fault, at most."""

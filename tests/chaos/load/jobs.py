@@ -1,10 +1,10 @@
-"""Jobs in the monkey: what processors do of their nodes, and what must be true in the end.
+"""Jobs in a chaos run: what processors do of their nodes, and what must be true in the end.
 
 The steps of a node's follower begin and end in a journal of their own. The step by which a node was
 done is the attempt that its last finished task counts, since the fence lets only the replica settle
 that has the lease. So
 
-- a job that was acknowledged is there, and has ended, unless its foreman has removed it;
+- a job that was acknowledged is there, and has ended, unless its job_client has removed it;
 - no step of a node begins before the end of that by which each of its predecessors was done;
 - who is skipped was never begun;
 - a node that is done has the result that its follower gave;
@@ -29,7 +29,7 @@ import psycopg
 
 from progressor.sdk import Fail, Retry, Step
 
-NAMESPACE = "monkey-jobs"
+NAMESPACE = "chaos-jobs"
 """Where jobs are, so that the judges of processes have nothing to do with them."""
 
 _STALL_SECONDS = 60.0

@@ -10,10 +10,10 @@ from typing import Any
 
 import psycopg
 
-from tests.monkey.plan import Fault, FaultKind
-from tests.monkey.scene import Scene
+from tests.chaos.plan import Fault, FaultKind
+from tests.chaos.scene import Scene
 
-_OURS = "monkey"
+_OURS = "chaos"
 _LOCKED_COUNT = 5
 _PAUSE_SECONDS = 0.02
 

@@ -4,10 +4,10 @@ import asyncio
 import random
 
 from progressor.sdk import NewTimer
-from tests.monkey.gates import ELASTIC, ELASTIC_CAPACITIES, may_be_cancelled
-from tests.monkey.herd import Ask, Asker, Herd, Subject
-from tests.monkey.lines import Line, Lines
-from tests.monkey.notes import Notes
+from tests.chaos.load.connections import Connection, Connections
+from tests.chaos.load.gates import ELASTIC, ELASTIC_CAPACITIES, may_be_cancelled
+from tests.chaos.load.notes import Notes
+from tests.chaos.load.process_pool import ProcessPool, Request, Requester, Subject
 from tests.support.history import (
     ENDING_DEEDS,
     GONE,
@@ -35,14 +35,16 @@ _BEGINNING = {"call": 50.0, "notify": 10.0, "look": 30.0, "fix": 2.0, "list": 5.
 
 
 class Caller:
-    """One of them. It stays on a line until a request is lost there, or a whim takes it away."""
+    """One client. It stays on a connection until a request is lost there, or at random."""
 
-    def __init__(self, number: int, *, lines: Lines, herd: Herd, notes: Notes, seed: int) -> None:
+    def __init__(
+        self, number: int, *, connections: Connections, pool: ProcessPool, notes: Notes, seed: int
+    ) -> None:
         """Ask nothing yet; all its choices come of `seed` and its number."""
         self._random = random.Random(f"{seed}:{number}")
-        self._asker = Asker(f"c{number}", self._random)
-        self._lines, self._herd, self._notes = lines, herd, notes
-        self._line = lines.another()
+        self._requester = Requester(f"c{number}", self._random)
+        self._connections, self._pool, self._notes = connections, pool, notes
+        self._connection = connections.another()
 
     async def run(self, ending: asyncio.Event) -> None:
         """Ask until `ending` is set, then return once the request in hand has ended."""
@@ -50,28 +52,28 @@ class Caller:
             await asyncio.sleep(self._random.uniform(0.0, _PAUSE_SECONDS))
             if self._random.random() < 0.02:
                 self._move()
-            self._asker.is_calm = self._herd.is_calm
-            subject = self._herd.pick()
+            self._requester.is_calm = self._pool.is_calm
+            subject = self._pool.pick()
             if subject is None:
-                await self._begin(self._herd.grow())
+                await self._begin(self._pool.grow())
             else:
                 await self._act(subject)
 
     async def _begin(self, subject: Subject) -> None:
         """Start a process, or import one, and do not let go before it is known."""
         kind = Kind.PUT if self._random.random() < 0.05 else Kind.START
-        ask = self._asker.ask(kind, subject)
-        outcome = await (self._put(ask) if kind is Kind.PUT else self._insist(ask))
+        request = self._requester.ask(kind, subject)
+        outcome = await (self._put(request) if kind is Kind.PUT else self._insist(request))
         subject.begun = isinstance(outcome, Done)
-        subject.broken = ask.deed is Deed.FAIL
-        subject.over = isinstance(outcome, Unknown) or ask.deed is Deed.REJECT
+        subject.broken = request.deed is Deed.FAIL
+        subject.over = isinstance(outcome, Unknown) or request.deed is Deed.REJECT
 
     async def _act(self, subject: Subject) -> None:
         weights = _BROKEN if subject.broken else _RUNNING if subject.begun else _BEGINNING
         choice = self._random.choices(list(weights), list(weights.values()))[0]
         match choice:
             case "call" | "notify" | "repair":
-                await self._request(self._asker.ask(Kind(choice), subject))
+                await self._request(self._requester.ask(Kind(choice), subject))
             case "again" | "await":
                 await self._again(subject, choice)
             case "crowd":
@@ -81,25 +83,25 @@ class Caller:
             case "cancel":
                 await self._cancel(subject)
             case "set_gate":
-                await self._line.set_gate(ELASTIC, self._random.choice(ELASTIC_CAPACITIES))
+                await self._connection.set_gate(ELASTIC, self._random.choice(ELASTIC_CAPACITIES))
             case _:
                 await self._read(subject, choice)
 
-    async def _request(self, ask: Ask) -> None:
-        subject = ask.subject
-        subject.ending = subject.ending or ask.deed in ENDING_DEEDS
-        if may_be_cancelled(ask.kind, ask.constraints, ask.key):
+    async def _request(self, request: Request) -> None:
+        subject = request.subject
+        subject.ending = subject.ending or request.deed in ENDING_DEEDS
+        if may_be_cancelled(request.kind, request.constraints, request.key):
             # While it is asked for: it may wait for long.
-            subject.cancellable.append(ask)
-        outcome = await self._line.send(ask)
+            subject.cancellable.append(request)
+        outcome = await self._connection.send(request)
         if isinstance(outcome, Unknown):
             self._move()
-            if ask.key and self._random.random() < 0.75:
-                outcome = await self._insist(ask)
-        self._learn(ask, outcome)
+            if request.key and self._random.random() < 0.75:
+                outcome = await self._insist(request)
+        self._learn(request, outcome)
 
-    def _learn(self, ask: Ask, outcome: Outcome) -> None:
-        subject = ask.subject
+    def _learn(self, request: Request, outcome: Outcome) -> None:
+        subject = request.subject
         match outcome:
             case Refused("PROCESS_FAILED"):
                 subject.broken = True
@@ -110,86 +112,91 @@ class Caller:
             case Refused(reason) if reason in GONE and subject.ending:
                 subject.over = True
             case Done() | Accepted():
-                subject.broken = subject.broken and ask.kind is not Kind.REPAIR
-                if ask.key:
-                    subject.known.append(ask)
+                subject.broken = subject.broken and request.kind is not Kind.REPAIR
+                if request.key:
+                    subject.known.append(request)
             case _:
                 pass
 
-    async def _insist(self, ask: Ask) -> Outcome:
+    async def _insist(self, request: Request) -> Outcome:
         """Ask until it is known what became of it, elsewhere each time; or not for ever."""
-        is_start = ask.kind is Kind.START
-        ask.subject.starting += is_start
+        is_start = request.kind is Kind.START
+        request.subject.starting += is_start
         outcome: Outcome = Unknown()
         for attempt in range(_REPEATS_MAX):
             awaits = attempt > 0 and not is_start and self._random.random() < 0.5
-            outcome = await (self._line.wait_for(ask) if awaits else self._line.send(ask))
+            outcome = await (
+                self._connection.wait_for(request) if awaits else self._connection.send(request)
+            )
             if not isinstance(outcome, Unknown):
                 break
             self._move()
-        ask.subject.starting -= is_start
+        request.subject.starting -= is_start
         return outcome
 
-    async def _put(self, ask: Ask) -> Outcome:
+    async def _put(self, request: Request) -> Outcome:
         elements = range(self._random.randint(0, _IMPORTED_MAX))
-        imported = tuple(f"{ask.element}.{number}" for number in elements)
+        imported = tuple(f"{request.element}.{number}" for number in elements)
         timer = None
         if self._random.random() < 0.5:
-            args = {**self._asker.timer(), "by": ask.element}
+            args = {**self._requester.timer(), "by": request.element}
             timer = NewTimer(after=args["after"], args=args)
-        ask.subject.starting += 1
+        request.subject.starting += 1
         outcome: Outcome = Unknown()
         for _ in range(_REPEATS_MAX):
-            outcome = await self._line.put(ask, imported, timer)
+            outcome = await self._connection.put(request, imported, timer)
             if not isinstance(outcome, Unknown):
                 break
             self._move()
-        ask.subject.starting -= 1
+        request.subject.starting -= 1
         return outcome
 
     async def _again(self, subject: Subject, choice: str) -> None:
         """Ask once more for what is known: the same request, or by its key."""
         if not subject.known:
             return
-        ask = self._random.choice(subject.known)
+        request = self._random.choice(subject.known)
         self._move()
         if choice == "again":
-            await self._line.send(ask)
-        elif await self._line.wait_for(ask) == Refused("TASK_NOT_FOUND") and not subject.ending:
+            await self._connection.send(request)
+        elif (
+            await self._connection.wait_for(request) == Refused("TASK_NOT_FOUND")
+            and not subject.ending
+        ):
             self._notes.surprises.append(
-                f"{subject.process_id}: {ask.element} was acknowledged, and its key is not known"
+                f"{subject.process_id}: {request.element} was acknowledged, its key is unknown"
             )
 
     async def _cancel(self, subject: Subject) -> None:
         """Cancel the latest request that may wait for something, of any client."""
         if subject.cancellable:
-            await self._line.cancel(subject.cancellable.pop())
+            await self._connection.cancel(subject.cancellable.pop())
 
     async def _crowd(self, subject: Subject) -> None:
-        """Ask the same at once on several lines."""
-        ask = self._asker.ask(Kind.CALL, subject)
-        if not ask.key or ask.deed in ENDING_DEEDS:
+        """Ask the same at once on several connections."""
+        request = self._requester.ask(Kind.CALL, subject)
+        if not request.key or request.deed in ENDING_DEEDS:
             return
         async with asyncio.TaskGroup() as group:
             for _ in range(_CROWD):
-                group.create_task(self._lines.another().send(ask), name="one of a crowd")
+                group.create_task(self._connections.another().send(request), name="one of a crowd")
 
     async def _meddle(self, subject: Subject, choice: str) -> None:
         """Start what is there, repair without asking, or remove."""
         if choice == "fix":
-            fixed = await self._line.fix(subject)
+            fixed = await self._connection.fix(subject)
             subject.broken = subject.broken and not isinstance(fixed, Done)
         elif choice == "remove":
             await self._remove(subject)
         elif subject.begun and not subject.ending:
-            await self._insist(self._asker.ask(Kind.START, subject))
+            await self._insist(self._requester.ask(Kind.START, subject))
 
     async def _remove(self, subject: Subject) -> None:
         """Remove a process; where no word about it was ever lost, begin another in its place."""
         if not subject.may_end:
             return
         subject.ending = True
-        outcome = await self._line.remove(subject)
+        outcome = await self._connection.remove(subject)
         if not isinstance(outcome, Done) or not subject.may_begin_anew:
             subject.over = True
             return
@@ -199,13 +206,15 @@ class Caller:
         await self._begin(subject)
 
     async def _read(self, subject: Subject, choice: str) -> None:
-        line: Line = self._lines.another() if self._random.random() < 0.3 else self._line
+        connection: Connection = (
+            self._connections.another() if self._random.random() < 0.3 else self._connection
+        )
         if choice == "look":
-            await line.look(subject)
+            await connection.look(subject)
         elif choice == "trace":
-            await line.trace(subject)
+            await connection.trace(subject)
         else:
-            await line.list()
+            await connection.list()
 
     def _move(self) -> None:
-        self._line = self._lines.another()
+        self._connection = self._connections.another()

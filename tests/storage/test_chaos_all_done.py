@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 from progressor.domain.gates.constraint import Constraints
-from tests.monkey.judges import count_left
+from tests.chaos.judges import count_left
 from tests.support.job_cases import LEADER
 from tests.support.job_graphs import specs
 from tests.support.jobs_storage import JobDesk

@@ -1,4 +1,4 @@
-"""Lines: the ways from a client to a replica, and what is seen of each request on one of them."""
+"""Connections from a client to the replicas, and what is seen of each request on one of them."""
 
 import contextlib
 import dataclasses
@@ -21,9 +21,9 @@ from progressor.sdk import (
     TaskAnswer,
     Trace,
 )
-from tests.monkey.herd import Ask, Subject
-from tests.monkey.notes import Notes
-from tests.monkey.processor import NAMESPACE
+from tests.chaos.load.notes import Notes
+from tests.chaos.load.process_pool import Request, Subject
+from tests.chaos.load.processor import NAMESPACE
 from tests.support.history import (
     Accepted,
     Appended,
@@ -43,7 +43,7 @@ _PAGE_SIZE = 20
 _LISTED_MAX = 4
 
 
-class Lines:
+class Connections:
     """To every replica four: directly and through its relay, in sessions and by single calls."""
 
     def __init__(
@@ -57,64 +57,64 @@ class Lines:
     ) -> None:
         """Connect to nothing yet."""
         self._random = random.Random(seed)
-        self._lines = [
-            Line(Client(target, namespace=namespace, session=session), replica, notes)
+        self._connections = [
+            Connection(Client(target, namespace=namespace, session=session), replica, notes)
             for replica, pair in enumerate(zip(addresses, relayed, strict=True))
             for target, session in itertools.product(pair, (True, False))
         ]
 
-    def another(self) -> "Line":
+    def another(self) -> "Connection":
         """Return any of them."""
-        return self._random.choice(self._lines)
+        return self._random.choice(self._connections)
 
     async def close(self) -> None:
         """Close them all."""
-        for line in self._lines:
-            await line.client.close()
+        for connection in self._connections:
+            await connection.client.close()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Line:
+class Connection:
     """A client of one replica; every method sends one request and notes what came of it."""
 
     client: Client
     replica: int
     notes: Notes
 
-    async def send(self, ask: Ask) -> Outcome:
+    async def send(self, request: Request) -> Outcome:
         """Send a start, call, notify or repair."""
-        fields: dict[str, Any] = {"idempotency_key": ask.key, "timeout": ask.timeout}
-        process_id, order = ask.subject.process_id, ask.order
-        request: Awaitable[Answer | Receipt]
-        match ask.kind:
+        fields: dict[str, Any] = {"idempotency_key": request.key, "timeout": request.timeout}
+        process_id, order = request.subject.process_id, request.order
+        reply: Awaitable[Answer | Receipt]
+        match request.kind:
             case Kind.START:
-                fields["constraints"] = ask.constraints
-                request = self.client.start(process_id, order, **fields)
+                fields["constraints"] = request.constraints
+                reply = self.client.start(process_id, order, **fields)
             case Kind.CALL:
-                fields["constraints"] = ask.constraints
-                fields["accept_only"] = ask.accept_only
-                request = self.client.call(process_id, order, **fields)
+                fields["constraints"] = request.constraints
+                fields["accept_only"] = request.accept_only
+                reply = self.client.call(process_id, order, **fields)
             case Kind.NOTIFY:
-                fields["constraints"] = ask.constraints
-                request = self.client.notify(process_id, order, **fields)
+                fields["constraints"] = request.constraints
+                reply = self.client.notify(process_id, order, **fields)
             case _:
-                assert ask.kind is Kind.REPAIR, f"{ask.kind} is sent in its own way"
-                request = self.client.repair(process_id, order, **fields)
-        return await self._seen(ask, request, _answered)
+                assert request.kind is Kind.REPAIR, f"{request.kind} is sent in its own way"
+                reply = self.client.repair(process_id, order, **fields)
+        return await self._seen(request, reply, _answered)
 
-    async def wait_for(self, ask: Ask) -> Outcome:
+    async def wait_for(self, request: Request) -> Outcome:
         """Await a request by its key."""
-        request = self.client.await_task(
-            ask.subject.process_id, idempotency_key=ask.key, timeout=ask.timeout
+        reply = self.client.await_task(
+            request.subject.process_id, idempotency_key=request.key, timeout=request.timeout
         )
-        return await self._seen(ask, request, _awaited, kind=Kind.AWAIT)
+        return await self._seen(request, reply, _awaited, kind=Kind.AWAIT)
 
-    async def cancel(self, ask: Ask) -> Outcome:
+    async def cancel(self, request: Request) -> Outcome:
         """Cancel a request by its key."""
-        request = self.client.cancel(
-            ask.subject.process_id, idempotency_key=ask.key, timeout=ask.timeout
+        reply = self.client.cancel(
+            request.subject.process_id, idempotency_key=request.key, timeout=request.timeout
         )
-        return await self._seen(ask, request, _done, kind=Kind.CANCEL)
+        return await self._seen(request, reply, _done, kind=Kind.CANCEL)
 
     async def set_gate(self, gate: str, capacity: int) -> None:
         """Set the capacity of a gate, which is not a request to a process."""
@@ -125,41 +125,43 @@ class Line:
             word = error.reason
         self.notes.totals["set_gate", word] += 1
 
-    async def put(self, ask: Ask, imported: tuple[str, ...], timer: NewTimer | None) -> Outcome:
+    async def put(
+        self, request: Request, imported: tuple[str, ...], timer: NewTimer | None
+    ) -> Outcome:
         """Import a process with some history."""
-        request = self.client.put(
-            ask.subject.process_id,
+        reply = self.client.put(
+            request.subject.process_id,
             state={"last": imported[-1], "count": len(imported)} if imported else None,
             history=[NewEvent(payload={"id": element}) for element in imported],
             timer=timer,
-            idempotency_key=ask.key,
-            timeout=ask.timeout,
+            idempotency_key=request.key,
+            timeout=request.timeout,
         )
-        return await self._seen(ask, request, _done, imported=imported)
+        return await self._seen(request, reply, _done, imported=imported)
 
     async def remove(self, subject: Subject) -> Outcome:
         """Remove a process."""
-        ask = Ask(kind=Kind.REMOVE, subject=subject, element="")
-        request = self.client.remove(subject.process_id, timeout=ask.timeout)
-        return await self._seen(ask, request, _done)
+        request = Request(kind=Kind.REMOVE, subject=subject, element="")
+        reply = self.client.remove(subject.process_id, timeout=request.timeout)
+        return await self._seen(request, reply, _done)
 
     async def fix(self, subject: Subject) -> Outcome:
         """Repair a process without asking its processor."""
-        ask = Ask(kind=Kind.SIMPLE_REPAIR, subject=subject, element="")
-        request = self.client.simple_repair(subject.process_id, timeout=ask.timeout)
-        return await self._seen(ask, request, _revived)
+        request = Request(kind=Kind.SIMPLE_REPAIR, subject=subject, element="")
+        reply = self.client.simple_repair(subject.process_id, timeout=request.timeout)
+        return await self._seen(request, reply, _revived)
 
     async def look(self, subject: Subject) -> Outcome:
         """Get a process with all of its history."""
-        ask = Ask(kind=Kind.LOOK, subject=subject, element="")
-        request = self.client.get(subject.process_id, timeout=ask.timeout)
-        return await self._seen(ask, request, _looked)
+        request = Request(kind=Kind.LOOK, subject=subject, element="")
+        reply = self.client.get(subject.process_id, timeout=request.timeout)
+        return await self._seen(request, reply, _looked)
 
     async def trace(self, subject: Subject) -> Outcome:
         """Get the tasks of a process, with what each has brought."""
-        ask = Ask(kind=Kind.LOOK, subject=subject, element="")
-        request = self.client.trace(subject.process_id, timeout=ask.timeout)
-        return await self._seen(ask, request, _traced)
+        request = Request(kind=Kind.LOOK, subject=subject, element="")
+        reply = self.client.trace(subject.process_id, timeout=request.timeout)
+        return await self._seen(request, reply, _traced)
 
     async def list(self) -> None:
         """List the newest processes, and note what is said of some of them."""
@@ -180,15 +182,15 @@ class Line:
 
     async def _seen(
         self,
-        ask: Ask,
-        request: Awaitable[Any],
+        request: Request,
+        reply: Awaitable[Any],
         read: Callable[[Any], Outcome],
         *,
         kind: Kind | None = None,
         imported: tuple[str, ...] = (),
     ) -> Outcome:
         return await self.notes.seen(
-            ask, request, read, replica=self.replica, kind=kind or ask.kind, imported=imported
+            request, reply, read, replica=self.replica, kind=kind or request.kind, imported=imported
         )
 
 

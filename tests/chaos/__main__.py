@@ -1,4 +1,4 @@
-"""Break everything, again and again, under load: is anything lost? python -m tests.monkey ..."""
+"""Break everything, again and again, under load: is anything lost? python -m tests.chaos ..."""
 
 import argparse
 import asyncio
@@ -10,24 +10,26 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.monkey import jobs, judges, report
-from tests.monkey.clients import Caller
-from tests.monkey.faults import commit
-from tests.monkey.foremen import FOREMEN, Foreman, JobNotes
-from tests.monkey.herd import Herd
-from tests.monkey.lines import Lines
-from tests.monkey.notes import Notes
-from tests.monkey.plan import Fault, calm_seconds, plan
-from tests.monkey.reference import Reference
-from tests.monkey.report import Committed
-from tests.monkey.scene import Scene, open_scene
+from tests.chaos import judges
+from tests.chaos.faults import commit
+from tests.chaos.load import jobs
+from tests.chaos.load.clients import Caller
+from tests.chaos.load.connections import Connections
+from tests.chaos.load.job_clients import JOB_CLIENTS, JobClient, JobNotes
+from tests.chaos.load.notes import Notes
+from tests.chaos.load.process_pool import ProcessPool
+from tests.chaos.plan import Fault, calm_seconds, plan
+from tests.chaos.report import report
+from tests.chaos.report.reference import Reference
+from tests.chaos.report.report import Committed
+from tests.chaos.scene import Scene, open_scene
 
 _SECONDS_MIN = 20.0
 _CALLERS = 24
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.monkey", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     add = parser.add_argument
     add("--minutes", type=float, default=1.0, help="of load, faults in all but its ends [1]")
     add("--seed", type=int, default=1, help="decides what breaks, and what is asked [1]")
@@ -58,21 +60,21 @@ class _Run:
         self._job_notes = JobNotes()
         self._reference = Reference(scene.directory)
         self._committed: list[Committed] = []
-        self._herd = Herd(arguments.seed)
+        self._pool = ProcessPool(arguments.seed)
         self._begun_at = 0.0
 
     async def play(self) -> dict[str, Any]:
         """Load, break, let everything come to its end, judge, and return the report."""
         arguments, scene = self._arguments, self._scene
         seconds = max(_SECONDS_MIN, 60.0 * arguments.minutes)
-        lines = Lines(
+        connections = Connections(
             scene.addresses,
             [relay.target for relay in scene.relays],
             notes=self._notes,
             seed=arguments.seed,
         )
         # Another number than the callers', who would be disturbed in their choices.
-        job_lines = Lines(
+        job_connections = Connections(
             scene.addresses,
             [relay.target for relay in scene.relays],
             notes=self._notes,
@@ -80,7 +82,7 @@ class _Run:
             namespace=jobs.NAMESPACE,
         )
         with self._reference:
-            ended_at, done_after, undone = await self._load(lines, job_lines, seconds)
+            ended_at, done_after, undone = await self._load(connections, job_connections, seconds)
         judgement = await asyncio.to_thread(
             judges.judge,
             scene,
@@ -103,7 +105,7 @@ class _Run:
         )
 
     async def _load(
-        self, lines: Lines, job_lines: Lines, seconds: float
+        self, connections: Connections, job_connections: Connections, seconds: float
     ) -> tuple[float, float, list[str]]:
         """Return when the load ended, how long what was due took then, and what got stuck."""
         scene, ending = self._scene, asyncio.Event()
@@ -111,16 +113,16 @@ class _Run:
             watch = group.create_task(scene.watch(), name="watch")
             async with asyncio.TaskGroup() as callers:
                 self._begun_at = time.monotonic()
-                self._call(callers, lines, ending)
-                self._employ(callers, job_lines, ending)
+                self._call(callers, connections, ending)
+                self._employ(callers, job_connections, ending)
                 faults = () if self._arguments.calm else plan(self._arguments.seed, seconds)
                 await self._break_all(faults)
                 fixed_after = time.monotonic() - self._begun_at
                 await self._sleep_until(max(seconds, fixed_after + calm_seconds(seconds)))
                 ended_at = time.monotonic()
                 ending.set()
-            await lines.close()
-            await job_lines.close()
+            await connections.close()
+            await job_connections.close()
             done_after, undone = await judges.all_done(scene.conninfo)
             watch.cancel()
         return ended_at, done_after, undone
@@ -131,25 +133,33 @@ class _Run:
         text = "".join(f"{process_id}: {line}\n" for process_id, _, line in lines)
         (self._scene.directory / "operations.txt").write_text(text, encoding="utf-8")
 
-    def _call(self, callers: asyncio.TaskGroup, lines: Lines, ending: asyncio.Event) -> None:
+    def _call(
+        self, callers: asyncio.TaskGroup, connections: Connections, ending: asyncio.Event
+    ) -> None:
         seed = self._arguments.seed
         for number in range(self._arguments.callers):
-            caller = Caller(number, lines=lines, herd=self._herd, notes=self._notes, seed=seed)
+            caller = Caller(
+                number, connections=connections, pool=self._pool, notes=self._notes, seed=seed
+            )
             callers.create_task(caller.run(ending), name=f"caller {number}")
 
-    def _employ(self, callers: asyncio.TaskGroup, lines: Lines, ending: asyncio.Event) -> None:
-        for number in range(FOREMEN):
-            foreman = Foreman(number, lines=lines, notes=self._job_notes, seed=self._arguments.seed)
-            callers.create_task(foreman.run(ending), name=f"foreman {number}")
+    def _employ(
+        self, callers: asyncio.TaskGroup, connections: Connections, ending: asyncio.Event
+    ) -> None:
+        for number in range(JOB_CLIENTS):
+            job_client = JobClient(
+                number, connections=connections, notes=self._job_notes, seed=self._arguments.seed
+            )
+            callers.create_task(job_client.run(ending), name=f"job client {number}")
 
     async def _break_all(self, faults: tuple[Fault, ...]) -> None:
         """Commit each fault at its time, or as soon as what it breaks has been fixed."""
         async with asyncio.TaskGroup() as group:
             for fault in faults:
                 await self._sleep_until(fault.at)
-                self._herd.is_calm = False
+                self._pool.is_calm = False
                 group.create_task(self._commit(fault), name=str(fault))
-        self._herd.is_calm = True
+        self._pool.is_calm = True
 
     async def _commit(self, fault: Fault) -> None:
         _say(f"{time.monotonic() - self._begun_at:8.2f} s  {fault}")
@@ -173,7 +183,7 @@ async def _main(arguments: argparse.Namespace, directory: Path) -> dict[str, Any
 def main() -> int:
     """Run, report, and return the exit code: 1 where anything was found."""
     arguments = _arguments()
-    directory = arguments.keep or Path(tempfile.mkdtemp(prefix="progressor-monkey-"))
+    directory = arguments.keep or Path(tempfile.mkdtemp(prefix="progressor-chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
     document = asyncio.run(_main(arguments, directory))
     for line in report.lines(document):

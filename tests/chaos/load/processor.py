@@ -1,7 +1,7 @@
-"""The processor of the monkey: does the deed that a request names, and keeps a journal of it.
+"""The processor of a chaos run: does the deed that a request names, and keeps a journal of it.
 
-``python -m tests.monkey.processor --bind HOST:PORT --journal FILE``. What a step decides follows
-from its request, its task id and its attempt alone, so that any processor answers it alike.
+``python -m tests.chaos.load.processor --bind HOST:PORT --journal FILE``. What a step decides
+follows from its request, its task id and its attempt alone, so that any processor answers alike.
 """
 
 import argparse
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from progressor.sdk import Constraints, Fail, Processor, Reject, Retry, Step
-from tests.monkey import jobs
-from tests.monkey.gates import CAPACITIES, END
-from tests.monkey.jobs import NodeJournal
+from tests.chaos.load import jobs
+from tests.chaos.load.gates import CAPACITIES, END
+from tests.chaos.load.jobs import NodeJournal
 from tests.support.history import TAIL, Asked, Deed
 
-NAMESPACE = "monkey"
+NAMESPACE = "chaos"
 TORN = "torn"
 """The deed of a journal's line about a step whose aux_state was not of its history."""
 

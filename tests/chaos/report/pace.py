@@ -19,8 +19,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.monkey.plan import calm_seconds, warm_up_seconds
-from tests.monkey.reference import Reference, Speed
+from tests.chaos.plan import calm_seconds, warm_up_seconds
+from tests.chaos.report.reference import Reference, Speed
 
 _SETTLING_SECONDS = 2.0
 """Left out of every window: who starts, and who has just been fixed, is slow."""

@@ -14,9 +14,9 @@ from types import MappingProxyType
 
 from progressor.sdk import Client, NamespaceConfig, RetryPolicy
 from progressor.storage.postgres.migrations import migrate
-from tests.monkey import jobs
-from tests.monkey.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
-from tests.monkey.processor import NAMESPACE
+from tests.chaos.load import jobs
+from tests.chaos.load.processor import NAMESPACE
+from tests.chaos.plan import BACKOFF_SECONDS, LEASE_SECONDS, SCAN_SECONDS, STEP_SECONDS
 from tests.support.postgres import Cluster, open_cluster
 from tests.support.relay import Relay
 from tests.support.replica import serving
@@ -44,7 +44,7 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
 )
 
 
-class Member:
+class ChildProcess:
     """A process of its own; its output goes to a log."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
@@ -100,13 +100,13 @@ class Member:
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Scene:
-    """All that the monkey plays with; ``accidents`` is what broke without it."""
+    """What a chaos run breaks; ``accidents`` is what broke by itself."""
 
     cluster: Cluster
     conninfo: str
     directory: Path
-    replicas: list[Member]
-    processors: list[Member]
+    replicas: list[ChildProcess]
+    processors: list[ChildProcess]
     addresses: list[str]
     relays: list[Relay]
     journals: list[Path]
@@ -154,9 +154,9 @@ def _scene(cluster: Cluster, conninfo: str, directory: Path, ports: Sequence[int
     journals = [directory / f"journal-{number}.jsonl" for number in range(2)]
     addresses = [f"127.0.0.1:{port}" for port in ports]
     processors = [
-        Member(
+        ChildProcess(
             f"processor {number}",
-            ("tests.monkey.processor", "--bind", address, "--journal", str(journal)),
+            ("tests.chaos.load.processor", "--bind", address, "--journal", str(journal)),
             directory / f"processor-{number}.log",
         )
         for number, (address, journal) in enumerate(zip(addresses[:2], journals, strict=True))
@@ -171,7 +171,7 @@ def _scene(cluster: Cluster, conninfo: str, directory: Path, ports: Sequence[int
         }
         flags = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
         log = directory / f"replica-{number}.log"
-        replicas.append(Member(f"replica {number}", ("progressor", "serve", *flags), log))
+        replicas.append(ChildProcess(f"replica {number}", ("progressor", "serve", *flags), log))
     return Scene(
         cluster=cluster,
         conninfo=conninfo,
@@ -211,7 +211,7 @@ async def _begin(scene: Scene, ports: Sequence[int]) -> None:
 @contextlib.contextmanager
 def _cluster() -> Iterator[Cluster]:
     with open_cluster(durable=True) as cluster:
-        assert cluster.is_embedded, "the monkey kills PostgreSQL: it needs one of its own"
+        assert cluster.is_embedded, "a chaos run kills PostgreSQL and needs one of its own"
         yield cluster
 
 

@@ -14,8 +14,8 @@ import random
 from typing import Any
 
 from progressor.sdk import Constraints
-from tests.monkey.gates import draw, draw_timer
-from tests.monkey.plan import TIMER_SECONDS, TIMERS_MAX
+from tests.chaos.load.gates import draw, draw_timer
+from tests.chaos.plan import TIMER_SECONDS, TIMERS_MAX
 from tests.support.history import ENDING_DEEDS, Deed, Kind
 
 _SIZE = 36
@@ -43,8 +43,8 @@ class Subject:
     starting: int = 0
     in_flight: int = 0
     version: int | None = None  # that its starts have in their orders
-    known: list["Ask"] = dataclasses.field(default_factory=list)
-    cancellable: list["Ask"] = dataclasses.field(default_factory=list)
+    known: list["Request"] = dataclasses.field(default_factory=list)
+    cancellable: list["Request"] = dataclasses.field(default_factory=list)
 
     @property
     def may_end(self) -> bool:
@@ -58,7 +58,7 @@ class Subject:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Request:
     """One request: what it is, and all that the processor gets. ``key`` "": none."""
 
     kind: Kind
@@ -72,7 +72,7 @@ class Ask:
     timeout: float = 5.0
 
 
-class Herd:
+class ProcessPool:
     """The processes of a run, a few of them asked for much more often than the others.
 
     ``is_calm`` while no step is to be slow by design: a single one holds up every caller of a
@@ -103,7 +103,7 @@ class Herd:
         return subject
 
 
-class Asker:
+class Requester:
     """Makes up requests, for one client; while ``is_calm``, none that takes long."""
 
     is_calm = False
@@ -114,7 +114,7 @@ class Asker:
         self._random = chosen
         self._numbers = itertools.count(1)
 
-    def ask(self, kind: Kind, subject: Subject) -> Ask:
+    def ask(self, kind: Kind, subject: Subject) -> Request:
         """Return a request of a kind, its deed such as the process can take now."""
         chosen = self._random
         number = next(self._numbers)
@@ -131,7 +131,7 @@ class Asker:
         )
         # Starts are repeated until they are known.
         has_key = kind in {Kind.START, Kind.PUT, Kind.NOTIFY} or chosen.random() < 0.85
-        return Ask(
+        return Request(
             kind=kind,
             subject=subject,
             element=element,

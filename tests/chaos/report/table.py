@@ -1,4 +1,4 @@
-"""The table of several runs, as Markdown: python -m tests.monkey.table FILE..., of --json."""
+"""The table of several runs, as Markdown: python -m tests.chaos.report.table FILE..., of --json."""
 
 import argparse
 import json
@@ -90,7 +90,7 @@ def _share(figure: float | None) -> str:
 
 def main() -> None:
     """Print the table of all runs in the files."""
-    parser = argparse.ArgumentParser(prog="python -m tests.monkey.table", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.report.table", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     files = parser.parse_args().files
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]

@@ -1,4 +1,4 @@
-"""Foremen: coroutines that submit jobs and see to them, whatever is broken."""
+"""Job clients: coroutines that submit jobs and see to them, whatever is broken."""
 
 import asyncio
 import collections
@@ -15,10 +15,10 @@ from progressor.sdk import (
     Graph,
     JobState,
 )
-from tests.monkey.lines import Lines
+from tests.chaos.load.connections import Connections
 from tests.support.job_graphs import random_graph
 
-FOREMEN = 3
+JOB_CLIENTS = 3
 
 _NODES_MAX = 14
 _LOOK_SECONDS = 0.3
@@ -45,7 +45,7 @@ Request = Callable[[Client], Awaitable[object]]
 
 @dataclasses.dataclass(slots=True)
 class JobNotes:
-    """What foremen know of jobs: which were acknowledged, and which they have tried to remove."""
+    """What job clients know: which jobs were acknowledged, and which they tried to remove."""
 
     acknowledged: set[str] = dataclasses.field(default_factory=set)
     removed: set[str] = dataclasses.field(default_factory=set)
@@ -55,13 +55,15 @@ class JobNotes:
     surprises: list[str] = dataclasses.field(default_factory=list)
 
 
-class Foreman:
+class JobClient:
     """Submits a job, sees to it until it has ended, and goes on with the next."""
 
-    def __init__(self, number: int, *, lines: Lines, notes: JobNotes, seed: int) -> None:
+    def __init__(
+        self, number: int, *, connections: Connections, notes: JobNotes, seed: int
+    ) -> None:
         """Submit nothing yet; all choices come of `seed` and the number."""
-        self._random = random.Random(f"{seed}:foreman {number}")
-        self._number, self._lines, self._notes = number, lines, notes
+        self._random = random.Random(f"{seed}:job client {number}")
+        self._number, self._connections, self._notes = number, connections, notes
         self._count = 0
 
     async def run(self, ending: asyncio.Event) -> None:
@@ -121,7 +123,7 @@ class Foreman:
 
     async def _state(self, job_id: str) -> JobState | None:
         try:
-            client = self._lines.another().client
+            client = self._connections.another().client
             view = await client.jobs.get(job_id, payloads=False, timeout=_TIMEOUT_SECONDS)
         except errors.ProgressorError as error:
             self._note("get job", error)
@@ -133,7 +135,7 @@ class Foreman:
         for _ in range(_REPEATS_MAX):
             try:
                 async with asyncio.timeout(_TIMEOUT_SECONDS):
-                    await request(self._lines.another().client)
+                    await request(self._connections.another().client)
             except TimeoutError:
                 self._notes.totals[word, "timeout"] += 1
             except _NO_WORD as error:
@@ -149,7 +151,7 @@ class Foreman:
     def _note(self, word: str, error: errors.ProgressorError) -> None:
         self._notes.totals[word, error.reason] += 1
         if error.reason in _NEVER:
-            self._notes.surprises.append(f"a foreman's {word}: {error}")
+            self._notes.surprises.append(f"a job client's {word}: {error}")
 
 
 def _submission(job_id: str, graph: Graph) -> Request:

@@ -1,0 +1,1 @@
+"""The load of a chaos run: clients, their connections and the processor that they reach."""
