@@ -1,7 +1,6 @@
-"""What users of progressor import: clients for those who call processes, processors for authors.
+"""The SDK: clients for programs that call processes, and processors for those that implement them.
 
-Imports only the wire contract and ``progressor.errors``. A processor, served: a basket that takes
-items by calls, and gives up after a day without one::
+A processor: a basket to which calls add items, and which ends after a day without one::
 
     from progressor.sdk import Processor, Reject, Step
 
@@ -22,311 +21,294 @@ items by calls, and gives up after a day without one::
 
     orders.serve(bind="127.0.0.1:7421")
 
-And a client::
+A client::
 
     async with Client("127.0.0.1:7420", namespace="orders") as client:
         await client.start("order-1", "tea", idempotency_key="start")
         answer = await client.call("order-1", "milk", idempotency_key="milk")
 
-Jobs, graphs of processes, begin with ``graph.py`` and ``job_client.py``; schedules with
-``schedules.py``; tests of one's own processors with ``progressor.sdk.testing``.
+`progressor.sdk.testing` runs processors and jobs in memory, for tests.
 
-Start reading at ``client.py`` or at ``processor.py``.
+A name is loaded when it is first used, so that a client does not load the processor, and a program
+without jobs and schedules does not load those.
+
+Start reading at ``client/client.py`` or at ``processor/processor.py``.
 """
 
-from progressor.errors import (
-    DeadlineExceededError,
-    EventNotFoundError,
-    FieldViolation,
-    GateChangedError,
-    GateInUseError,
-    GateNotFoundError,
-    IdempotencyKeyReusedError,
-    InvalidRequestError,
-    NamespaceAlreadyExistsError,
-    NamespaceChangedError,
-    NamespaceNotEmptyError,
-    NamespaceNotFoundError,
-    NotFoundError,
-    OverloadedError,
-    ProcessAlreadyExistsError,
-    ProcessFailedError,
-    ProcessFinishedError,
-    ProcessIsRunningError,
-    ProcessNotFoundError,
-    ProcessRemovedError,
-    ProgressorError,
-    RejectedError,
-    RepairFailedError,
-    ReplicaStoppedError,
-    RequestError,
-    ShuttingDownError,
-    StateError,
-    StepFailedError,
-    StorageUnavailableError,
-    TaskCancelledError,
-    TaskFailedError,
-    TaskHasEndedError,
-    TaskIsRunningError,
-    TaskNotFoundError,
-)
-from progressor.job_errors import (
-    JobEndedError,
-    JobNotFailedError,
-    JobNotFoundError,
-    LedByEngineError,
-    ScheduleAlreadyExistsError,
-    ScheduleChangedError,
-    ScheduleNotFoundError,
-)
-from progressor.sdk.client.client import Client
-from progressor.sdk.client.gates import Gates, SyncGates
-from progressor.sdk.client.jobs import Jobs, SyncJobs
-from progressor.sdk.client.namespaces import Namespaces, SyncNamespaces
-from progressor.sdk.client.processes import Processes, SyncProcesses
-from progressor.sdk.client.replicas import Replicas, SyncReplicas
-from progressor.sdk.client.schedules import Schedules, SyncSchedules
-from progressor.sdk.client.sync_client import SyncClient
-from progressor.sdk.codec.codecs import (
-    BYTES,
-    JSON,
-    BytesCodec,
-    CheckedCodec,
-    Codec,
-    JsonCodec,
-    Payload,
-)
-from progressor.sdk.processor.processor import Processor
-from progressor.sdk.processor.server import Limits, running, serve, serve_async
-from progressor.sdk.processor.step import Step
-from progressor.sdk.processor.verdicts import Fail, Reject, Retry
-from progressor.sdk.sending.failures import EngineUnavailableError, UnexpectedStatusError
-from progressor.sdk.values.activity import (
-    Activity,
-    NamespaceActivity,
-    NamespaceQueue,
-    Rates,
-    ReplicaActivity,
-    StepRate,
-    StepTally,
-    rates_between,
-    rates_by_namespace,
-)
-from progressor.sdk.values.constraints import Constraints, GateHold, Order, TimeSpent
-from progressor.sdk.values.gates import Gate, GateHolder, GateView, GateWaiter
-from progressor.sdk.values.graph import Graph, NewNode, NodeOptions
-from progressor.sdk.values.jobs import (
-    Job,
-    JobCancelledError,
-    JobFailedError,
-    JobRetried,
-    JobState,
-    JobSubmitted,
-    JobView,
-    Node,
-    NodeCounts,
-    NodeOutcome,
-    NodeState,
-)
-from progressor.sdk.values.namespaces import NamespaceConfig, RetryPolicy, ZombiePolicy
-from progressor.sdk.values.processes import (
-    NO_HISTORY,
-    Accepted,
-    Answer,
-    Direction,
-    Event,
-    FollowedJob,
-    GateWait,
-    HistoryRange,
-    JobRole,
-    LedJob,
-    NewEvent,
-    NewTimer,
-    OrderWait,
-    Process,
-    ProcessStatus,
-    SimpleRepaired,
-    Snapshot,
-    TaskAnswer,
-    TaskError,
-    TaskStatus,
-    TaskTrace,
-    TaskType,
-    Timer,
-    Trace,
-    Wait,
-    WaitCause,
-)
-from progressor.sdk.values.replicas import LogLevel, LogLevelChange, Replica, ReplicaState
-from progressor.sdk.values.schedules import (
-    Backfilled,
-    Cron,
-    Every,
-    Firing,
-    FiringCause,
-    FiringState,
-    NextFiring,
-    OverlapPolicy,
-    Schedule,
-    ScheduledCall,
-    ScheduledJob,
-    ScheduledNotify,
-    ScheduledStart,
-    ScheduleSpec,
-    ScheduleView,
-)
+import importlib
+from typing import TYPE_CHECKING
 
-__all__ = (
-    "BYTES",
-    "JSON",
-    "NO_HISTORY",
-    "Accepted",
-    "Activity",
-    "Answer",
-    "Backfilled",
-    "BytesCodec",
-    "CheckedCodec",
-    "Client",
-    "Codec",
-    "Constraints",
-    "Cron",
-    "DeadlineExceededError",
-    "Direction",
-    "EngineUnavailableError",
-    "Event",
-    "EventNotFoundError",
-    "Every",
-    "Fail",
-    "FieldViolation",
-    "Firing",
-    "FiringCause",
-    "FiringState",
-    "FollowedJob",
-    "Gate",
-    "GateChangedError",
-    "GateHold",
-    "GateHolder",
-    "GateInUseError",
-    "GateNotFoundError",
-    "GateView",
-    "GateWait",
-    "GateWaiter",
-    "Gates",
-    "Graph",
-    "HistoryRange",
-    "IdempotencyKeyReusedError",
-    "InvalidRequestError",
-    "Job",
-    "JobCancelledError",
-    "JobEndedError",
-    "JobFailedError",
-    "JobNotFailedError",
-    "JobNotFoundError",
-    "JobRetried",
-    "JobRole",
-    "JobState",
-    "JobSubmitted",
-    "JobView",
-    "Jobs",
-    "JsonCodec",
-    "LedByEngineError",
-    "LedJob",
-    "Limits",
-    "LogLevel",
-    "LogLevelChange",
-    "NamespaceActivity",
-    "NamespaceAlreadyExistsError",
-    "NamespaceChangedError",
-    "NamespaceConfig",
-    "NamespaceNotEmptyError",
-    "NamespaceNotFoundError",
-    "NamespaceQueue",
-    "Namespaces",
-    "NewEvent",
-    "NewNode",
-    "NewTimer",
-    "NextFiring",
-    "Node",
-    "NodeCounts",
-    "NodeOptions",
-    "NodeOutcome",
-    "NodeState",
-    "NotFoundError",
-    "Order",
-    "OrderWait",
-    "OverlapPolicy",
-    "OverloadedError",
-    "Payload",
-    "Process",
-    "ProcessAlreadyExistsError",
-    "ProcessFailedError",
-    "ProcessFinishedError",
-    "ProcessIsRunningError",
-    "ProcessNotFoundError",
-    "ProcessRemovedError",
-    "ProcessStatus",
-    "Processes",
-    "Processor",
-    "ProgressorError",
-    "Rates",
-    "Reject",
-    "RejectedError",
-    "RepairFailedError",
-    "Replica",
-    "ReplicaActivity",
-    "ReplicaState",
-    "ReplicaStoppedError",
-    "Replicas",
-    "RequestError",
-    "Retry",
-    "RetryPolicy",
-    "Schedule",
-    "ScheduleAlreadyExistsError",
-    "ScheduleChangedError",
-    "ScheduleNotFoundError",
-    "ScheduleSpec",
-    "ScheduleView",
-    "ScheduledCall",
-    "ScheduledJob",
-    "ScheduledNotify",
-    "ScheduledStart",
-    "Schedules",
-    "ShuttingDownError",
-    "SimpleRepaired",
-    "Snapshot",
-    "StateError",
-    "Step",
-    "StepFailedError",
-    "StepRate",
-    "StepTally",
-    "StorageUnavailableError",
-    "SyncClient",
-    "SyncGates",
-    "SyncJobs",
-    "SyncNamespaces",
-    "SyncProcesses",
-    "SyncReplicas",
-    "SyncSchedules",
-    "TaskAnswer",
-    "TaskCancelledError",
-    "TaskError",
-    "TaskFailedError",
-    "TaskHasEndedError",
-    "TaskIsRunningError",
-    "TaskNotFoundError",
-    "TaskStatus",
-    "TaskTrace",
-    "TaskType",
-    "TimeSpent",
-    "Timer",
-    "Trace",
-    "UnexpectedStatusError",
-    "Wait",
-    "WaitCause",
-    "ZombiePolicy",
-    "rates_between",
-    "rates_by_namespace",
-    "running",
-    "serve",
-    "serve_async",
-)
+if TYPE_CHECKING:
+    from progressor.errors import (
+        DeadlineExceededError as DeadlineExceededError,
+        EventNotFoundError as EventNotFoundError,
+        FieldViolation as FieldViolation,
+        GateChangedError as GateChangedError,
+        GateInUseError as GateInUseError,
+        GateNotFoundError as GateNotFoundError,
+        IdempotencyKeyReusedError as IdempotencyKeyReusedError,
+        InvalidRequestError as InvalidRequestError,
+        NamespaceAlreadyExistsError as NamespaceAlreadyExistsError,
+        NamespaceChangedError as NamespaceChangedError,
+        NamespaceNotEmptyError as NamespaceNotEmptyError,
+        NamespaceNotFoundError as NamespaceNotFoundError,
+        NotFoundError as NotFoundError,
+        OverloadedError as OverloadedError,
+        ProcessAlreadyExistsError as ProcessAlreadyExistsError,
+        ProcessFailedError as ProcessFailedError,
+        ProcessFinishedError as ProcessFinishedError,
+        ProcessIsRunningError as ProcessIsRunningError,
+        ProcessNotFoundError as ProcessNotFoundError,
+        ProcessRemovedError as ProcessRemovedError,
+        ProgressorError as ProgressorError,
+        RejectedError as RejectedError,
+        RepairFailedError as RepairFailedError,
+        ReplicaStoppedError as ReplicaStoppedError,
+        RequestError as RequestError,
+        ShuttingDownError as ShuttingDownError,
+        StateError as StateError,
+        StepFailedError as StepFailedError,
+        StorageUnavailableError as StorageUnavailableError,
+        TaskCancelledError as TaskCancelledError,
+        TaskFailedError as TaskFailedError,
+        TaskHasEndedError as TaskHasEndedError,
+        TaskIsRunningError as TaskIsRunningError,
+        TaskNotFoundError as TaskNotFoundError,
+    )
+    from progressor.job_errors import (
+        JobEndedError as JobEndedError,
+        JobNotFailedError as JobNotFailedError,
+        JobNotFoundError as JobNotFoundError,
+        LedByEngineError as LedByEngineError,
+        ScheduleAlreadyExistsError as ScheduleAlreadyExistsError,
+        ScheduleChangedError as ScheduleChangedError,
+        ScheduleNotFoundError as ScheduleNotFoundError,
+    )
+    from progressor.sdk.client.client import Client as Client
+    from progressor.sdk.client.gates import (
+        Gates as Gates,
+        SyncGates as SyncGates,
+    )
+    from progressor.sdk.client.jobs import (
+        Jobs as Jobs,
+        SyncJobs as SyncJobs,
+    )
+    from progressor.sdk.client.namespaces import (
+        Namespaces as Namespaces,
+        SyncNamespaces as SyncNamespaces,
+    )
+    from progressor.sdk.client.processes import (
+        Processes as Processes,
+        SyncProcesses as SyncProcesses,
+    )
+    from progressor.sdk.client.replicas import (
+        Replicas as Replicas,
+        SyncReplicas as SyncReplicas,
+    )
+    from progressor.sdk.client.schedules import (
+        Schedules as Schedules,
+        SyncSchedules as SyncSchedules,
+    )
+    from progressor.sdk.client.sync_client import SyncClient as SyncClient
+    from progressor.sdk.codec.codecs import (
+        BYTES as BYTES,
+        BytesCodec as BytesCodec,
+        CheckedCodec as CheckedCodec,
+        Codec as Codec,
+        JSON as JSON,
+        JsonCodec as JsonCodec,
+        Payload as Payload,
+    )
+    from progressor.sdk.processor.processor import Processor as Processor
+    from progressor.sdk.processor.server import (
+        Limits as Limits,
+        running as running,
+        serve as serve,
+        serve_async as serve_async,
+    )
+    from progressor.sdk.processor.step import Step as Step
+    from progressor.sdk.processor.verdicts import (
+        Fail as Fail,
+        Reject as Reject,
+        Retry as Retry,
+    )
+    from progressor.sdk.transport.failures import (
+        EngineUnavailableError as EngineUnavailableError,
+        UnexpectedStatusError as UnexpectedStatusError,
+    )
+    from progressor.sdk.values.activity import (
+        Activity as Activity,
+        NamespaceActivity as NamespaceActivity,
+        NamespaceQueue as NamespaceQueue,
+        Rates as Rates,
+        ReplicaActivity as ReplicaActivity,
+        StepRate as StepRate,
+        StepTally as StepTally,
+        rates_between as rates_between,
+        rates_by_namespace as rates_by_namespace,
+    )
+    from progressor.sdk.values.constraints import (
+        Constraints as Constraints,
+        GateHold as GateHold,
+        GateHolder as GateHolder,
+        Order as Order,
+        TimeSpent as TimeSpent,
+    )
+    from progressor.sdk.values.gates import (
+        Gate as Gate,
+        GateView as GateView,
+        GateWaiter as GateWaiter,
+    )
+    from progressor.sdk.values.graph import (
+        Graph as Graph,
+        NewNode as NewNode,
+        NodeOptions as NodeOptions,
+    )
+    from progressor.sdk.values.jobs import (
+        Job as Job,
+        JobCancelledError as JobCancelledError,
+        JobFailedError as JobFailedError,
+        JobRetried as JobRetried,
+        JobState as JobState,
+        JobSubmitted as JobSubmitted,
+        JobView as JobView,
+        Node as Node,
+        NodeCounts as NodeCounts,
+        NodeOutcome as NodeOutcome,
+        NodeState as NodeState,
+    )
+    from progressor.sdk.values.namespaces import (
+        NamespaceConfig as NamespaceConfig,
+        RetryPolicy as RetryPolicy,
+        ZombiePolicy as ZombiePolicy,
+    )
+    from progressor.sdk.values.processes import (
+        Accepted as Accepted,
+        Answer as Answer,
+        Direction as Direction,
+        Event as Event,
+        FollowedJob as FollowedJob,
+        GateWait as GateWait,
+        HistoryRange as HistoryRange,
+        JobRole as JobRole,
+        LedJob as LedJob,
+        NO_HISTORY as NO_HISTORY,
+        NewEvent as NewEvent,
+        NewTimer as NewTimer,
+        OrderWait as OrderWait,
+        Process as Process,
+        ProcessStatus as ProcessStatus,
+        SimpleRepaired as SimpleRepaired,
+        Snapshot as Snapshot,
+        TaskAnswer as TaskAnswer,
+        TaskError as TaskError,
+        TaskStatus as TaskStatus,
+        TaskTrace as TaskTrace,
+        TaskType as TaskType,
+        Timer as Timer,
+        Trace as Trace,
+        Wait as Wait,
+        WaitCause as WaitCause,
+    )
+    from progressor.sdk.values.replicas import (
+        LogLevel as LogLevel,
+        LogLevelChange as LogLevelChange,
+        Replica as Replica,
+        ReplicaState as ReplicaState,
+    )
+    from progressor.sdk.values.schedules import (
+        Backfilled as Backfilled,
+        Cron as Cron,
+        Every as Every,
+        Firing as Firing,
+        FiringCause as FiringCause,
+        FiringState as FiringState,
+        NextFiring as NextFiring,
+        OverlapPolicy as OverlapPolicy,
+        Schedule as Schedule,
+        ScheduleSpec as ScheduleSpec,
+        ScheduleView as ScheduleView,
+        ScheduledCall as ScheduledCall,
+        ScheduledJob as ScheduledJob,
+        ScheduledNotify as ScheduledNotify,
+        ScheduledStart as ScheduledStart,
+    )
+
+_MODULES = {
+    "progressor.errors": """
+        DeadlineExceededError EventNotFoundError FieldViolation GateChangedError GateInUseError
+        GateNotFoundError IdempotencyKeyReusedError InvalidRequestError
+        NamespaceAlreadyExistsError NamespaceChangedError NamespaceNotEmptyError
+        NamespaceNotFoundError NotFoundError OverloadedError ProcessAlreadyExistsError
+        ProcessFailedError ProcessFinishedError ProcessIsRunningError ProcessNotFoundError
+        ProcessRemovedError ProgressorError RejectedError RepairFailedError ReplicaStoppedError
+        RequestError ShuttingDownError StateError StepFailedError StorageUnavailableError
+        TaskCancelledError TaskFailedError TaskHasEndedError TaskIsRunningError
+        TaskNotFoundError
+    """,
+    "progressor.job_errors": """
+        JobEndedError JobNotFailedError JobNotFoundError LedByEngineError
+        ScheduleAlreadyExistsError ScheduleChangedError ScheduleNotFoundError
+    """,
+    "progressor.sdk.client.client": "Client",
+    "progressor.sdk.client.gates": "Gates SyncGates",
+    "progressor.sdk.client.jobs": "Jobs SyncJobs",
+    "progressor.sdk.client.namespaces": "Namespaces SyncNamespaces",
+    "progressor.sdk.client.processes": "Processes SyncProcesses",
+    "progressor.sdk.client.replicas": "Replicas SyncReplicas",
+    "progressor.sdk.client.schedules": "Schedules SyncSchedules",
+    "progressor.sdk.client.sync_client": "SyncClient",
+    "progressor.sdk.codec.codecs": """
+        BYTES BytesCodec CheckedCodec Codec JSON JsonCodec Payload
+    """,
+    "progressor.sdk.processor.processor": "Processor",
+    "progressor.sdk.processor.server": "Limits running serve serve_async",
+    "progressor.sdk.processor.step": "Step",
+    "progressor.sdk.processor.verdicts": "Fail Reject Retry",
+    "progressor.sdk.transport.failures": "EngineUnavailableError UnexpectedStatusError",
+    "progressor.sdk.values.activity": """
+        Activity NamespaceActivity NamespaceQueue Rates ReplicaActivity StepRate StepTally
+        rates_between rates_by_namespace
+    """,
+    "progressor.sdk.values.constraints": """
+        Constraints GateHold GateHolder Order TimeSpent
+    """,
+    "progressor.sdk.values.gates": "Gate GateView GateWaiter",
+    "progressor.sdk.values.graph": "Graph NewNode NodeOptions",
+    "progressor.sdk.values.jobs": """
+        Job JobCancelledError JobFailedError JobRetried JobState JobSubmitted JobView Node
+        NodeCounts NodeOutcome NodeState
+    """,
+    "progressor.sdk.values.namespaces": "NamespaceConfig RetryPolicy ZombiePolicy",
+    "progressor.sdk.values.processes": """
+        Accepted Answer Direction Event FollowedJob GateWait HistoryRange JobRole LedJob
+        NO_HISTORY NewEvent NewTimer OrderWait Process ProcessStatus SimpleRepaired Snapshot
+        TaskAnswer TaskError TaskStatus TaskTrace TaskType Timer Trace Wait WaitCause
+    """,
+    "progressor.sdk.values.replicas": "LogLevel LogLevelChange Replica ReplicaState",
+    "progressor.sdk.values.schedules": """
+        Backfilled Cron Every Firing FiringCause FiringState NextFiring OverlapPolicy Schedule
+        ScheduleSpec ScheduleView ScheduledCall ScheduledJob ScheduledNotify ScheduledStart
+    """,
+}
+"""The public names by the module that defines them."""
+
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = tuple(sorted(_HOMES))  # computed, so that a name stands here twice at most
+
+if not TYPE_CHECKING:  # a type checker would take every name for a public one
+
+    def __getattr__(name: str) -> object:
+        """Load a public name."""
+        if name not in _HOMES:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return [*globals(), *_HOMES]

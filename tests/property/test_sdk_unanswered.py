@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from progressor.sdk.sending.unanswered import Pending, Unanswered
+from progressor.sdk.transport.unanswered import Pending, Unanswered
 
 MOVES = ("add", "write", "answer", "answer again", "expire", "cancel", "cut")
 

@@ -22,7 +22,7 @@ import psycopg
 from google.protobuf.timestamp_pb2 import Timestamp
 from grpc import aio
 
-from progressor.sdk.sending.failures import read_status
+from progressor.sdk.transport.failures import read_status
 from progressor.v1 import processor_service_pb2, types_pb2
 from progressor.v1.gate_service_pb2 import GetGateRequest, GetGateResponse, SetGateRequest
 from progressor.v1.gate_service_pb2_grpc import GateServiceStub

@@ -26,7 +26,7 @@ from progressor.domain.processes.process import ProcessKey, process_key
 from progressor.engine import engine as app
 from progressor.sdk import BYTES, Client, NamespaceConfig, RetryPolicy
 from progressor.sdk.codec.wire import duration_to_wire
-from progressor.sdk.sending.failures import Status, read_status
+from progressor.sdk.transport.failures import Status, read_status
 from progressor.settings import config
 from progressor.v1.processor_service_pb2 import Complete, ProcessResponse
 from progressor.v1.types_pb2 import NewEvent, SetTimer

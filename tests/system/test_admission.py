@@ -115,7 +115,7 @@ async def test_a_request_is_refused_with(
     status = await refusal(send(stage, request_))
 
     assert (status.code, status.reason) == expected
-    assert (status.domain, status.process_id) == ("progressor", "p")
+    assert (status.domain, status.metadata["process_id"]) == ("progressor", "p")
 
 
 @pytest.mark.parametrize("request_", ["start", "call", "repair", "put"])

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 from grpc import StatusCode
 
-from progressor.sdk.sending.failures import Status, read_status
+from progressor.sdk.transport.failures import Status, read_status
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from progressor.v1.types_pb2 import (
@@ -102,7 +102,7 @@ class TestUnknown:
         status = await refused(channel, rpc, message(stage, rpc, namespace="nobodys"))
 
         assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "NAMESPACE_NOT_FOUND")
-        assert status.namespace == "nobodys"
+        assert status.metadata["namespace"] == "nobodys"
 
     @pytest.mark.parametrize("rpc", sorted(REQUESTS.keys() - {"Start", "Put"}))
     async def test_process_is_not_found(
@@ -111,7 +111,7 @@ class TestUnknown:
         status = await refused(channel, rpc, message(stage, rpc))
 
         assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "PROCESS_NOT_FOUND")
-        assert status.process_id == "p"
+        assert status.metadata["process_id"] == "p"
 
     @pytest.mark.parametrize("direction", [0, DIRECTION_BACKWARD])
     async def test_event_is_not_found(
@@ -140,7 +140,7 @@ class TestUnknown:
         status = await refused(channel, rpc, message(stage, rpc, history_range=beyond))
 
         assert (status.code, status.reason) == (StatusCode.NOT_FOUND, "EVENT_NOT_FOUND")
-        assert (status.process_id, status.metadata["event_id"]) == ("p", "9")
+        assert (status.metadata["process_id"], status.metadata["event_id"]) == ("p", "9")
         assert len(stage.processor.requests) == asked
 
     async def test_task_is_not_found(self, stage: Stage, channel: grpc.aio.Channel) -> None:

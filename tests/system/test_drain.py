@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2
 
 from progressor import errors
 from progressor.sdk import BYTES, Client
-from progressor.sdk.sending.failures import read_status
+from progressor.sdk.transport.failures import read_status
 from progressor.v1.process_service_pb2 import AwaitTaskRequest, CallRequest
 from progressor.v1.process_service_pb2_grpc import ProcessServiceStub
 from tests.support.points import PATIENCE_SECONDS

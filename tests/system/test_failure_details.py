@@ -15,7 +15,7 @@ from progressor.sdk import (
     StepFailedError,
     TaskFailedError,
 )
-from progressor.sdk.sending.failures import Status
+from progressor.sdk.transport.failures import Status
 from tests.support.processor import Answer, Hang
 from tests.support.replica import Replica, Stage, broken, open_stage, refusal, unavailable
 from tests.support.stage_reads import process_of

@@ -208,7 +208,7 @@ class TestConstraints:
         status = await refusal(stage.client.start("q", constraints=Constraints(gates=["nowhere"])))
 
         assert (caught.value.namespace, caught.value.gate) == (stage.namespace, "nowhere")
-        assert (status.code, status.gate) == (Code.NOT_FOUND, "nowhere")
+        assert (status.code, status.metadata["gate"]) == (Code.NOT_FOUND, "nowhere")
         assert len((await stage.client.trace("p")).tasks) == 1
         with pytest.raises(errors.ProcessNotFoundError):
             await stage.client.get("q")

@@ -298,7 +298,7 @@ def example_in(module: ModuleType) -> str:
 async def run_example(module: ModuleType, **names: Any) -> dict[str, Any]:
     """Run the code in a module's docstring, with names that it takes for granted."""
     code = compile(example_in(module), module.__name__, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    values = {**vars(sdk), **names}
+    values = {**{it: getattr(sdk, it) for it in sdk.__all__}, **names}
     running = types.FunctionType(code, values)()
     if running is not None:
         await running
@@ -320,7 +320,8 @@ async def test_the_examples_of_the_docstrings_run(replica: Replica, tmp_path: Pa
         fired = await run_example(schedule_client, client=client)
     built = await run_example(sdk_graph)
     spec = types.FunctionType(
-        compile(example_in(schedules), "schedules", "eval"), dict(vars(sdk))
+        compile(example_in(schedules), "schedules", "eval"),
+        {it: getattr(sdk, it) for it in sdk.__all__},
     )()
 
     assert words["total"] == 10

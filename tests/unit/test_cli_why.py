@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from progressor.cli.processes.why import cause_text
-from progressor.sdk.values.constraints import GateHold, Order
-from progressor.sdk.values.gates import GateHolder
+from progressor.sdk.values.constraints import GateHold, GateHolder, Order
 from progressor.sdk.values.processes import (
     GateWait,
     OrderWait,

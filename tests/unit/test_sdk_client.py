@@ -274,7 +274,7 @@ async def test_await_task_names_the_task_one_way(task: dict[str, Any]) -> None:
 @pytest.mark.parametrize("task", [{}, {"task_id": 1, "idempotency_key": "k"}])
 async def test_await_task_refuses_none_or_both(task: dict[str, Any]) -> None:
     async with Client("unix:/nonexistent") as client:
-        with pytest.raises(ValueError, match="either"):
+        with pytest.raises(ValueError, match="exactly one"):
             await client.await_task("p", **task)
 
 

@@ -9,7 +9,7 @@ import pytest
 from progressor import errors, job_errors
 from progressor.api.calls.status import status_of
 from progressor.sdk import Client, EngineUnavailableError, UnexpectedStatusError
-from progressor.sdk.sending.failures import error_for, read_status
+from progressor.sdk.transport.failures import error_for, read_status
 from progressor.v1 import process_service_pb2 as pb
 from tests.unit.test_sdk_engine import HANG, ScriptedEngine, refusal, scripted_engine
 

@@ -77,7 +77,7 @@ async def test_cancel_names_the_task_one_way_and_returns_its_id(task: dict[str, 
 @pytest.mark.parametrize("task", [{}, {"task_id": 1, "idempotency_key": "k"}])
 async def test_cancel_refuses_none_or_both(task: dict[str, Any]) -> None:
     async with Client("unix:/nonexistent") as client:
-        with pytest.raises(ValueError, match="either"):
+        with pytest.raises(ValueError, match="exactly one"):
             await client.cancel("p", **task)
 
 

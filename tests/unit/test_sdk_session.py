@@ -12,8 +12,8 @@ import pytest
 from progressor import errors
 from progressor.internal.v1 import frames_pb2
 from progressor.sdk import BYTES, Client, EngineUnavailableError, UnexpectedStatusError
-from progressor.sdk.sending import sessions
-from progressor.sdk.sending.session import Session
+from progressor.sdk.transport import sessions
+from progressor.sdk.transport.session import Session
 from progressor.v1 import process_service_pb2 as pb
 from progressor.v1 import process_service_pb2_grpc
 from tests.unit.test_sdk_engine import HANG, ScriptedEngine, refusal, scripted_engine

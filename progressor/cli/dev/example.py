@@ -11,7 +11,7 @@ from progressor.example.order import namespace, orders
 from progressor.example.scenario import register
 from progressor.sdk.client.client import Client
 from progressor.sdk.processor.server import BIND_DEFAULT
-from progressor.sdk.sending.failures import EngineUnavailableError
+from progressor.sdk.transport.failures import EngineUnavailableError
 from progressor.settings.addresses import check_address
 from progressor.telemetry.logs.setup import whole_log
 

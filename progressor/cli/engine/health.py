@@ -11,7 +11,7 @@ from progressor.cli.input.inputs import option
 from progressor.cli.input.options import DEFAULT_ENGINE, Engine
 from progressor.cli.output.exit_codes import ExitCode
 from progressor.cli.output.output import Output
-from progressor.sdk.sending.failures import error_for, read_status
+from progressor.sdk.transport.failures import error_for, read_status
 
 
 async def health(

@@ -26,7 +26,7 @@ from progressor.cli.output.durations import duration_text
 from progressor.cli.output.exit_codes import ExitCode
 from progressor.cli.output.output import SafeConsole, instant_text, one_line, print_line
 from progressor.sdk.client.client import Client
-from progressor.sdk.sending.failures import EngineUnavailableError
+from progressor.sdk.transport.failures import EngineUnavailableError
 from progressor.sdk.values.jobs import Job, JobState, JobView, Node
 
 _CODES: Mapping[JobState, ExitCode] = {

@@ -3,7 +3,7 @@
 import enum
 
 from progressor import errors
-from progressor.sdk.sending.failures import EngineUnavailableError
+from progressor.sdk.transport.failures import EngineUnavailableError
 
 EPILOGUE = """\
 Exit codes:

@@ -1,5 +1,5 @@
 """The clients. Start with ``client``; ``sync_client`` is the blocking one.
 
-Each of the other modules has the requests about one kind of thing, each described once, and the two
-classes that send them.
+Each other module describes the requests of one service, once, and has the two classes that send
+them.
 """

@@ -1,31 +1,35 @@
 """The asynchronous client, for use in one event loop."""
 
 import datetime as dt
+import functools
 import random
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import grpc
 
-from progressor.sdk.client.gates import GateRequests, Gates
-from progressor.sdk.client.jobs import JobRequests, Jobs
-from progressor.sdk.client.namespaces import NamespaceRequests, Namespaces
 from progressor.sdk.client.processes import Processes, ProcessRequests
-from progressor.sdk.client.replicas import ReplicaRequests, Replicas
-from progressor.sdk.client.schedules import ScheduleRequests, Schedules
 from progressor.sdk.codec.codecs import JSON, Codec
 from progressor.sdk.codec.wire import Seconds, timedelta_of
-from progressor.sdk.sending.connection import Connection, Endpoint
+from progressor.sdk.transport.connection import Connection, Endpoint
+
+if TYPE_CHECKING:  # loaded by the programs that use them
+    from progressor.sdk.client.gates import Gates
+    from progressor.sdk.client.jobs import Jobs
+    from progressor.sdk.client.namespaces import Namespaces
+    from progressor.sdk.client.replicas import Replicas
+    from progressor.sdk.client.schedules import Schedules
 
 TIMEOUT_DEFAULT = dt.timedelta(seconds=60)
 
 
 class Client(Processes):
-    """What a program asks of the engine.
+    """Sends requests to an engine.
 
-    ``client.processes``, ``jobs``, ``gates``, ``schedules``, ``namespaces`` and ``replicas`` have
-    the requests about those; those about processes are also methods of the client itself.
+    The requests about processes are methods of the client itself, and of ``client.processes``.
+    Those about other things are in ``client.jobs``, ``gates``, ``schedules``, ``namespaces`` and
+    ``replicas``.
 
     ::
 
@@ -33,8 +37,8 @@ class Client(Processes):
             answer = await client.start("order-1", {"item": "tea"}, idempotency_key="o1")
             gate = await client.gates.set("warehouse", 3)
 
-    Requests that only read, and those with an idempotency key, are repeated within their timeout
-    while the engine cannot be reached. All errors are classes of `progressor.sdk`.
+    While the engine cannot be reached, requests that only read and requests with an idempotency
+    key are repeated until their timeout. All errors are classes of `progressor.sdk`.
     """
 
     def __init__(  # noqa: PLR0913 - settings, keyword-only
@@ -49,20 +53,23 @@ class Client(Processes):
         repeats: bool = True,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Open nothing yet: the first request does.
+        """Create a client; the first request connects.
 
         Args:
             target: "host:port", or "unix:/path".
-            namespace: For requests that name none.
+            namespace: For requests without a namespace.
             codec: For all payloads.
-            timeout: For requests that give none; more than 0.
+            timeout: For requests without a timeout, in seconds or a timedelta; greater than 0.
             credentials: None: no TLS.
-            session: Send start, call, notify, repair and get many to a frame, which costs a
-                busy client and its engine much less; by itself it falls back to single calls
-                where the engine has no sessions. False: always single calls.
-            repeats: Repeat what is safe to repeat while the engine cannot be reached. False: fail
-                at once.
-            jitter: Numbers from 0 up to 1, by which the pauses between repeats differ.
+            session: Send start, call, notify, repair and get over a stream, many in a frame, which
+                costs a busy client and its engine much less. With an engine that has no sessions,
+                the client sends single calls. False: always send single calls.
+            repeats: Repeat requests while the engine cannot be reached, if that is safe. False:
+                fail at once.
+            jitter: Returns numbers from 0 up to 1 that shorten the pauses between repeats.
+
+        Raises:
+            ValueError: The target has no port, or one out of range.
         """
         connection = Connection(
             Endpoint(
@@ -75,15 +82,51 @@ class Client(Processes):
             )
         )
         super().__init__(ProcessRequests(namespace=namespace, codec=codec), connection)
-        self.processes: Processes = self
-        self.jobs = Jobs(JobRequests(namespace=namespace, codec=codec), connection)
-        self.gates = Gates(GateRequests(namespace=namespace), connection)
-        self.schedules = Schedules(ScheduleRequests(namespace=namespace, codec=codec), connection)
-        self.namespaces = Namespaces(NamespaceRequests(), connection)
-        self.replicas = Replicas(ReplicaRequests(), connection)
+
+    @property
+    def processes(self) -> Processes:
+        """The requests about processes, which are those of the client."""
+        return self
+
+    @functools.cached_property
+    def jobs(self) -> "Jobs":
+        """The requests about jobs."""
+        from progressor.sdk.client.jobs import JobRequests, Jobs  # noqa: PLC0415
+
+        requests = JobRequests(namespace=self.requests.namespace, codec=self.requests.codec)
+        return Jobs(requests, self.connection)
+
+    @functools.cached_property
+    def gates(self) -> "Gates":
+        """The requests about gates."""
+        from progressor.sdk.client.gates import GateRequests, Gates  # noqa: PLC0415
+
+        return Gates(GateRequests(namespace=self.requests.namespace), self.connection)
+
+    @functools.cached_property
+    def schedules(self) -> "Schedules":
+        """The requests about schedules."""
+        from progressor.sdk.client.schedules import ScheduleRequests, Schedules  # noqa: PLC0415
+
+        requests = ScheduleRequests(namespace=self.requests.namespace, codec=self.requests.codec)
+        return Schedules(requests, self.connection)
+
+    @functools.cached_property
+    def namespaces(self) -> "Namespaces":
+        """The requests about namespaces."""
+        from progressor.sdk.client.namespaces import NamespaceRequests, Namespaces  # noqa: PLC0415
+
+        return Namespaces(NamespaceRequests(), self.connection)
+
+    @functools.cached_property
+    def replicas(self) -> "Replicas":
+        """The requests about replicas."""
+        from progressor.sdk.client.replicas import ReplicaRequests, Replicas  # noqa: PLC0415
+
+        return Replicas(ReplicaRequests(), self.connection)
 
     async def close(self) -> None:
-        """Close the connection. Safe to repeat."""
+        """Close the connection; requests in flight end with an error. Safe to repeat."""
         await self.connection.close()
 
     async def __aenter__(self) -> Self:

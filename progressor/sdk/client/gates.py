@@ -1,10 +1,10 @@
-"""``client.gates``: the gates of a namespace, for either client."""
+"""``client.gates``: the gates of a namespace."""
 
 import dataclasses
 
-from progressor.sdk.codec.wire import Seconds, optional_timedelta
-from progressor.sdk.sending.exchange import Exchange, Listing, Page, Service
-from progressor.sdk.sending.sending import (
+from progressor.sdk.codec.wire import Seconds
+from progressor.sdk.transport.exchange import Exchange, Listing, nothing
+from progressor.sdk.transport.methods import (
     BlockingResource,
     Resource,
     blocking_iterated,
@@ -18,9 +18,9 @@ from progressor.v1 import gate_service_pb2 as pb
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GateRequests:
-    """Builds requests; `timeout` is seconds or a timedelta, None the client's.
+    """Builds requests.
 
-    `namespace` "" is the client's.
+    `timeout` is in seconds or a timedelta; None: the client's. `namespace` "": the client's.
     """
 
     namespace: str
@@ -28,40 +28,29 @@ class GateRequests:
     def list(
         self, *, page_size: int = 100, timeout: Seconds | None = None, namespace: str = ""
     ) -> Listing[Gate]:
-        """Go through the gates of a namespace in the order of their keys, page after page."""
+        """Iterate over the gates of a namespace in the order of their keys, page by page.
 
-        def page(token: str) -> Exchange[Page[Gate]]:
-            return Exchange(
-                rpc="ListGates",
-                request=pb.ListGatesRequest(
-                    namespace=namespace or self.namespace, page_size=page_size, page_token=token
-                ),
-                parse=lambda message: Page(
-                    items=tuple(map(gate_from_wire, message.gates)),
-                    next_page_token=message.next_page_token,
-                ),
-                repeatable=True,
-                timeout=optional_timedelta(timeout),
-                service=Service.GATES,
-            )
-
-        return Listing(page=page)
+        `timeout` applies to each page.
+        """
+        return Listing(
+            request=pb.ListGatesRequest(namespace=namespace or self.namespace, page_size=page_size),
+            parse=lambda message: map(gate_from_wire, message.gates),
+            timeout=timeout,
+        )
 
     def get(
         self, gate: str, *, timeout: Seconds | None = None, namespace: str = ""
     ) -> Exchange[GateView]:
-        """Return a gate with who holds it and who waits for it.
+        """Return a gate with its holders and the tasks that wait for it.
 
         Raises:
-            GateNotFoundError: There is none of this key.
+            GateNotFoundError: The gate does not exist.
         """
         return Exchange(
-            rpc="GetGate",
             request=pb.GetGateRequest(namespace=namespace or self.namespace, gate=gate),
             parse=view_from_wire,
             repeatable=True,
-            timeout=optional_timedelta(timeout),
-            service=Service.GATES,
+            timeout=timeout,
         )
 
     def set(
@@ -73,17 +62,23 @@ class GateRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Gate]:
-        """Set the capacity of a gate, which is made where it is not there, and return it.
+        """Set the capacity of a gate, created if it does not exist, and return the gate.
 
-        With more, who waits is promoted. With less than is held, available tasks give way, the
-        youngest first; what runs keeps its place.
+        A larger capacity admits waiting tasks. If it is less than what is held, tasks that are
+        available give their place back, the youngest first; running tasks keep theirs.
+
+        Args:
+            gate: Its key.
+            capacity: How many may hold it at once; 0: none.
+            expected_revision: Change the gate only at this revision; 0: at any, or create it.
+            timeout: Of the request.
+            namespace: Of the gate.
 
         Raises:
-            GateChangedError: It is no longer at `expected_revision`; 0 takes any, or none.
+            GateChangedError: The gate is at another revision.
             GateNotFoundError: A revision is expected, and the gate does not exist.
         """
         return Exchange(
-            rpc="SetGate",
             request=pb.SetGateRequest(
                 namespace=namespace or self.namespace,
                 gate=gate,
@@ -91,10 +86,9 @@ class GateRequests:
                 expected_revision=expected_revision,
             ),
             parse=lambda message: gate_from_wire(message.gate),
-            # Another's change may come between the two.
+            # A repeat could overwrite a change that another client made in between.
             repeatable=False,
-            timeout=optional_timedelta(timeout),
-            service=Service.GATES,
+            timeout=timeout,
         )
 
     def delete(
@@ -103,21 +97,19 @@ class GateRequests:
         """Delete a gate.
 
         Raises:
-            GateInUseError: It is held, or tasks name it.
-            GateNotFoundError: There is none of this key.
+            GateInUseError: The gate is held, or tasks wait for it.
+            GateNotFoundError: The gate does not exist.
         """
         return Exchange(
-            rpc="DeleteGate",
             request=pb.DeleteGateRequest(namespace=namespace or self.namespace, gate=gate),
-            parse=lambda _message: None,
+            parse=nothing,
             repeatable=False,
-            timeout=optional_timedelta(timeout),
-            service=Service.GATES,
+            timeout=timeout,
         )
 
 
 class Gates(Resource[GateRequests]):
-    """What a program asks of gates; `GateRequests` explains each method's arguments."""
+    """The requests about gates; `GateRequests` documents the arguments."""
 
     list = iterated(GateRequests.list)
     get = sent(GateRequests.get)
@@ -126,7 +118,7 @@ class Gates(Resource[GateRequests]):
 
 
 class SyncGates(BlockingResource[GateRequests]):
-    """`Gates` for programs without an event loop: blocking, and safe in any thread."""
+    """`Gates` for programs without an event loop: blocking, safe in any thread."""
 
     list = blocking_iterated(GateRequests.list)
     get = blocking_sent(GateRequests.get)

@@ -1,4 +1,4 @@
-"""``client.jobs``: the jobs of a namespace, for either client.
+"""``client.jobs``: the jobs of a namespace.
 
 ::
 
@@ -12,20 +12,17 @@
 
 import contextlib
 import dataclasses
-import datetime as dt
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
 from typing_extensions import TypeForm
 
 from progressor.sdk.codec.codecs import Codec, Payload
 from progressor.sdk.codec.kinds import ANYTHING, Asked
-from progressor.sdk.codec.wire import Seconds, duration_to_wire, instant_to_wire, optional_timedelta
-from progressor.sdk.sending.exchange import Exchange, Listing, Page, Service, Subscription
-from progressor.sdk.sending.failures import EngineUnavailableError
-from progressor.sdk.sending.sending import (
+from progressor.sdk.codec.wire import Seconds
+from progressor.sdk.transport.exchange import Exchange, Listing, Subscription
+from progressor.sdk.transport.failures import EngineUnavailableError
+from progressor.sdk.transport.methods import (
     BlockingResource,
     Resource,
     blocking_iterated,
@@ -35,7 +32,7 @@ from progressor.sdk.sending.sending import (
     sent,
     streamed,
 )
-from progressor.sdk.values.graph import Graph, nodes_to_wire
+from progressor.sdk.values.graph import Deadline, Graph, due_to_wire, nodes_to_wire
 from progressor.sdk.values.jobs import (
     Job,
     JobRetried,
@@ -49,15 +46,12 @@ from progressor.sdk.values.jobs import (
 from progressor.sdk.values.requests import metadata_to_wire
 from progressor.v1 import job_service_pb2 as pb
 
-Deadline = dt.datetime | Seconds
-"""When a job fails that has not ended: an aware datetime, or seconds or a timedelta from now on."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequests:
-    """Builds requests; `namespace` "" is the client's.
+    """Builds requests.
 
-    `timeout` is how long the request may take, in seconds or as a timedelta; None: the client's.
+    `timeout` is in seconds or a timedelta; None: the client's. `namespace` "": the client's.
     """
 
     namespace: str
@@ -75,32 +69,33 @@ class JobRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[JobSubmitted]:
-        """Start a job that the engine leads, and return once it is durable.
+        """Submit a job that the engine leads; return once it is durable.
 
-        It is done if all its nodes are, and fails otherwise. For a leader of one's own, start a
-        process whose processor answers with `Step.start_nodes`.
+        The job is done if all its nodes are done, otherwise it fails. For a job with a leader of
+        your own, start a process whose processor calls `Step.start_nodes`.
 
         Args:
-            job_id: Of the leader, a process.
-            graph: The nodes; their args are encoded by the client's codec.
+            job_id: The id of the leader, which is a process.
+            graph: The nodes; the client's codec encodes their args.
             deadline: When the job fails if it has not ended: an aware datetime, or seconds or a
-                timedelta from the submission on; None: never.
-            idempotency_key: Makes the request safe to repeat, and so it is; "": it is not.
-            context: Pairs handed to every node as they are.
-            metadata: Of the leader, by which `Client.list` can filter.
+                timedelta from the submission; None: never.
+            idempotency_key: Makes the request safe to repeat; without it, it is not repeated.
+            context: Passed to every node unchanged.
+            metadata: Of the leader, a filter for `Client.list`.
             timeout: Of the request, not of the job.
-            namespace: Of the leader, and of the nodes that name none.
+            namespace: Of the leader, and of nodes without a namespace.
 
         Raises:
-            ProcessAlreadyExistsError: The id is taken, by a request without this key.
-            InvalidRequestError: A node cannot be as it is; the field is named.
-            ValueError: The graph is empty, or comes after nodes that it has not.
+            ProcessAlreadyExistsError: The id is taken by a request with another key.
+            InvalidRequestError: A node is invalid; the error names the field.
+            ValueError: The graph is empty, or a node comes after one that is not in the graph.
         """
         if graph.present:
-            message = f"the job has no node {graph.present[0]!r}: only a leader can add to a job"
+            message = (
+                f"the graph has no node {graph.present[0]!r}: only a leader can add nodes to a job"
+            )
             raise ValueError(message)
         return Exchange(
-            rpc="SubmitJob",
             request=pb.SubmitJobRequest(
                 namespace=namespace or self.namespace,
                 job_id=job_id,
@@ -114,8 +109,7 @@ class JobRequests:
                 task_id=message.task_id, deduplicated=message.deduplicated
             ),
             repeatable=bool(idempotency_key),
-            timeout=optional_timedelta(timeout),
-            service=Service.JOBS,
+            timeout=timeout,
         )
 
     def get(
@@ -130,17 +124,15 @@ class JobRequests:
         """Return a job with all its nodes: states, times and, with `payloads`, args and results.
 
         Raises:
-            JobNotFoundError: There is none of this id.
+            JobNotFoundError: The job does not exist.
         """
         return Exchange(
-            rpc="GetJob",
             request=pb.GetJobRequest(
                 namespace=namespace or self.namespace, job_id=job_id, without_payloads=not payloads
             ),
             parse=lambda message: read_view(message, self.codec, result_type),
             repeatable=True,
-            timeout=optional_timedelta(timeout),
-            service=Service.JOBS,
+            timeout=timeout,
         )
 
     def list(
@@ -152,32 +144,21 @@ class JobRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Listing[Job]:
-        """Go through the jobs of a namespace, the youngest first, page after page.
+        """Iterate over the jobs of a namespace, the newest first, page by page.
 
-        Without `states` in any state; with `schedule_id` only those of a schedule. `timeout` is for
-        one page.
+        With `states`, only jobs in one of them; with `schedule_id`, only jobs of that schedule.
+        `timeout` applies to each page.
         """
-
-        def page(token: str) -> Exchange[Page[Job]]:
-            return Exchange(
-                rpc="ListJobs",
-                request=pb.ListJobsRequest(
-                    namespace=namespace or self.namespace,
-                    states=[pb.JobState.ValueType(it.number) for it in states],
-                    schedule_id=schedule_id,
-                    page_size=page_size,
-                    page_token=token,
-                ),
-                parse=lambda message: Page(
-                    items=tuple(map(read_job, message.jobs)),
-                    next_page_token=message.next_page_token,
-                ),
-                repeatable=True,
-                timeout=optional_timedelta(timeout),
-                service=Service.JOBS,
-            )
-
-        return Listing(page=page)
+        return Listing(
+            request=pb.ListJobsRequest(
+                namespace=namespace or self.namespace,
+                states=[pb.JobState.ValueType(it.number) for it in states],
+                schedule_id=schedule_id,
+                page_size=page_size,
+            ),
+            parse=lambda message: map(read_job, message.jobs),
+            timeout=timeout,
+        )
 
     def cancel(
         self,
@@ -187,24 +168,23 @@ class JobRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Job]:
-        """End a job and return it: what has not begun is cancelled, steps in hand go to their end.
+        """Cancel a job and return it; nodes that have not started are cancelled.
 
-        `cause` is kept with the nodes that it ends.
+        Steps that are running continue to their end. `cause` is stored with each node that this
+        ends.
 
         Raises:
-            JobNotFoundError: There is none of this id.
-            JobEndedError: It has ended already.
+            JobNotFoundError: The job does not exist.
+            JobEndedError: The job has already ended.
         """
         return Exchange(
-            rpc="CancelJob",
             request=pb.CancelJobRequest(
                 namespace=namespace or self.namespace, job_id=job_id, reason=cause
             ),
             parse=lambda message: read_job(message.job),
-            # One that took effect, and whose answer was lost, would be told that it had ended.
+            # If the answer to the first was lost, a repeat would end with JobEndedError.
             repeatable=False,
-            timeout=optional_timedelta(timeout),
-            service=Service.JOBS,
+            timeout=timeout,
         )
 
     def retry(
@@ -215,23 +195,21 @@ class JobRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[JobRetried]:
-        """Go on with a failed job from its failed nodes; what is done stays done.
+        """Resume a failed job from its failed nodes; nodes that are done stay done.
 
-        `deadline` is its new one, as for `submit`; None: it has none from now on.
+        `deadline` is the new deadline, as for `submit`; None: none.
 
         Raises:
-            JobNotFoundError: There is none of this id.
-            JobNotFailedError: It has not failed.
+            JobNotFoundError: The job does not exist.
+            JobNotFailedError: The job has not failed.
         """
         return Exchange(
-            rpc="RetryJob",
             request=pb.RetryJobRequest(
                 namespace=namespace or self.namespace, job_id=job_id, **due_to_wire(deadline)
             ),
             parse=lambda message: JobRetried(job=read_job(message.job), nodes=tuple(message.nodes)),
             repeatable=False,
-            timeout=optional_timedelta(timeout),
-            service=Service.JOBS,
+            timeout=timeout,
         )
 
     def watch(
@@ -242,56 +220,35 @@ class JobRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Subscription[JobView[Any]]:
-        """Go through a job's changes: first all of it, then the nodes that have changed.
+        """Iterate over the changes of a job: first all nodes, then those that have changed.
 
-        It goes on until the job has ended, and so have its nodes. They come without args and
-        results, many of them in several pieces. With `after_revision` it begins with what has
-        changed since. An engine that goes away is asked again, for as long as the client's timeout;
-        nothing is missed. `timeout` None: however long the job takes.
+        The iteration ends when the job and all its nodes have ended. Nodes come without args and
+        results; a large change comes in several pieces. If the engine cannot be reached, the client
+        reconnects for up to its own timeout and misses no change.
+
+        Args:
+            job_id: The id of the job.
+            after_revision: Begin with what has changed since this revision.
+            timeout: Of the whole iteration; None: no limit.
+            namespace: Of the job.
 
         Raises:
-            JobNotFoundError: There is none of this id.
-            DeadlineExceededError: `timeout` is over; the job goes on.
+            JobNotFoundError: The job does not exist.
+            DeadlineExceededError: `timeout` has passed; the job continues.
         """
-
-        def request(revision: int) -> pb.WatchJobRequest:
-            return pb.WatchJobRequest(
-                namespace=namespace or self.namespace, job_id=job_id, after_revision=revision
-            )
-
         return Subscription(
-            rpc="WatchJob",
-            request=request,
+            request=lambda revision: pb.WatchJobRequest(
+                namespace=namespace or self.namespace, job_id=job_id, after_revision=revision
+            ),
             after=after_revision,
             parse=lambda message: read_view(message, self.codec),
             revision_of=lambda view: view.job.revision,
-            timeout=optional_timedelta(timeout),
-            service=Service.JOBS,
+            timeout=timeout,
         )
 
 
-class _Due(TypedDict, total=False):
-    """One of a deadline's two fields on the wire, or neither."""
-
-    deadline: Timestamp
-    timeout: Duration
-
-
-def due_to_wire(deadline: Deadline | None) -> _Due:
-    """Return a deadline as the field of a message that says it.
-
-    Raises:
-        ValueError: It is a datetime without a time zone.
-    """
-    if deadline is None:
-        return {}
-    if isinstance(deadline, dt.datetime):
-        return {"deadline": instant_to_wire(deadline)}
-    return {"timeout": duration_to_wire(deadline)}
-
-
 class Jobs(Resource[JobRequests]):
-    """What a program asks of jobs; `JobRequests` explains each method's arguments."""
+    """The requests about jobs; `JobRequests` documents the arguments."""
 
     submit = sent(JobRequests.submit)
     get = sent(JobRequests.get)
@@ -308,23 +265,23 @@ class Jobs(Resource[JobRequests]):
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Job:
-        """Return a job once it has ended, however it did; `timeout` None: however long it takes.
+        """Wait until a job has ended, and return it; `timeout` None: no limit.
 
         Raises:
-            JobFailedError, JobCancelledError: With `check`, it is not done.
-            JobNotFoundError: There is none of this id.
-            DeadlineExceededError: `timeout` is over; the job goes on.
+            JobFailedError, JobCancelledError: The job is not done, and `check` is set.
+            JobNotFoundError: The job does not exist.
+            DeadlineExceededError: `timeout` has passed; the job continues.
         """
         watching = self.watch(job_id, timeout=timeout, namespace=namespace)
         async with contextlib.aclosing(watching) as views:
             async for view in views:
                 if view.job.state.has_ended:
                     return checked(view.job) if check else view.job
-        raise _cut_off(job_id)
+        raise _ended_early(job_id)
 
 
 class SyncJobs(BlockingResource[JobRequests]):
-    """`Jobs` for programs without an event loop: blocking, and safe in any thread."""
+    """`Jobs` for programs without an event loop: blocking, safe in any thread."""
 
     submit = blocking_sent(JobRequests.submit)
     get = blocking_sent(JobRequests.get)
@@ -341,14 +298,14 @@ class SyncJobs(BlockingResource[JobRequests]):
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Job:
-        """Return a job once it has ended; as `Jobs.wait`."""
+        """Wait until a job has ended, as `Jobs.wait`."""
         watching = self.watch(job_id, timeout=timeout, namespace=namespace)
         with contextlib.closing(watching) as views:
             for view in views:
                 if view.job.state.has_ended:
                     return checked(view.job) if check else view.job
-        raise _cut_off(job_id)
+        raise _ended_early(job_id)
 
 
-def _cut_off(job_id: str) -> EngineUnavailableError:
-    return EngineUnavailableError(f"job {job_id!r}", "it was watched no further than while it ran")
+def _ended_early(job_id: str) -> EngineUnavailableError:
+    return EngineUnavailableError(f"job {job_id!r}", "the watch ended before the job")

@@ -1,10 +1,10 @@
-"""``client.namespaces``: the namespaces of an engine, for either client."""
+"""``client.namespaces``: the namespaces of an engine."""
 
 from collections.abc import Sequence
 
-from progressor.sdk.codec.wire import Seconds, optional_timedelta
-from progressor.sdk.sending.exchange import Exchange, Listing, Page, Service
-from progressor.sdk.sending.sending import (
+from progressor.sdk.codec.wire import Seconds
+from progressor.sdk.transport.exchange import Exchange, Listing, nothing
+from progressor.sdk.transport.methods import (
     BlockingResource,
     Resource,
     blocking_iterated,
@@ -22,23 +22,21 @@ from progressor.v1 import namespace_service_pb2 as pb
 
 
 class NamespaceRequests:
-    """Builds requests; `timeout` is seconds or a timedelta, None the client's."""
+    """Builds requests; `timeout` is in seconds or a timedelta, None: the client's."""
 
     def create(
         self, config: NamespaceConfig, *, timeout: Seconds | None = None
     ) -> Exchange[NamespaceConfig]:
-        """Create a namespace and return it as the engine keeps it.
+        """Create a namespace and return it as stored.
 
         Raises:
             NamespaceAlreadyExistsError: The name is taken.
         """
         return Exchange(
-            rpc="CreateNamespace",
             request=pb.CreateNamespaceRequest(namespace=namespace_to_wire(config)),
-            parse=lambda message: namespace_from_wire(message.namespace),
+            parse=_read,
             repeatable=False,
-            timeout=optional_timedelta(timeout),
-            service=Service.NAMESPACES,
+            timeout=timeout,
         )
 
     def update(
@@ -49,80 +47,74 @@ class NamespaceRequests:
         expected_revision: int = 0,
         timeout: Seconds | None = None,
     ) -> Exchange[NamespaceConfig]:
-        """Change the named `fields` of a namespace, None: all, and return it.
+        """Update the named `fields` of a namespace, None: all, and return it as stored.
 
-        To change what is there: ``replace(await client.namespaces.get(name), step_timeout=...)``,
-        with its revision as `expected_revision`.
+        To change one field of an existing namespace: ``replace(await
+        client.namespaces.get(name), step_timeout=...)``, with its revision as `expected_revision`.
 
         Raises:
-            NamespaceChangedError: It is no longer at `expected_revision`; 0 takes any.
+            NamespaceNotFoundError: The namespace does not exist.
+            NamespaceChangedError: It is at another revision than `expected_revision`; 0: any.
         """
         return Exchange(
-            rpc="UpdateNamespace",
             request=pb.UpdateNamespaceRequest(
                 namespace=namespace_to_wire(config),
                 update_mask=namespace_mask(fields),
                 expected_revision=expected_revision,
             ),
-            parse=lambda message: namespace_from_wire(message.namespace),
+            parse=_read,
             repeatable=False,
-            timeout=optional_timedelta(timeout),
-            service=Service.NAMESPACES,
+            timeout=timeout,
         )
 
     def get(self, name: str, *, timeout: Seconds | None = None) -> Exchange[NamespaceConfig]:
         """Return a namespace.
 
         Raises:
-            NamespaceNotFoundError: There is none of this name.
+            NamespaceNotFoundError: The namespace does not exist.
         """
         return Exchange(
-            rpc="GetNamespace",
             request=pb.GetNamespaceRequest(name=name),
-            parse=lambda message: namespace_from_wire(message.namespace),
+            parse=_read,
             repeatable=True,
-            timeout=optional_timedelta(timeout),
-            service=Service.NAMESPACES,
+            timeout=timeout,
         )
 
     def list(
         self, *, page_size: int = 100, timeout: Seconds | None = None
     ) -> Listing[NamespaceConfig]:
-        """Go through the namespaces in the order of their names, page after page."""
+        """Iterate over the namespaces in the order of their names, page by page.
 
-        def page(token: str) -> Exchange[Page[NamespaceConfig]]:
-            return Exchange(
-                rpc="ListNamespaces",
-                request=pb.ListNamespacesRequest(page_size=page_size, page_token=token),
-                parse=lambda message: Page(
-                    items=tuple(namespace_from_wire(it) for it in message.namespaces),
-                    next_page_token=message.next_page_token,
-                ),
-                repeatable=True,
-                timeout=optional_timedelta(timeout),
-                service=Service.NAMESPACES,
-            )
-
-        return Listing(page=page)
+        `timeout` applies to each page.
+        """
+        return Listing(
+            request=pb.ListNamespacesRequest(page_size=page_size),
+            parse=lambda message: map(namespace_from_wire, message.namespaces),
+            timeout=timeout,
+        )
 
     def delete(self, name: str, *, timeout: Seconds | None = None) -> Exchange[None]:
         """Delete an empty namespace.
 
         Raises:
-            NamespaceNotEmptyError: It still has processes.
+            NamespaceNotEmptyError: The namespace has processes.
         """
         return Exchange(
-            rpc="DeleteNamespace",
             request=pb.DeleteNamespaceRequest(name=name),
-            parse=lambda _message: None,
+            parse=nothing,
             repeatable=False,
-            timeout=optional_timedelta(timeout),
-            service=Service.NAMESPACES,
+            timeout=timeout,
         )
 
 
+def _read(
+    message: pb.CreateNamespaceResponse | pb.UpdateNamespaceResponse | pb.GetNamespaceResponse,
+) -> NamespaceConfig:
+    return namespace_from_wire(message.namespace)
+
+
 class Namespaces(Resource[NamespaceRequests]):
-    """What a program asks of namespaces; `NamespaceRequests` explains each method's arguments."""
+    """The requests about namespaces; `NamespaceRequests` documents the arguments."""
 
     create = sent(NamespaceRequests.create)
     update = sent(NamespaceRequests.update)
@@ -132,7 +124,7 @@ class Namespaces(Resource[NamespaceRequests]):
 
 
 class SyncNamespaces(BlockingResource[NamespaceRequests]):
-    """`Namespaces` for programs without an event loop: blocking, and safe in any thread."""
+    """`Namespaces` for programs without an event loop: blocking, safe in any thread."""
 
     create = blocking_sent(NamespaceRequests.create)
     update = blocking_sent(NamespaceRequests.update)

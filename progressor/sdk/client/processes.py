@@ -1,4 +1,4 @@
-"""``client.processes``: the processes of a namespace, for either client."""
+"""``client.processes``: the processes of a namespace."""
 
 import dataclasses
 import datetime as dt
@@ -9,9 +9,9 @@ from typing_extensions import TypeForm
 
 from progressor.sdk.codec.codecs import Codec, Payload
 from progressor.sdk.codec.kinds import ANYTHING, Asked
-from progressor.sdk.codec.wire import Seconds, optional_instant_to_wire, optional_timedelta
-from progressor.sdk.sending.exchange import Exchange, Listing, Page
-from progressor.sdk.sending.sending import (
+from progressor.sdk.codec.wire import Seconds, optional_instant_to_wire
+from progressor.sdk.transport.exchange import Exchange, Listing, nothing
+from progressor.sdk.transport.methods import (
     BlockingResource,
     Resource,
     blocking_iterated,
@@ -57,18 +57,21 @@ _UNSPECIFIED = ProcessStatus.UNSPECIFIED
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRequests:
-    """Builds requests; what every method takes is said here.
+    """Builds requests.
+
+    These arguments are the same in several methods.
 
     Args:
         args: The payload for the processor, encoded by the codec.
-        idempotency_key: Makes the request safe to repeat, and so it is, while no engine can be
-            reached; "": every request is new.
-        context: Pairs handed through to the processor as they are.
-        history: How much history the processor gets; None: the namespace's choice.
-        constraints: What the task must pass before it may run; None: nothing.
-        response_type, state_type: What the codec decodes to, as in ``response_type=Receipt``. An
-            empty response is refused, as a ValueError, unless that admits None: ``Receipt | None``.
-        timeout: Seconds or a timedelta; None: the client's. The task outlives it.
+        idempotency_key: Makes the request safe to repeat; the client repeats it while it cannot
+            reach an engine. "": the request is not repeated.
+        context: Passed to the processor unchanged.
+        history: How much history the processor receives; None: as the namespace is configured.
+        constraints: What must hold before the task may run; None: nothing.
+        response_type, state_type: The type that the codec decodes to, as in
+            ``response_type=Receipt``. An empty response raises ValueError, unless the type admits
+            None: ``Receipt | None``.
+        timeout: In seconds or a timedelta; None: the client's. The task continues after it.
         namespace: "": the client's.
     """
 
@@ -92,15 +95,15 @@ class ProcessRequests:
     ) -> Exchange[Answer[Asked]]:
         """Create a process, run its init task and return the processor's answer.
 
-        With `accept_only` it returns as soon as the task is durable; `await_task` has the answer.
+        With `accept_only` it returns as soon as the task is durable; `await_task` returns the
+        answer.
 
         Raises:
-            ProcessAlreadyExistsError: The id is taken, by a request without this key.
-            RejectedError: The processor refused; the process was not created.
+            ProcessAlreadyExistsError: The id is taken by a request with another key.
+            RejectedError: The processor rejected the request; the process was not created.
             ProcessFailedError: The init task broke the process.
         """
         return Exchange(
-            rpc="Start",
             request=pb.StartRequest(
                 **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
                 metadata=metadata_to_wire(metadata),
@@ -111,7 +114,7 @@ class ProcessRequests:
                 message, self.codec, response_type, accept_only=accept_only
             ),
             repeatable=bool(idempotency_key),
-            timeout=optional_timedelta(timeout),
+            timeout=timeout,
         )
 
     def call(  # noqa: PLR0913  # the wire's own options, keyword-only
@@ -131,11 +134,11 @@ class ProcessRequests:
         """Run a call on a process and return the processor's answer.
 
         Raises:
-            RejectedError: The processor refused; the process is as it was.
-            ProcessFailedError, ProcessFinishedError: The process takes no calls, or went there.
+            RejectedError: The processor rejected the call; the process is unchanged.
+            ProcessFailedError: The process is in error, or broke before the call ended.
+            ProcessFinishedError: The process is finished, or finished before the call ran.
         """
         return Exchange(
-            rpc="Call",
             request=pb.CallRequest(
                 **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
                 constraints=constraints_to_wire(constraints),
@@ -145,7 +148,7 @@ class ProcessRequests:
                 message, self.codec, response_type, accept_only=accept_only
             ),
             repeatable=bool(idempotency_key),
-            timeout=optional_timedelta(timeout),
+            timeout=timeout,
         )
 
     def notify(  # noqa: PLR0913  # the wire's own options, keyword-only
@@ -160,16 +163,15 @@ class ProcessRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Accepted]:
-        """Leave a call without an answer with the process; return once it is durable."""
+        """Send a process a notification, a call without an answer; return once it is durable."""
         return Exchange(
-            rpc="Notify",
             request=pb.NotifyRequest(
                 **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
                 constraints=constraints_to_wire(constraints),
             ),
             parse=read_accepted,
             repeatable=bool(idempotency_key),
-            timeout=optional_timedelta(timeout),
+            timeout=timeout,
         )
 
     def repair(  # noqa: PLR0913  # the wire's own options, keyword-only
@@ -185,14 +187,13 @@ class ProcessRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Answer[Asked]]:
-        """Ask the processor to bring a broken process back, and return its answer.
+        """Run the processor's repair handler on a broken process, and return its answer.
 
         Raises:
-            RepairFailedError: The process is in error exactly as it was.
-            ProcessIsRunningError: There is nothing to repair.
+            RepairFailedError: The repair failed; the process is in error as before.
+            ProcessIsRunningError: The process is not in error.
         """
         return Exchange(
-            rpc="Repair",
             request=pb.RepairRequest(
                 **self._task_fields(process_id, args, idempotency_key, context, history, namespace),
                 accept_only=accept_only,
@@ -201,15 +202,14 @@ class ProcessRequests:
                 message, self.codec, response_type, accept_only=accept_only
             ),
             repeatable=bool(idempotency_key),
-            timeout=optional_timedelta(timeout),
+            timeout=timeout,
         )
 
     def simple_repair(
         self, process_id: str, *, timeout: Seconds | None = None, namespace: str = ""
     ) -> Exchange[SimpleRepaired]:
-        """Bring a broken process back without asking; a timer that broke it runs again."""
+        """Resume a broken process without its processor; a timer that broke it runs again."""
         return Exchange(
-            rpc="SimpleRepair",
             request=pb.SimpleRepairRequest(
                 namespace=namespace or self.namespace, process_id=process_id
             ),
@@ -217,7 +217,7 @@ class ProcessRequests:
                 task_id=message.task_id if message.HasField("task_id") else None
             ),
             repeatable=False,
-            timeout=optional_timedelta(timeout),
+            timeout=timeout,
         )
 
     def get(  # noqa: PLR0913  # the wire's own options, keyword-only
@@ -233,12 +233,21 @@ class ProcessRequests:
     ) -> Exchange[Snapshot[Asked]]:
         """Return a process with its history, its timer and what its tasks wait for.
 
-        `history` None is all of it, as far as an answer holds it: see `Snapshot.next_after`. With
-        `await_init` it waits until the process has left init. With `without_state` state and result
-        are left out, as for the further pages of a history.
+        Args:
+            process_id: The id of the process.
+            history: Which events to return; None: all, as many as fit into a message, see
+                `Snapshot.next_after`.
+            await_init: Wait until the process has left the status init.
+            without_state: Leave out state and result, for further pages of a history.
+            state_type: The type of the state; see `ProcessRequests`.
+            timeout: Of the request.
+            namespace: Of the process.
+
+        Raises:
+            ProcessNotFoundError: The process does not exist.
+            EventNotFoundError: The history has no event with the id `history.after`.
         """
         return Exchange(
-            rpc="Get",
             request=pb.GetRequest(
                 namespace=namespace or self.namespace,
                 process_id=process_id,
@@ -248,7 +257,7 @@ class ProcessRequests:
             ),
             parse=lambda message: read_snapshot(message, self.codec, state_type),
             repeatable=True,
-            timeout=optional_timedelta(timeout),
+            timeout=timeout,
         )
 
     def put(  # noqa: PLR0913  # the wire's own options, keyword-only
@@ -270,13 +279,15 @@ class ProcessRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Accepted]:
-        """Import a process in a given state, without asking the processor.
+        """Import a process with its state, without running a task.
 
-        Only a running one can have a `timer`, only one in error `detail` and `corrupted_by_type`,
-        only a finished one a `result`.
+        A `timer` requires the status running, `detail` and `corrupted_by_type` error, and `result`
+        finished.
+
+        Raises:
+            ProcessAlreadyExistsError: The id is taken by a request with another key.
         """
         return Exchange(
-            rpc="Put",
             request=pb.PutRequest(
                 namespace=namespace or self.namespace,
                 process_id=process_id,
@@ -295,19 +306,18 @@ class ProcessRequests:
             ),
             parse=read_accepted,
             repeatable=bool(idempotency_key),
-            timeout=optional_timedelta(timeout),
+            timeout=timeout,
         )
 
     def remove(
         self, process_id: str, *, timeout: Seconds | None = None, namespace: str = ""
     ) -> Exchange[None]:
-        """Delete a process in any status with all that belongs to it."""
+        """Delete a process, in any status, with all its tasks and events."""
         return Exchange(
-            rpc="Remove",
             request=pb.RemoveRequest(namespace=namespace or self.namespace, process_id=process_id),
-            parse=lambda _message: None,
+            parse=nothing,
             repeatable=False,
-            timeout=optional_timedelta(timeout),
+            timeout=timeout,
         )
 
     def cancel(
@@ -321,25 +331,25 @@ class ProcessRequests:
     ) -> Exchange[int]:
         """Cancel a task that waits or is available, and return its id.
 
-        Who waits for it gets TaskCancelledError. With an init task its process goes, which has
-        never been: ProcessRemovedError.
+        Its callers get TaskCancelledError. Cancelling an init task also deletes the process, which
+        was never started; its callers get ProcessRemovedError.
 
         Raises:
-            ValueError: Neither an id nor a key is given, or both.
+            ValueError: Not exactly one of `task_id` and `idempotency_key` is given.
             TaskNotFoundError: The process has no such task.
-            TaskIsRunningError, TaskHasEndedError: It is too late.
+            TaskIsRunningError: The task is running.
+            TaskHasEndedError: The task has ended.
         """
         return Exchange(
-            rpc="Cancel",
             request=pb.CancelRequest(
                 namespace=namespace or self.namespace,
                 process_id=process_id,
                 **_task_named(task_id, idempotency_key),
             ),
-            parse=_cancelled_task,
-            # One that took effect, and whose answer was lost, would be told that it had ended.
+            parse=lambda message: int(message.task_id),
+            # If the answer to the first was lost, a repeat would end with TaskHasEndedError.
             repeatable=False,
-            timeout=optional_timedelta(timeout),
+            timeout=timeout,
         )
 
     def trace(
@@ -351,9 +361,8 @@ class ProcessRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Trace]:
-        """Return a page of the tasks of a process, in the order of their ids."""
+        """Return a page of the tasks of a process in the order of their ids; "": the first page."""
         return Exchange(
-            rpc="Trace",
             request=pb.TraceRequest(
                 namespace=namespace or self.namespace,
                 process_id=process_id,
@@ -362,7 +371,7 @@ class ProcessRequests:
             ),
             parse=lambda message: read_trace(message, self.codec),
             repeatable=True,
-            timeout=optional_timedelta(timeout),
+            timeout=timeout,
         )
 
     def list(  # noqa: PLR0913  # the wire's own options, keyword-only
@@ -378,37 +387,34 @@ class ProcessRequests:
         namespace: str = "",
         all_namespaces: bool = False,
     ) -> Listing[Process]:
-        """Go through the processes of a namespace, or of all, newest first, page after page.
+        """Iterate over the processes of a namespace, or of all, the newest first, page by page.
 
-        Without `statuses` of any status; with `causes` those whose first task waits for any of
-        them; with `metadata` those whose metadata contains all of it; created at or after
-        `created_from` and before `created_to`. `timeout` is for one page.
+        Args:
+            statuses: Only processes in one of these; empty: in any.
+            causes: Only processes whose first task waits for one of these causes.
+            created_from: Only processes created at or after this instant.
+            created_to: Only processes created before this instant.
+            metadata: Only processes whose metadata contains all of this.
+            page_size: Processes per request, 1 to 1,000.
+            timeout: Of each page.
+            namespace: Whose processes.
+            all_namespaces: Those of all namespaces instead.
         """
+        return Listing(
+            request=pb.ListRequest(
+                namespace="" if all_namespaces else namespace or self.namespace,
+                statuses=[types.ProcessStatus.ValueType(it.number) for it in statuses],
+                causes=[types.WaitCause.ValueType(it.number) for it in causes],
+                created_from=optional_instant_to_wire(created_from),
+                created_to=optional_instant_to_wire(created_to),
+                metadata=metadata_to_wire(metadata),
+                page_size=page_size,
+            ),
+            parse=lambda message: [read_process(it, self.codec) for it in message.processes],
+            timeout=timeout,
+        )
 
-        def page(token: str) -> Exchange[Page[Process]]:
-            return Exchange(
-                rpc="List",
-                request=pb.ListRequest(
-                    namespace="" if all_namespaces else namespace or self.namespace,
-                    statuses=[types.ProcessStatus.ValueType(it.number) for it in statuses],
-                    causes=[types.WaitCause.ValueType(it.number) for it in causes],
-                    created_from=optional_instant_to_wire(created_from),
-                    created_to=optional_instant_to_wire(created_to),
-                    metadata=metadata_to_wire(metadata),
-                    page_size=page_size,
-                    page_token=token,
-                ),
-                parse=lambda message: Page(
-                    items=tuple(read_process(it, self.codec) for it in message.processes),
-                    next_page_token=message.next_page_token,
-                ),
-                repeatable=True,
-                timeout=optional_timedelta(timeout),
-            )
-
-        return Listing(page=page)
-
-    def await_task(  # the wire's own options, keyword-only
+    def await_task(
         self,
         process_id: str,
         *,
@@ -418,14 +424,13 @@ class ProcessRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[TaskAnswer[Asked]]:
-        """Wait for a task, named by id or by key; end as the request that made it would have.
+        """Wait for a task, given by its id or its key, and end as the request for it would have.
 
         Raises:
-            ValueError: Neither is given, or both.
+            ValueError: Not exactly one of `task_id` and `idempotency_key` is given.
             TaskNotFoundError: The process has no such task.
         """
         return Exchange(
-            rpc="AwaitTask",
             request=pb.AwaitTaskRequest(
                 namespace=namespace or self.namespace,
                 process_id=process_id,
@@ -433,10 +438,10 @@ class ProcessRequests:
             ),
             parse=lambda message: read_task_answer(message, self.codec, response_type),
             repeatable=True,
-            timeout=optional_timedelta(timeout),
+            timeout=timeout,
         )
 
-    def _task_fields(  # private, and always called with all of them
+    def _task_fields(  # private, always called with all arguments
         self,
         process_id: str,
         args: Payload,
@@ -455,20 +460,15 @@ class ProcessRequests:
         }
 
 
-def _cancelled_task(message: pb.CancelResponse) -> int:
-    return message.task_id
-
-
 def _task_named(task_id: int | None, idempotency_key: str | None) -> dict[str, Any]:
-    """Return the field that names a task, by its id or by its key."""
     if (task_id is None) == (idempotency_key is None):
-        message = "a task is named by either `task_id` or `idempotency_key`"
+        message = "exactly one of `task_id` and `idempotency_key` must be given"
         raise ValueError(message)
     return {"idempotency_key": idempotency_key} if task_id is None else {"task_id": task_id}
 
 
 class Processes(Resource[ProcessRequests]):
-    """What a program asks of processes; `ProcessRequests` explains each method's arguments."""
+    """The requests about processes; `ProcessRequests` documents the arguments."""
 
     start = sent(ProcessRequests.start)
     call = sent(ProcessRequests.call)
@@ -485,7 +485,7 @@ class Processes(Resource[ProcessRequests]):
 
 
 class SyncProcesses(BlockingResource[ProcessRequests]):
-    """`Processes` for programs without an event loop: blocking, and safe in any thread."""
+    """`Processes` for programs without an event loop: blocking, safe in any thread."""
 
     start = blocking_sent(ProcessRequests.start)
     call = blocking_sent(ProcessRequests.call)

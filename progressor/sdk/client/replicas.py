@@ -1,8 +1,8 @@
-"""``client.replicas``: the replicas on an engine's database, for either client."""
+"""``client.replicas``: the replicas that share the engine's database."""
 
-from progressor.sdk.codec.wire import Seconds, duration_to_wire, optional_timedelta
-from progressor.sdk.sending.exchange import Exchange, Listing, Page, Service
-from progressor.sdk.sending.sending import (
+from progressor.sdk.codec.wire import Seconds, duration_to_wire
+from progressor.sdk.transport.exchange import Exchange, Listing
+from progressor.sdk.transport.methods import (
     BlockingResource,
     Resource,
     blocking_iterated,
@@ -11,74 +11,63 @@ from progressor.sdk.sending.sending import (
     sent,
 )
 from progressor.sdk.values.activity import Activity, activity_from_wire
-from progressor.sdk.values.replicas import LogLevel, LogLevelChange, Replica, replica_from_wire
+from progressor.sdk.values.replicas import (
+    LogLevel,
+    LogLevelChange,
+    Replica,
+    change_from_wire,
+    replica_from_wire,
+)
 from progressor.v1 import replica_service_pb2 as pb
 
 
 class ReplicaRequests:
-    """Builds requests; `timeout` is seconds or a timedelta, None the client's."""
+    """Builds requests; `timeout` is in seconds or a timedelta, None: the client's."""
 
     def list(self, *, page_size: int = 100, timeout: Seconds | None = None) -> Listing[Replica]:
-        """Go through the replicas on the engine's database in the order of their starts.
+        """Iterate over the replicas on the engine's database, the first started first.
 
-        Those that died are among them for an hour. `timeout` is for one page.
+        A dead replica is listed for another hour. `timeout` applies to each page.
         """
-
-        def page(token: str) -> Exchange[Page[Replica]]:
-            return Exchange(
-                rpc="ListReplicas",
-                request=pb.ListReplicasRequest(page_size=page_size, page_token=token),
-                parse=lambda message: Page(
-                    items=tuple(replica_from_wire(it) for it in message.replicas),
-                    next_page_token=message.next_page_token,
-                ),
-                repeatable=True,
-                timeout=optional_timedelta(timeout),
-                service=Service.REPLICAS,
-            )
-
-        return Listing(page=page)
+        return Listing(
+            request=pb.ListReplicasRequest(page_size=page_size),
+            parse=lambda message: map(replica_from_wire, message.replicas),
+            timeout=timeout,
+        )
 
     def activity(self, *, timeout: Seconds | None = None) -> Exchange[Activity]:
         """Return what the replicas on the engine's database do, and what waits.
 
-        Two of them make rates: `rates_between`. It is cheap to ask for again and again.
+        `rates_between` two activities gives rates. The request is cheap enough for polling.
         """
         return Exchange(
-            rpc="GetActivity",
             request=pb.GetActivityRequest(),
             parse=activity_from_wire,
             repeatable=True,
-            timeout=optional_timedelta(timeout),
-            service=Service.REPLICAS,
+            timeout=timeout,
         )
 
     def set_log_level(
         self, level: LogLevel, *, lasting: Seconds = 0, timeout: Seconds | None = None
     ) -> Exchange[LogLevelChange]:
-        """Change how much the log of the replica says that answers; of no other.
+        """Set the log level of the replica that receives the request, and of no other.
 
-        After `lasting` its level is again what it was set to last without an end, or at its start;
-        0: it lasts until it is changed.
+        After `lasting`, in seconds or a timedelta, the replica goes back to the level that was last
+        set without an end, or to the configured one. 0: until it is set again.
         """
         return Exchange(
-            rpc="SetLogLevel",
             request=pb.SetLogLevelRequest(
                 level=pb.LogLevel.ValueType(level.number), lasting=duration_to_wire(lasting)
             ),
-            parse=lambda message: LogLevelChange(
-                replica_name=message.replica_name,
-                previous_level=LogLevel.from_number(message.previous_level),
-            ),
-            # Twice, and the level before would be the one that was asked for.
+            parse=change_from_wire,
+            # A repeat would return the requested level as the previous one.
             repeatable=False,
-            timeout=optional_timedelta(timeout),
-            service=Service.REPLICAS,
+            timeout=timeout,
         )
 
 
 class Replicas(Resource[ReplicaRequests]):
-    """What a program asks of replicas; `ReplicaRequests` explains each method's arguments."""
+    """The requests about replicas; `ReplicaRequests` documents the arguments."""
 
     list = iterated(ReplicaRequests.list)
     activity = sent(ReplicaRequests.activity)
@@ -86,7 +75,7 @@ class Replicas(Resource[ReplicaRequests]):
 
 
 class SyncReplicas(BlockingResource[ReplicaRequests]):
-    """`Replicas` for programs without an event loop: blocking, and safe in any thread."""
+    """`Replicas` for programs without an event loop: blocking, safe in any thread."""
 
     list = blocking_iterated(ReplicaRequests.list)
     activity = blocking_sent(ReplicaRequests.activity)

@@ -1,4 +1,4 @@
-"""``client.schedules``: the schedules of a namespace, for either client.
+"""``client.schedules``: the schedules of a namespace.
 
 ::
 
@@ -12,9 +12,9 @@ import dataclasses
 import datetime as dt
 
 from progressor.sdk.codec.codecs import Codec
-from progressor.sdk.codec.wire import Seconds, instant_to_wire, optional_timedelta
-from progressor.sdk.sending.exchange import Exchange, Listing, Page, Service
-from progressor.sdk.sending.sending import (
+from progressor.sdk.codec.wire import Seconds, instant_to_wire
+from progressor.sdk.transport.exchange import Exchange, Listing, nothing
+from progressor.sdk.transport.methods import (
     BlockingResource,
     Resource,
     blocking_iterated,
@@ -42,10 +42,10 @@ from progressor.v1 import schedule_service_pb2 as pb
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRequests:
-    """Builds requests; `namespace` "" is the client's.
+    """Builds requests.
 
-    `timeout` is how long the request may take, in seconds or as a timedelta; None: the client's.
-    Where `expected_revision` is given, only that is changed; 0 takes any.
+    `timeout` is in seconds or a timedelta; None: the client's. `namespace` "": the client's. With
+    an `expected_revision`, a schedule is changed only at that revision; 0: at any.
     """
 
     namespace: str
@@ -61,22 +61,21 @@ class ScheduleRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Schedule]:
-        """Make a schedule and return it; its first firing is the first instant from now on.
+        """Create a schedule and return it; it first fires at its next instant from now on.
 
         Args:
             schedule_id: Unique within the namespace.
-            spec: What it does, and when; args are encoded by the client's codec.
-            paused: Made, but not to fire until it is resumed.
-            note: For people, at most 1,024 bytes.
+            spec: What it starts, and when; the client's codec encodes the args.
+            paused: Create it paused; it does not fire until it is resumed.
+            note: For operators, at most 1,024 bytes.
             timeout: Of the request.
-            namespace: Of the schedule, and of what it starts.
+            namespace: Of the schedule and of what it starts.
 
         Raises:
             ScheduleAlreadyExistsError: The id is taken.
-            InvalidRequestError: The expression, the time zone or a node cannot be as it is.
+            InvalidRequestError: The expression, the time zone or a node is invalid.
         """
         return Exchange(
-            rpc="CreateSchedule",
             request=pb.CreateScheduleRequest(
                 namespace=namespace or self.namespace,
                 schedule_id=schedule_id,
@@ -86,8 +85,7 @@ class ScheduleRequests:
             ),
             parse=self._read,
             repeatable=False,
-            timeout=optional_timedelta(timeout),
-            service=Service.SCHEDULES,
+            timeout=timeout,
         )
 
     def update(
@@ -99,17 +97,16 @@ class ScheduleRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Schedule]:
-        """Replace what a schedule does, all of it, and return it.
+        """Replace the whole spec of a schedule, and return the schedule.
 
-        To change what is there: ``replace((await client.schedules.get(id)).schedule.spec,
+        To change one field: ``replace((await client.schedules.get(id)).schedule.spec,
         jitter=60)``, with its revision as `expected_revision`.
 
         Raises:
-            ScheduleNotFoundError: There is none of this id.
-            ScheduleChangedError: It is no longer at `expected_revision`.
+            ScheduleNotFoundError: The schedule does not exist.
+            ScheduleChangedError: The schedule is at another revision.
         """
         return Exchange(
-            rpc="UpdateSchedule",
             request=pb.UpdateScheduleRequest(
                 namespace=namespace or self.namespace,
                 schedule_id=schedule_id,
@@ -118,8 +115,7 @@ class ScheduleRequests:
             ),
             parse=self._read,
             repeatable=False,
-            timeout=optional_timedelta(timeout),
-            service=Service.SCHEDULES,
+            timeout=timeout,
         )
 
     def get(
@@ -131,15 +127,14 @@ class ScheduleRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[ScheduleView]:
-        """Return a schedule with its firings to come and of the past, at most 100 of each.
+        """Return a schedule with its next and its last firings.
 
-        None: 5 to come, 10 of the past.
+        `next_count` and `last_count` are at most 100; None: 5 next and 10 last firings.
 
         Raises:
-            ScheduleNotFoundError: There is none of this id.
+            ScheduleNotFoundError: The schedule does not exist.
         """
         return Exchange(
-            rpc="GetSchedule",
             request=pb.GetScheduleRequest(
                 namespace=namespace or self.namespace,
                 schedule_id=schedule_id,
@@ -148,31 +143,23 @@ class ScheduleRequests:
             ),
             parse=lambda message: read_view(message, self.codec),
             repeatable=True,
-            timeout=optional_timedelta(timeout),
-            service=Service.SCHEDULES,
+            timeout=timeout,
         )
 
     def list(
         self, *, page_size: int = 100, timeout: Seconds | None = None, namespace: str = ""
     ) -> Listing[Schedule]:
-        """Go through the schedules of a namespace in the order of their ids, page after page."""
+        """Iterate over the schedules of a namespace in the order of their ids, page by page.
 
-        def page(token: str) -> Exchange[Page[Schedule]]:
-            return Exchange(
-                rpc="ListSchedules",
-                request=pb.ListSchedulesRequest(
-                    namespace=namespace or self.namespace, page_size=page_size, page_token=token
-                ),
-                parse=lambda message: Page(
-                    items=tuple(read_schedule(it, self.codec) for it in message.schedules),
-                    next_page_token=message.next_page_token,
-                ),
-                repeatable=True,
-                timeout=optional_timedelta(timeout),
-                service=Service.SCHEDULES,
-            )
-
-        return Listing(page=page)
+        `timeout` applies to each page.
+        """
+        return Listing(
+            request=pb.ListSchedulesRequest(
+                namespace=namespace or self.namespace, page_size=page_size
+            ),
+            parse=lambda message: [read_schedule(it, self.codec) for it in message.schedules],
+            timeout=timeout,
+        )
 
     def delete(
         self,
@@ -182,23 +169,21 @@ class ScheduleRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[None]:
-        """Delete a schedule and the record of its firings; what it has started goes on.
+        """Delete a schedule and the record of its firings; what it started continues.
 
         Raises:
-            ScheduleNotFoundError: There is none of this id.
-            ScheduleChangedError: It is no longer at `expected_revision`.
+            ScheduleNotFoundError: The schedule does not exist.
+            ScheduleChangedError: The schedule is at another revision.
         """
         return Exchange(
-            rpc="DeleteSchedule",
             request=pb.DeleteScheduleRequest(
                 namespace=namespace or self.namespace,
                 schedule_id=schedule_id,
                 expected_revision=expected_revision,
             ),
-            parse=lambda _message: None,
+            parse=nothing,
             repeatable=False,
-            timeout=optional_timedelta(timeout),
-            service=Service.SCHEDULES,
+            timeout=timeout,
         )
 
     def pause(
@@ -210,14 +195,13 @@ class ScheduleRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Schedule]:
-        """Have a schedule fire no more until it is resumed, and return it.
+        """Stop a schedule from firing until it is resumed, and return it.
 
         Raises:
-            ScheduleNotFoundError: There is none of this id.
-            ScheduleChangedError: It is no longer at `expected_revision`.
+            ScheduleNotFoundError: The schedule does not exist.
+            ScheduleChangedError: The schedule is at another revision.
         """
         return Exchange(
-            rpc="PauseSchedule",
             request=pb.PauseScheduleRequest(
                 namespace=namespace or self.namespace,
                 schedule_id=schedule_id,
@@ -226,8 +210,7 @@ class ScheduleRequests:
             ),
             parse=self._read,
             repeatable=False,
-            timeout=optional_timedelta(timeout),
-            service=Service.SCHEDULES,
+            timeout=timeout,
         )
 
     def resume(
@@ -239,16 +222,15 @@ class ScheduleRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Schedule]:
-        """Have a schedule fire again, from the first instant after now, and return it.
+        """Let a schedule fire again, from its next instant on, and return it.
 
-        What fell into the pause is not made up for; see `backfill`.
+        Instants during the pause are not made up for; see `backfill`.
 
         Raises:
-            ScheduleNotFoundError: There is none of this id.
-            ScheduleChangedError: It is no longer at `expected_revision`.
+            ScheduleNotFoundError: The schedule does not exist.
+            ScheduleChangedError: The schedule is at another revision.
         """
         return Exchange(
-            rpc="ResumeSchedule",
             request=pb.ResumeScheduleRequest(
                 namespace=namespace or self.namespace,
                 schedule_id=schedule_id,
@@ -257,8 +239,7 @@ class ScheduleRequests:
             ),
             parse=self._read,
             repeatable=False,
-            timeout=optional_timedelta(timeout),
-            service=Service.SCHEDULES,
+            timeout=timeout,
         )
 
     def trigger(
@@ -270,17 +251,16 @@ class ScheduleRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Firing]:
-        """Fire now, besides its own instants and also while it is paused; return the firing.
+        """Fire a schedule now, even if it is paused, and return the firing.
 
-        Its state tells what became of it: it may be queued, skipped or refused. `overlap_policy`
-        stands in for the schedule's, unless UNSPECIFIED. With an idempotency key it is safe to
-        repeat, and so it is.
+        The firing may be queued, skipped or refused, as its state says. `overlap_policy` replaces
+        the schedule's own, unless it is UNSPECIFIED. The request is repeated only with an
+        idempotency key.
 
         Raises:
-            ScheduleNotFoundError: There is none of this id.
+            ScheduleNotFoundError: The schedule does not exist.
         """
         return Exchange(
-            rpc="TriggerSchedule",
             request=pb.TriggerScheduleRequest(
                 namespace=namespace or self.namespace,
                 schedule_id=schedule_id,
@@ -289,8 +269,7 @@ class ScheduleRequests:
             ),
             parse=lambda message: read_firing(message.firing),
             repeatable=bool(idempotency_key),
-            timeout=optional_timedelta(timeout),
-            service=Service.SCHEDULES,
+            timeout=timeout,
         )
 
     def backfill(
@@ -303,22 +282,22 @@ class ScheduleRequests:
         timeout: Seconds | None = None,
         namespace: str = "",
     ) -> Exchange[Backfilled]:
-        """Fire the instants of a span of the past that have not started anything yet.
+        """Fire the past instants of a range that have not fired yet.
 
         Args:
-            schedule_id: Of the schedule.
-            since: The first instant may be this one.
-            until: Now or earlier; the last instant is before. At most 1,000 instants.
-            overlap_policy: UNSPECIFIED: ALLOW. Not CANCEL_PREVIOUS.
+            schedule_id: The id of the schedule.
+            since: The start of the range, inclusive; an aware datetime.
+            until: The end of the range, exclusive; not in the future. At most 1,000 instants lie
+                in the range.
+            overlap_policy: Any but CANCEL_PREVIOUS; UNSPECIFIED: ALLOW.
             timeout: Of the request.
             namespace: Of the schedule.
 
         Raises:
-            ScheduleNotFoundError: There is none of this id.
-            ValueError: An instant has no time zone.
+            ScheduleNotFoundError: The schedule does not exist.
+            ValueError: A datetime has no time zone.
         """
         return Exchange(
-            rpc="BackfillSchedule",
             request=pb.BackfillScheduleRequest(
                 namespace=namespace or self.namespace,
                 schedule_id=schedule_id,
@@ -329,10 +308,9 @@ class ScheduleRequests:
             parse=lambda message: Backfilled(
                 instant_count=message.instant_count, queued_count=message.queued_count
             ),
-            # An instant fires once, however often it is asked for.
+            # An instant fires only once, even if it is requested again.
             repeatable=True,
-            timeout=optional_timedelta(timeout),
-            service=Service.SCHEDULES,
+            timeout=timeout,
         )
 
     def _read(
@@ -346,7 +324,7 @@ class ScheduleRequests:
 
 
 class Schedules(Resource[ScheduleRequests]):
-    """What a program asks of schedules; `ScheduleRequests` explains each method's arguments."""
+    """The requests about schedules; `ScheduleRequests` documents the arguments."""
 
     create = sent(ScheduleRequests.create)
     update = sent(ScheduleRequests.update)
@@ -360,7 +338,7 @@ class Schedules(Resource[ScheduleRequests]):
 
 
 class SyncSchedules(BlockingResource[ScheduleRequests]):
-    """`Schedules` for programs without an event loop: blocking, and safe in any thread."""
+    """`Schedules` for programs without an event loop: blocking, safe in any thread."""
 
     create = blocking_sent(ScheduleRequests.create)
     update = blocking_sent(ScheduleRequests.update)

@@ -1,29 +1,32 @@
 """The blocking client, over a channel that any thread may use."""
 
+import functools
 import random
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import grpc
 
 from progressor.sdk.client.client import TIMEOUT_DEFAULT
-from progressor.sdk.client.gates import GateRequests, SyncGates
-from progressor.sdk.client.jobs import JobRequests, SyncJobs
-from progressor.sdk.client.namespaces import NamespaceRequests, SyncNamespaces
 from progressor.sdk.client.processes import ProcessRequests, SyncProcesses
-from progressor.sdk.client.replicas import ReplicaRequests, SyncReplicas
-from progressor.sdk.client.schedules import ScheduleRequests, SyncSchedules
 from progressor.sdk.codec.codecs import JSON, Codec
 from progressor.sdk.codec.wire import Seconds, timedelta_of
-from progressor.sdk.sending.connection import BlockingConnection, Endpoint
+from progressor.sdk.transport.connection import BlockingConnection, Endpoint
+
+if TYPE_CHECKING:  # as for `Client`
+    from progressor.sdk.client.gates import SyncGates
+    from progressor.sdk.client.jobs import SyncJobs
+    from progressor.sdk.client.namespaces import SyncNamespaces
+    from progressor.sdk.client.replicas import SyncReplicas
+    from progressor.sdk.client.schedules import SyncSchedules
 
 
 class SyncClient(SyncProcesses):
-    """`Client` for programs without an event loop: same methods, blocking, safe in any thread.
+    """`Client` for programs without an event loop: the same methods, blocking, safe in any thread.
 
-    It has no loop of its own: a plain handler of a processor can call the engine through it. Each
-    request is a call of its own: in a session, each would wait for two more threads to wake up.
+    It runs no event loop, so a plain handler of a processor can call the engine through it. Each
+    request is a call of its own; a session would wake two more threads for each request.
     """
 
     def __init__(  # noqa: PLR0913 - settings, keyword-only
@@ -47,17 +50,51 @@ class SyncClient(SyncProcesses):
             )
         )
         super().__init__(ProcessRequests(namespace=namespace, codec=codec), connection)
-        self.processes: SyncProcesses = self
-        self.jobs = SyncJobs(JobRequests(namespace=namespace, codec=codec), connection)
-        self.gates = SyncGates(GateRequests(namespace=namespace), connection)
-        self.schedules = SyncSchedules(
-            ScheduleRequests(namespace=namespace, codec=codec), connection
-        )
-        self.namespaces = SyncNamespaces(NamespaceRequests(), connection)
-        self.replicas = SyncReplicas(ReplicaRequests(), connection)
+
+    @property
+    def processes(self) -> SyncProcesses:
+        """The requests about processes, which are those of the client."""
+        return self
+
+    @functools.cached_property
+    def jobs(self) -> "SyncJobs":
+        """The requests about jobs."""
+        from progressor.sdk.client.jobs import JobRequests, SyncJobs  # noqa: PLC0415
+
+        requests = JobRequests(namespace=self.requests.namespace, codec=self.requests.codec)
+        return SyncJobs(requests, self.connection)
+
+    @functools.cached_property
+    def gates(self) -> "SyncGates":
+        """The requests about gates."""
+        from progressor.sdk.client.gates import GateRequests, SyncGates  # noqa: PLC0415
+
+        return SyncGates(GateRequests(namespace=self.requests.namespace), self.connection)
+
+    @functools.cached_property
+    def schedules(self) -> "SyncSchedules":
+        """The requests about schedules."""
+        from progressor.sdk.client.schedules import ScheduleRequests, SyncSchedules  # noqa: PLC0415
+
+        requests = ScheduleRequests(namespace=self.requests.namespace, codec=self.requests.codec)
+        return SyncSchedules(requests, self.connection)
+
+    @functools.cached_property
+    def namespaces(self) -> "SyncNamespaces":
+        """The requests about namespaces."""
+        from progressor.sdk.client.namespaces import NamespaceRequests, SyncNamespaces  # noqa: PLC0415
+
+        return SyncNamespaces(NamespaceRequests(), self.connection)
+
+    @functools.cached_property
+    def replicas(self) -> "SyncReplicas":
+        """The requests about replicas."""
+        from progressor.sdk.client.replicas import ReplicaRequests, SyncReplicas  # noqa: PLC0415
+
+        return SyncReplicas(ReplicaRequests(), self.connection)
 
     def close(self) -> None:
-        """Close the connection. Safe to repeat."""
+        """Close the connection; requests in flight end with an error. Safe to repeat."""
         self.connection.close()
 
     def __enter__(self) -> Self:

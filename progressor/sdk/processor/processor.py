@@ -24,7 +24,7 @@ from progressor.sdk.processor.checks import (
 )
 from progressor.sdk.processor.step import State, Step
 from progressor.sdk.processor.verdicts import Reject, Verdict, failure
-from progressor.sdk.sending.propagation import under
+from progressor.sdk.transport.propagation import under
 from progressor.sdk.values.processes import TaskType
 from progressor.v1 import processor_service_pb2 as pb
 

@@ -18,8 +18,8 @@ from grpc_reflection.v1alpha import reflection
 
 from progressor.sdk.processor.streaming import Ask, Context, Hands, Streams
 from progressor.sdk.processor.verdicts import failure
-from progressor.sdk.sending.addresses import check_address
-from progressor.sdk.sending.connection import MESSAGE_BYTES_MAX
+from progressor.sdk.transport.addresses import check_address
+from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX
 from progressor.v1 import processor_service_pb2 as pb
 
 try:

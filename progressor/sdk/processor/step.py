@@ -7,7 +7,6 @@ from typing import Any, Generic, TypeVar
 import grpc
 from typing_extensions import TypeForm
 
-from progressor.sdk.client.jobs import Deadline, due_to_wire
 from progressor.sdk.codec.codecs import Codec, Payload, decoded
 from progressor.sdk.codec.kinds import Asked, name_of
 from progressor.sdk.codec.wire import (
@@ -19,7 +18,7 @@ from progressor.sdk.codec.wire import (
 )
 from progressor.sdk.processor.verdicts import Reject
 from progressor.sdk.values.constraints import Constraints
-from progressor.sdk.values.graph import Graph, nodes_to_wire
+from progressor.sdk.values.graph import Deadline, Graph, due_to_wire, nodes_to_wire
 from progressor.sdk.values.jobs import NodeOutcome, read_outcome, results_of
 from progressor.sdk.values.processes import Event, HistoryRange, NewTimer, ProcessStatus, TaskType
 from progressor.sdk.values.requests import timer_to_wire

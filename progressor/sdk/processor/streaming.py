@@ -28,7 +28,7 @@ from google.protobuf import message
 from progressor.internal.v1 import frames_pb2
 from progressor.sdk.processor import words
 from progressor.sdk.processor.verdicts import failure
-from progressor.sdk.sending.connection import MESSAGE_BYTES_MAX
+from progressor.sdk.transport.connection import MESSAGE_BYTES_MAX
 from progressor.v1 import processor_service_pb2 as pb
 from progressor.wire.frames import Outbox
 

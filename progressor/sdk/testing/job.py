@@ -6,7 +6,6 @@ from typing import Any, Self
 
 from typing_extensions import TypeForm
 
-from progressor.sdk.client.jobs import Deadline, due_to_wire
 from progressor.sdk.codec.codecs import JSON, Codec, Payload, decoded
 from progressor.sdk.codec.kinds import ANYTHING, Asked
 from progressor.sdk.processor.processor import Processor
@@ -22,7 +21,14 @@ from progressor.sdk.testing.running import (
     run_node,
     run_nodes,
 )
-from progressor.sdk.values.graph import Graph, NewNode, graph_from_wire, nodes_to_wire
+from progressor.sdk.values.graph import (
+    Deadline,
+    Graph,
+    NewNode,
+    due_to_wire,
+    graph_from_wire,
+    nodes_to_wire,
+)
 from progressor.sdk.values.jobs import JobState, NodeCounts, NodeOutcome, NodeState
 from progressor.sdk.values.namespaces import NamespaceConfig
 from progressor.sdk.values.processes import ProcessStatus

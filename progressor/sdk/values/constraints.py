@@ -96,6 +96,20 @@ class Constraints:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateHolder:
+    """A process that holds a gate, by the task that took it.
+
+    ``reserved``: kept for a task that has waited for long, and cannot have its other gates yet.
+    """
+
+    process_id: str
+    task_id: int
+    held_at: dt.datetime
+    hold: GateHold
+    reserved: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSpent:
     """How long a task with constraints has been in which state; together they are its life.
 

@@ -3,7 +3,7 @@
 import dataclasses
 import datetime as dt
 
-from progressor.sdk.values.constraints import GateHold
+from progressor.sdk.values.constraints import GateHolder
 from progressor.v1 import gate_service_pb2 as pb
 from progressor.v1 import types_pb2 as types
 from progressor.wire.shapes import Shape
@@ -25,20 +25,6 @@ class Gate:
     revision: int
     created_at: dt.datetime
     updated_at: dt.datetime
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GateHolder:
-    """A process that holds a gate, by the task that took it.
-
-    ``reserved``: kept for a task that has waited for long, and cannot have its other gates yet.
-    """
-
-    process_id: str
-    task_id: int
-    held_at: dt.datetime
-    hold: GateHold
-    reserved: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,16 @@ A node comes after nodes that are there already: no name is unknown, and nothing
 """
 
 import dataclasses
+import datetime as dt
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack
 
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from progressor.sdk.codec.codecs import Codec, Payload
+from progressor.sdk.codec.wire import Seconds, duration_to_wire, instant_to_wire
 from progressor.sdk.values.constraints import (
     Constraints,
     constraints_from_wire,
@@ -35,6 +40,9 @@ Item = TypeVar("Item")
 NAME_BYTES_MAX = 128
 NODES_MAX = 10_000
 """Nodes of one graph; a leader may add another one in its next step, up to 50,000."""
+
+Deadline: TypeAlias = dt.datetime | Seconds
+"""When a job fails if it has not ended: an aware datetime, or seconds or a timedelta from now."""
 
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -226,6 +234,26 @@ def graph_from_wire(specs: Iterable[pb.NodeSpec], codec: Codec) -> Graph:
                 **_options_from_wire(spec),
             )
     return graph
+
+
+class _Due(TypedDict, total=False):
+    """The field of a message that has a deadline, or none."""
+
+    deadline: Timestamp
+    timeout: Duration
+
+
+def due_to_wire(deadline: Deadline | None) -> _Due:
+    """Return a deadline as the field of a message.
+
+    Raises:
+        ValueError: It is a datetime without a time zone.
+    """
+    if deadline is None:
+        return {}
+    if isinstance(deadline, dt.datetime):
+        return {"deadline": instant_to_wire(deadline)}
+    return {"timeout": duration_to_wire(deadline)}
 
 
 def _options_from_wire(spec: pb.NodeSpec) -> NodeOptions:

@@ -11,8 +11,7 @@ from typing import Generic, Self
 from progressor.sdk.codec.codecs import Payload
 from progressor.sdk.codec.kinds import Asked
 from progressor.sdk.codec.wire import Seconds, WireEnum
-from progressor.sdk.values.constraints import Constraints, Order, TimeSpent
-from progressor.sdk.values.gates import GateHolder
+from progressor.sdk.values.constraints import Constraints, GateHolder, Order, TimeSpent
 
 
 class ProcessStatus(WireEnum):

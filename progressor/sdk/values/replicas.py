@@ -65,3 +65,4 @@ class Replica:
 
 
 replica_from_wire = Shape(Replica, pb.Replica).read
+change_from_wire = Shape(LogLevelChange, pb.SetLogLevelResponse).read

@@ -1,14 +1,14 @@
-"""One session of the asynchronous client: many requests to a frame, answered in any order.
+"""One session of the asynchronous client: many requests in a frame, answered in any order.
 
-What holds, beside what `unanswered` says:
+What holds, besides the rule of `unanswered`:
 
-- A request ends as its unary call would have ended, with the same status and details.
-- A session that breaks ends what it has not answered with what gRPC says of it, UNAVAILABLE for a
-  lost connection: exactly as unary calls on that connection would have ended.
-- A request that was given up before it was written is never written; after that, the engine is
-  notified that the caller has left.
-- A session whose engine says that it is leaving takes no more requests; what it has is answered.
-- An engine without sessions (UNIMPLEMENTED) has executed nothing, and its requests end so.
+- A request ends as its unary call would have, with the same status and details.
+- When a session breaks, its unanswered requests end with the status that gRPC reports, UNAVAILABLE
+  for a lost connection, as unary calls on that connection would.
+- A request that is given up before it is written is never written. One that was written is
+  cancelled at the engine.
+- A session whose engine is draining takes no more requests; the requests in it are answered.
+- An engine without sessions (UNIMPLEMENTED) has executed nothing; the requests end with that.
 """
 
 import asyncio
@@ -21,27 +21,28 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import status_pb2
 
 from progressor.internal.v1 import frames_pb2
-from progressor.sdk.sending.failures import DETAILS_KEY
-from progressor.sdk.sending.unanswered import Pending, Unanswered
+from progressor.sdk.transport.exchange import rpc_of
+from progressor.sdk.transport.failures import DETAILS_KEY
+from progressor.sdk.transport.unanswered import Pending, Unanswered
 from progressor.v1 import process_service_pb2 as messages
 from progressor.wire.frames import Outbox
 from progressor.wire.stream_call import StreamCall
 
-KINDS: Mapping[str, tuple[str, type[Message]]] = {
-    "Start": ("start", messages.StartResponse),
-    "Call": ("call", messages.CallResponse),
-    "Notify": ("notify", messages.NotifyResponse),
-    "Repair": ("repair", messages.RepairResponse),
-    "Get": ("get", messages.GetResponse),
+FIELDS: Mapping[type[Message], str] = {
+    messages.StartRequest: "start",
+    messages.CallRequest: "call",
+    messages.NotifyRequest: "notify",
+    messages.RepairRequest: "repair",
+    messages.GetRequest: "get",
 }
-"""The RPCs that a session carries: the field of their requests and answers, and what is in it."""
+"""The requests that a session carries, and the field of a frame's call and answer."""
 
 _METHOD = "/progressor.v1.ProcessService/Session"
-_ITEM_BYTES = 160  # What a request takes besides its message: ids, timeout, trace context.
+_ITEM_BYTES = 160  # Of a request besides its message: ids, timeout, trace context.
 _TIMEOUT_SECONDS_MIN = 1e-6
 
-# At the deadline the engine answers by itself, and names the task that goes on: such an answer is
-# waited for a little, since a frame may have to wait for another.
+# At the deadline the engine sends an answer that names the task, which goes on. Wait a little for
+# it, since a frame may have to wait for another.
 _GRACE_SHARE = 0.1
 _GRACE_SECONDS_MAX = 0.05
 
@@ -50,7 +51,7 @@ _UNANSWERED = "the session ended without an answer"
 
 
 class NoSessionsError(Exception):
-    """The engine has no sessions; what was asked was not executed."""
+    """The engine has no sessions; the request was not executed."""
 
 
 class Session:
@@ -68,20 +69,21 @@ class Session:
         self.is_draining = False
 
     def __len__(self) -> int:
-        """Return how many requests wait for their answers."""
+        """Return the number of unanswered requests."""
         return len(self._unanswered)
 
     async def ask(
-        self, rpc: str, data: bytes, *, timeout: float, trace: Sequence[tuple[str, str]] | None
+        self, request: Message, *, timeout: float, trace: Sequence[tuple[str, str]] | None
     ) -> Any:  # noqa: ANN401 - the response of the RPC
-        """Return the response to a serialized request; cancelled, it stops waiting.
+        """Return the response to a request; cancelled, it stops waiting.
 
         Raises:
             AioRpcError: What a unary call would raise.
-            NoSessionsError: The engine has none.
+            NoSessionsError: The engine has no sessions.
         """
         assert self.is_open, "a request was put into a session that is closed"
-        field, kind = KINDS[rpc]
+        field, response = FIELDS[type(request)], rpc_of(request).response
+        data = request.SerializeToString()
         ends_at = time.monotonic() + timeout
         pending = Pending(
             field, data, ends_at=ends_at, trace=trace, answer=self._loop.create_future()
@@ -99,15 +101,15 @@ class Session:
             timer.cancel()
         if found == field:
             try:
-                return kind.FromString(answer)
+                return response.FromString(answer)
             except DecodeError:
                 found = "unreadable"
         if found == "error":
             raise _error_of(answer)
-        raise rpc_error(grpc.StatusCode.INTERNAL, f"the answer to {rpc} is {found}")
+        raise rpc_error(grpc.StatusCode.INTERNAL, f"the answer to {field} is {found}")
 
     async def run(self) -> None:
-        """Carry requests and answers until the stream ends; then fail those still waiting."""
+        """Send requests and receive answers until the stream ends; then fail the unanswered."""
         end = rpc_error(grpc.StatusCode.INTERNAL, "the session broke")
         try:
             self._call = StreamCall(
@@ -131,10 +133,10 @@ class Session:
             if end.code() is grpc.StatusCode.UNIMPLEMENTED and not self._answered:
                 self._unanswered.fail(NoSessionsError)
             else:
-                self._unanswered.fail(lambda: _again(end))
+                self._unanswered.fail(lambda: _copy_of(end))
 
     async def _read_all(self) -> grpc.aio.AioRpcError:
-        """Hand out answers until the stream ends, and return how it did."""
+        """Deliver answers until the stream ends, and return the status it ended with."""
         try:
             while (frame := await self._call.read()) is not grpc.aio.EOF:
                 self._answered = True
@@ -149,14 +151,14 @@ class Session:
         except grpc.aio.AioRpcError as error:
             return error
         except asyncio.CancelledError:
-            # grpc.aio raises it too where a server that stops has cancelled the stream.
+            # grpc.aio also raises it when a stopping server has cancelled the stream.
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
         return rpc_error(grpc.StatusCode.UNAVAILABLE, _UNANSWERED)
 
     async def _write_all(self) -> None:
-        """Write until the outbox is closed, and then close our side of the stream."""
+        """Write until the outbox is closed, then close this side of the stream."""
         try:
             await self._outbox.run(self._write)
             await self._call.done_writing()
@@ -197,7 +199,7 @@ class Session:
 def rpc_error(
     code: grpc.StatusCode, message: str, details: bytes | None = None
 ) -> grpc.aio.AioRpcError:
-    """Return the error that a unary call with this end would raise."""
+    """Return the error that a unary call with this status would raise."""
     trailing = grpc.aio.Metadata()
     if details is not None:
         trailing.add(DETAILS_KEY, details)
@@ -213,8 +215,8 @@ def _error_of(data: bytes) -> grpc.aio.AioRpcError:
     return rpc_error(code, status.message, data)
 
 
-def _again(error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-    """Return the same end once more: each who waits raises one of its own."""
+def _copy_of(error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+    """Return a copy of an error: each caller raises one of its own."""
     return grpc.aio.AioRpcError(
         error.code(), error.initial_metadata(), error.trailing_metadata(), details=error.details()
     )

@@ -1,8 +1,10 @@
-"""A gRPC status becomes an error of `progressor.errors`, told apart by its ErrorInfo alone."""
+"""Turns a gRPC status into an error of `progressor.errors`, chosen by its ErrorInfo alone."""
 
 import dataclasses
 import datetime as dt
+import inspect
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -17,10 +19,10 @@ _RETRY_AFTER_DEFAULT = dt.timedelta(seconds=1)
 
 
 class EngineUnavailableError(errors.ProgressorError):
-    """No replica could be reached, or the connection broke or was closed while the request waited.
+    """No replica could be reached, or the connection broke or was closed during the request.
 
-    Whether the request was accepted is unknown, unless it carried an idempotency key and is
-    sent again with it.
+    It is unknown whether the request was accepted. A request with an idempotency key can be sent
+    again with the same key.
     """
 
     reason = "ENGINE_UNAVAILABLE"
@@ -31,9 +33,10 @@ class EngineUnavailableError(errors.ProgressorError):
 
 
 class UnexpectedStatusError(errors.ProgressorError):
-    """A status that this SDK has no class for: a bug of the engine, a proxy, a newer release.
+    """A status without an error class in this SDK: from a proxy, a newer engine, or due to a bug.
 
-    ``code`` is the gRPC status; ``engine_reason`` the ErrorInfo's, "" where there was none.
+    ``code`` is the gRPC status. ``engine_reason`` is the reason in its ErrorInfo, "" if it has
+    none.
     """
 
     def __init__(self, code: grpc.StatusCode, message: str, engine_reason: str) -> None:
@@ -43,7 +46,7 @@ class UnexpectedStatusError(errors.ProgressorError):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What is known of a request that did not end with OK."""
+    """The status of a failed request, with its details."""
 
     target: str
     code: grpc.StatusCode
@@ -56,57 +59,31 @@ class Status:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is unknown what became of the request.
+        """Whether it is unknown if the request was executed.
 
-        A bare CANCELLED comes of a server that stops: gRPC ends what has reached it and was not
-        taken up yet so.
+        A stopping gRPC server ends calls that it has not begun with a bare CANCELLED.
         """
         is_bare = not self.domain
         return is_bare and self.code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
 
     @property
-    def namespace(self) -> str:
-        """The namespace that the engine named."""
-        return self.metadata.get("namespace", "")
-
-    @property
-    def process_id(self) -> str:
-        """The process that the engine named."""
-        return self.metadata.get("process_id", "")
-
-    @property
-    def gate(self) -> str:
-        """The gate that the engine named."""
-        return self.metadata.get("gate", "")
-
-    @property
-    def job_id(self) -> str:
-        """The job that the engine named."""
-        return self.metadata.get("job_id", "")
-
-    @property
-    def schedule_id(self) -> str:
-        """The schedule that the engine named."""
-        return self.metadata.get("schedule_id", "")
-
-    @property
     def detail(self) -> str:
-        """Why something failed: the processor's words, else the status message."""
+        """The detail in the ErrorInfo, else the status message."""
         return self.metadata.get("detail", self.message)
 
     @property
     def retry_pause(self) -> dt.timedelta:
-        """When to try again; a second where the engine did not say."""
+        """When to try again; a second if the engine did not say."""
         return _RETRY_AFTER_DEFAULT if self.retry_after is None else self.retry_after
 
     def number(self, key: str) -> int:
-        """Return the whole number under `key`, 0 where there is none."""
+        """Return the non-negative integer under `key`, 0 if there is none."""
         text = self.metadata.get(key, "")
         return int(text) if text.isdecimal() else 0
 
 
 def read_status(error: grpc.RpcError, target: str) -> Status:
-    """Return what a failed RPC says, with its rich details where it has them."""
+    """Return the status of a failed RPC, with its rich details if it has any."""
     assert isinstance(error, grpc.Call | grpc.aio.AioRpcError), "gRPC raises calls as errors"
     code, message = error.code(), error.details() or ""
     rich = _rich_status(error)
@@ -117,11 +94,13 @@ def read_status(error: grpc.RpcError, target: str) -> Status:
 
 
 def error_for(status: Status) -> errors.ProgressorError:
-    """Return the error that `status` stands for, its fields filled."""
+    """Return the error of a status, with its fields."""
     if status.domain == _PROCESSOR_DOMAIN:
         return _rejected(status)
-    if status.domain == _ENGINE_DOMAIN and status.reason in _BY_REASON:
-        return _BY_REASON[status.reason](status)
+    if status.domain == _ENGINE_DOMAIN and status.reason in _READERS:
+        return _READERS[status.reason](status)
+    if status.domain == _ENGINE_DOMAIN and status.reason in _BY_FIELDS:
+        return _by_fields(_BY_FIELDS[status.reason], status)
     if status.is_lost or status.code is grpc.StatusCode.UNAVAILABLE:
         return EngineUnavailableError(status.target, status.message)
     if status.code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -135,7 +114,7 @@ def _rich_status(error: grpc.Call | grpc.aio.AioRpcError) -> status_pb2.Status:
             try:
                 return status_pb2.Status.FromString(value)
             except DecodeError:
-                # A proxy on the way garbled it: the plain status still stands.
+                # A proxy corrupted the details; use the plain status.
                 break
     return status_pb2.Status()
 
@@ -160,6 +139,46 @@ def _with_detail(status: Status, detail: object) -> Status:
     return status
 
 
+_BY_FIELDS: Mapping[str, type[errors.ProgressorError]] = {
+    it.reason: it
+    for it in (
+        errors.NamespaceNotFoundError,
+        errors.NamespaceAlreadyExistsError,
+        errors.NamespaceNotEmptyError,
+        errors.NamespaceChangedError,
+        errors.ProcessNotFoundError,
+        errors.ProcessAlreadyExistsError,
+        errors.ProcessIsRunningError,
+        errors.ProcessFinishedError,
+        errors.ProcessRemovedError,
+        errors.EventNotFoundError,
+        errors.IdempotencyKeyReusedError,
+        errors.TaskIsRunningError,
+        errors.TaskHasEndedError,
+        errors.TaskCancelledError,
+        errors.GateNotFoundError,
+        errors.GateInUseError,
+        errors.GateChangedError,
+        job_errors.JobNotFoundError,
+        job_errors.JobNotFailedError,
+        job_errors.JobEndedError,
+        job_errors.LedByEngineError,
+        job_errors.ScheduleNotFoundError,
+        job_errors.ScheduleAlreadyExistsError,
+        job_errors.ScheduleChangedError,
+    )
+}
+"""Errors whose arguments are the metadata of their ErrorInfo, by the same names."""
+
+
+def _by_fields(kind: type[errors.ProgressorError], status: Status) -> errors.ProgressorError:
+    arguments: dict[str, Any] = {
+        name: status.number(name) if it.annotation is int else status.metadata.get(name, "")
+        for name, it in inspect.signature(kind).parameters.items()
+    }
+    return kind(**arguments)
+
+
 def _rejected(status: Status) -> errors.RejectedError:
     return errors.RejectedError(
         status.message,
@@ -176,11 +195,22 @@ def _invalid_request(status: Status) -> errors.InvalidRequestError:
 
 def _process_failed(status: Status) -> errors.ProcessFailedError:
     return errors.ProcessFailedError(
-        status.process_id,
+        status.metadata.get("process_id", ""),
         status.detail,
         own=status.metadata.get("own") == "true",
         task_id=status.number("task_id") or None,
         failure=_step_failure(status),
+    )
+
+
+def _step_failed(
+    kind: type[errors.RepairFailedError | errors.TaskFailedError],
+) -> Callable[[Status], errors.ProgressorError]:
+    return lambda status: kind(
+        status.metadata.get("process_id", ""),
+        status.detail,
+        status.number("task_id"),
+        _step_failure(status),
     )
 
 
@@ -194,65 +224,16 @@ def _step_failure(status: Status) -> errors.StepFailure:
 
 def _task_not_found(status: Status) -> errors.TaskNotFoundError:
     key = status.metadata.get("idempotency_key")
-    return errors.TaskNotFoundError(status.process_id, key or status.number("task_id"))
+    process_id = status.metadata.get("process_id", "")
+    return errors.TaskNotFoundError(process_id, key or status.number("task_id"))
 
 
-def _namespace_changed(status: Status) -> errors.NamespaceChangedError:
-    return errors.NamespaceChangedError(
-        status.namespace, status.number("expected"), status.number("actual")
-    )
-
-
-def _gate_changed(status: Status) -> errors.GateChangedError:
-    return errors.GateChangedError(status.gate, status.number("expected"), status.number("actual"))
-
-
-def _schedule_changed(status: Status) -> job_errors.ScheduleChangedError:
-    return job_errors.ScheduleChangedError(
-        status.schedule_id, status.number("expected"), status.number("actual")
-    )
-
-
-_BY_REASON: Mapping[str, Callable[[Status], errors.ProgressorError]] = {
+_READERS: Mapping[str, Callable[[Status], errors.ProgressorError]] = {
     "INVALID_REQUEST": _invalid_request,
-    "NAMESPACE_NOT_FOUND": lambda it: errors.NamespaceNotFoundError(it.namespace),
-    "PROCESS_NOT_FOUND": lambda it: errors.ProcessNotFoundError(it.namespace, it.process_id),
-    "EVENT_NOT_FOUND": lambda it: errors.EventNotFoundError(it.process_id, it.number("event_id")),
     "TASK_NOT_FOUND": _task_not_found,
-    "JOB_NOT_FOUND": lambda it: job_errors.JobNotFoundError(it.namespace, it.job_id),
-    "SCHEDULE_NOT_FOUND": lambda it: job_errors.ScheduleNotFoundError(it.namespace, it.schedule_id),
-    "GATE_NOT_FOUND": lambda it: errors.GateNotFoundError(it.namespace, it.gate),
-    "PROCESS_ALREADY_EXISTS": lambda it: errors.ProcessAlreadyExistsError(
-        it.namespace, it.process_id
-    ),
-    "NAMESPACE_ALREADY_EXISTS": lambda it: errors.NamespaceAlreadyExistsError(it.namespace),
-    "NAMESPACE_NOT_EMPTY": lambda it: errors.NamespaceNotEmptyError(it.namespace),
-    "NAMESPACE_CHANGED": _namespace_changed,
-    "GATE_IN_USE": lambda it: errors.GateInUseError(it.namespace, it.gate),
-    "SCHEDULE_ALREADY_EXISTS": lambda it: job_errors.ScheduleAlreadyExistsError(
-        it.namespace, it.schedule_id
-    ),
-    "SCHEDULE_CHANGED": _schedule_changed,
-    "JOB_NOT_FAILED": lambda it: job_errors.JobNotFailedError(it.namespace, it.job_id),
-    "LED_BY_ENGINE": lambda it: job_errors.LedByEngineError(it.namespace, it.job_id),
-    "JOB_ENDED": lambda it: job_errors.JobEndedError(it.namespace, it.job_id),
-    "GATE_CHANGED": _gate_changed,
-    "IDEMPOTENCY_KEY_REUSED": lambda it: errors.IdempotencyKeyReusedError(
-        it.process_id, it.metadata.get("idempotency_key", "")
-    ),
     "PROCESS_FAILED": _process_failed,
-    "PROCESS_IS_RUNNING": lambda it: errors.ProcessIsRunningError(it.process_id),
-    "PROCESS_FINISHED": lambda it: errors.ProcessFinishedError(it.process_id),
-    "TASK_IS_RUNNING": lambda it: errors.TaskIsRunningError(it.process_id, it.number("task_id")),
-    "TASK_HAS_ENDED": lambda it: errors.TaskHasEndedError(it.process_id, it.number("task_id")),
-    "REPAIR_FAILED": lambda it: errors.RepairFailedError(
-        it.process_id, it.detail, it.number("task_id"), _step_failure(it)
-    ),
-    "TASK_FAILED": lambda it: errors.TaskFailedError(
-        it.process_id, it.detail, it.number("task_id"), _step_failure(it)
-    ),
-    "PROCESS_REMOVED": lambda it: errors.ProcessRemovedError(it.process_id),
-    "TASK_CANCELLED": lambda it: errors.TaskCancelledError(it.process_id, it.number("task_id")),
+    "REPAIR_FAILED": _step_failed(errors.RepairFailedError),
+    "TASK_FAILED": _step_failed(errors.TaskFailedError),
     "OVERLOADED": lambda it: errors.OverloadedError(
         it.metadata.get("what", it.detail), it.retry_pause
     ),
@@ -261,3 +242,4 @@ _BY_REASON: Mapping[str, Callable[[Status], errors.ProgressorError]] = {
     "DEADLINE_EXCEEDED": lambda it: errors.DeadlineExceededError(it.number("task_id") or None),
     "STORAGE_UNAVAILABLE": lambda it: errors.StorageUnavailableError(it.detail, it.retry_pause),
 }
+"""Errors that take more than that, by their reason."""

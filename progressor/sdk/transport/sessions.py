@@ -1,14 +1,15 @@
-"""The sessions of a client: opened by requests, replaced when their engine leaves.
+"""The sessions of a client: opened by requests, replaced when their engine drains.
 
 What holds:
 
-- Nothing is tried again here, and nothing happens in the background: a session is opened by a
-  request, and how often an address is tried that does not answer is gRPC's business.
-- When an engine says that it is leaving, the next request opens a session over a connection of its
-  own, so that a balancer can choose another replica; but not more than one connection a second. The
-  old session is read to its end, and its connection closed after that.
-- An engine without sessions is not asked for one for a minute: by then it may be a newer one.
-- What is too large or one too many for a session goes as a call of its own, and holds up no other.
+- Nothing is retried here, and nothing happens in the background: a request opens a session, and
+  gRPC decides how often it tries an address that does not answer.
+- When an engine announces that it drains, the next request opens a session over a connection of its
+  own, so that a load balancer can choose another replica; at most one connection a second. The old
+  session is read to its end, then its connection is closed.
+- After UNIMPLEMENTED no session is tried for a minute; by then the engine may be a newer one.
+- A request that is too large for a session, or one too many, goes as a unary call and does not
+  delay others.
 """
 
 import asyncio
@@ -17,38 +18,39 @@ import time
 from collections.abc import Callable
 
 import grpc
+from google.protobuf.message import Message
 
-from progressor.sdk.sending.session import KINDS, Session
+from progressor.sdk.transport.session import FIELDS, Session
 from progressor.wire.frames import BYTES_MAX
 
 REQUEST_BYTES_MAX = BYTES_MAX
-"""Of a request in a session."""
+"""The largest request in a session."""
 
 CALLS_MAX = 8_192
-"""Requests in flight on a session, below the engine's bound; more go as unary calls, which wait."""
+"""Requests in flight on a session, below the engine's limit; more go as unary calls, which wait."""
 
 UNARY_SECONDS = 60.0
-"""For how long an engine without sessions is not asked for one."""
+"""How long an engine without sessions is not asked for one."""
 
 CHANNEL_SECONDS_MIN = 1.0
-"""A channel that is younger is kept when the engine behind it is leaving."""
+"""A younger channel is kept when the engine behind it drains."""
 
 
 class Sessions:
-    """The session of a client, opened when it is needed, on a channel of its own."""
+    """The session of a client, opened on demand on a channel of its own."""
 
     def __init__(self, open_channel: Callable[[], grpc.aio.Channel]) -> None:
         self._open_channel = open_channel
         self._channel: grpc.aio.Channel | None = None
         self._channel_opened_at = 0.0
         self._session: Session | None = None
-        # A client's user need not give it a task group: these are ended by `close`.
+        # A client has no task group: `close` ends these tasks.
         self._channels: dict[asyncio.Task[None], grpc.aio.Channel] = {}
         self._unary_until = 0.0
 
-    def session_for(self, rpc: str, size: int) -> Session | None:
-        """Return where a request of `size` bytes goes; None: it goes by itself, as a unary call."""
-        if rpc not in KINDS or size > REQUEST_BYTES_MAX:
+    def session_for(self, request: Message) -> Session | None:
+        """Return the session for a request; None: it goes as a unary call."""
+        if type(request) not in FIELDS or request.ByteSize() > REQUEST_BYTES_MAX:
             return None
         session = self._session
         if session is None:
@@ -58,7 +60,7 @@ class Sessions:
         return session if len(session) < CALLS_MAX else None
 
     def forget(self) -> None:
-        """Ask for no session for a while: the engine has none."""
+        """Open no session for a while: the engine has none."""
         self._unary_until = time.monotonic() + UNARY_SECONDS
 
     async def close(self) -> None:
@@ -78,7 +80,7 @@ class Sessions:
             self._channel_opened_at = time.monotonic()
         channel = self._channel
         session = self._session = Session(channel, left=self._no_session)
-        # Without a context of its own, it would keep that of the first caller.
+        # Without a context of its own it would keep the context of the first caller.
         task = asyncio.get_running_loop().create_task(
             self._run(session, channel), name="session", context=contextvars.Context()
         )

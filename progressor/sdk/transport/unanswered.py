@@ -1,14 +1,14 @@
-"""The requests of a session that wait for their answers. No I/O.
+"""The unanswered requests of a session. No I/O.
 
-What holds: each request ends once, with its answer, with an error, with its timeout or with its
-caller's cancellation, whichever comes first; what comes after that finds nothing and does nothing.
+Each request ends once: with its answer, an error, its timeout or its caller's cancellation,
+whichever comes first. Whatever comes later has no effect.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-# The field of the answer (of RawCallAnswer), and what is in it.
+# The field of the answer (of RawCallAnswer) and its content.
 Answer: TypeAlias = tuple[str, bytes]
 
 
@@ -33,34 +33,34 @@ class Pending:
 
 
 class Unanswered:
-    """The requests of one session that wait: each leaves it once, by whatever comes first."""
+    """The unanswered requests of one session."""
 
     def __init__(self) -> None:
         self._pending: dict[int, Pending] = {}
         self._last_call_id = 0
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return their number."""
         return len(self._pending)
 
     def __contains__(self, pending: Pending) -> bool:
-        """Tell whether a request still waits."""
+        """Return whether a request is unanswered."""
         return pending.call_id in self._pending
 
     def add(self, pending: Pending) -> None:
-        """Give a request its id."""
+        """Add a request and set its id."""
         self._last_call_id += 1
         pending.call_id = self._last_call_id
         self._pending[pending.call_id] = pending
 
     def resolve(self, call_id: int, answer: Answer) -> None:
-        """End a request with its answer; nothing where it has ended already."""
+        """End a request with its answer, unless it has ended."""
         pending = self._pending.pop(call_id, None)
         if pending is not None and not pending.answer.done():
             pending.answer.set_result(answer)
 
     def give_up(self, pending: Pending, error: Exception | None = None) -> bool:
-        """End a request with `error`, if it still waits, and tell whether the engine has it."""
+        """End a request with `error`, unless it has ended; return whether it was written."""
         if self._pending.pop(pending.call_id, None) is None:
             return False
         if error is not None and not pending.answer.done():
@@ -68,7 +68,7 @@ class Unanswered:
         return pending.is_written
 
     def fail(self, error: Callable[[], Exception]) -> None:
-        """End every request with an error of its own."""
+        """End every request, each with a new error."""
         pendings, self._pending = self._pending, {}
         for pending in pendings.values():
             if not pending.answer.done():

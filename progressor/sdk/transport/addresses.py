@@ -1,4 +1,4 @@
-"""Addresses of engines and processors, checked where gRPC is lenient."""
+"""Checks of addresses that gRPC leaves out."""
 
 import re
 
@@ -10,7 +10,7 @@ _BARE_HOST = re.compile(r"\[[^\[\]]*\]|[^:/\[\]]*")
 def check_address(address: str) -> None:
     """Check the port of ``host:port``; other forms, as unix:/path and dns:///name:1, are gRPC's.
 
-    gRPC takes a port modulo 65,536, and without one it takes 443.
+    gRPC uses a port modulo 65,536, and 443 if there is none.
 
     Raises:
         ValueError: The port is missing or out of range.

@@ -1,8 +1,7 @@
-"""Traces and baggage across the wire, by W3C's standards, where OpenTelemetry is installed.
+"""W3C trace context and baggage between client, engine and processor.
 
-A request carries the caller's current span and baggage; a handler runs under the span of its step,
-with the baggage of the caller. Nothing of this needs to be set up, and without
-``opentelemetry-api`` nothing of it happens.
+A request carries the caller's current span and baggage. A handler runs under the span of its step,
+with the caller's baggage. It needs no setup, and does nothing without ``opentelemetry-api``.
 """
 
 import contextlib
@@ -13,11 +12,11 @@ try:
     from opentelemetry import baggage, context, trace
     from opentelemetry.baggage.propagation import W3CBaggagePropagator
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-except ImportError:  # pragma: no cover  # the SDK works without it, and makes no spans then
+except ImportError:  # pragma: no cover  # optional
     _TRACEABLE = False
 else:
     _TRACEABLE = True
-    # Whatever else the user's services speak among each other, the engine speaks this.
+    # The user's services may use another propagator; the engine uses W3C's.
     _W3C = TraceContextTextMapPropagator()
     _BAGGAGE = W3CBaggagePropagator()
 
@@ -27,8 +26,8 @@ _NOTHING = contextlib.nullcontext()
 
 
 def trace_metadata() -> TraceMetadata:
-    """Return the metadata with the current span and baggage; None: there is neither."""
-    # Asking first costs 0.3 us; injecting nothing would cost ten times as much.
+    """Return gRPC metadata with the current span and baggage; None: there is neither."""
+    # This check takes 0.3 us; injecting nothing would take ten times as long.
     if not _TRACEABLE or not (current := context.get_current()):
         return None
     has_span = trace.get_current_span(current).get_span_context().is_valid
@@ -44,9 +43,9 @@ def trace_metadata() -> TraceMetadata:
 
 
 def under(trace_context: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:
-    """Make the span and the baggage of a trace context the current ones inside a ``with``.
+    """Make the span and the baggage of a trace context current inside a ``with``.
 
-    Whether it is sampled is part of it: spans begun in there heed it.
+    Spans that begin there follow its sampling decision.
     """
     return _under(trace_context) if _TRACEABLE and trace_context else _NOTHING
 
@@ -56,7 +55,7 @@ def _under(trace_context: Mapping[str, str]) -> Iterator[None]:
     current = context.get_current()
     found = _W3C.extract(trace_context, current)
     if _trace_id(found) == _trace_id(None):
-        # Who traces gRPC by other means has a span of the same trace, closer to the handler.
+        # Instrumentation of gRPC has made a span of the same trace, closer to the handler.
         found = current
     if "baggage" in trace_context:
         found = _BAGGAGE.extract(trace_context, found)

@@ -1,25 +1,25 @@
-"""How a builder of requests becomes a method: a coroutine, an iterator, or a blocking call."""
+"""Makes methods of functions that build requests: coroutines, iterators and blocking calls."""
 
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from progressor.sdk.sending.connection import BlockingConnection, Connection
-from progressor.sdk.sending.exchange import Exchange, Listing, Result, Subscription
+from progressor.sdk.transport.connection import BlockingConnection, Connection
+from progressor.sdk.transport.exchange import Exchange, Listing, Result, Subscription
 
 Arguments = ParamSpec("Arguments")
 Requests = TypeVar("Requests")
 
 
 class Resource(Generic[Requests]):
-    """What a client asks about one kind of thing: builders of requests, and a connection."""
+    """The requests of one service, and the connection that sends them."""
 
     def __init__(self, requests: Requests, connection: Connection) -> None:
         self.requests, self.connection = requests, connection
 
 
 class BlockingResource(Generic[Requests]):
-    """`Resource` with a connection that blocks."""
+    """`Resource` with a blocking connection."""
 
     def __init__(self, requests: Requests, connection: BlockingConnection) -> None:
         self.requests, self.connection = requests, connection
@@ -42,20 +42,20 @@ def sent(
 def iterated(
     build: Callable[Concatenate[Requests, Arguments], Listing[Result]],
 ) -> Callable[Concatenate[Resource[Requests], Arguments], AsyncIterator[Result]]:
-    """Return the method that goes through a listing."""
+    """Return the method that iterates over a listing."""
 
     @functools.wraps(build)
     async def iterate(
         self: Resource[Requests], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> AsyncIterator[Result]:
         listing = build(self.requests, *args, **kwargs)
-        token, more = "", True
-        while more:  # ends with the last page
-            page = await self.connection.send(listing.page(token))
-            for item in page.items:
+        items, token = await self.connection.send(listing.page(""))
+        while True:  # ends with the last page
+            for item in items:
                 yield item
-            token = page.next_page_token
-            more = bool(token)
+            if not token:
+                return
+            items, token = await self.connection.send(listing.page(token))
 
     return iterate
 
@@ -63,7 +63,7 @@ def iterated(
 def streamed(
     build: Callable[Concatenate[Requests, Arguments], Subscription[Result]],
 ) -> Callable[Concatenate[Resource[Requests], Arguments], AsyncGenerator[Result]]:
-    """Return the method that goes through what a subscription brings."""
+    """Return the method that iterates over a subscription."""
 
     @functools.wraps(build)
     def stream(
@@ -91,19 +91,19 @@ def blocking_sent(
 def blocking_iterated(
     build: Callable[Concatenate[Requests, Arguments], Listing[Result]],
 ) -> Callable[Concatenate[BlockingResource[Requests], Arguments], Iterator[Result]]:
-    """Return the method that goes through a listing and blocks."""
+    """Return the method that iterates over a listing and blocks."""
 
     @functools.wraps(build)
     def iterate(
         self: BlockingResource[Requests], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Iterator[Result]:
         listing = build(self.requests, *args, **kwargs)
-        token, more = "", True
-        while more:  # ends with the last page
-            page = self.connection.send(listing.page(token))
-            yield from page.items
-            token = page.next_page_token
-            more = bool(token)
+        items, token = self.connection.send(listing.page(""))
+        while True:  # ends with the last page
+            yield from items
+            if not token:
+                return
+            items, token = self.connection.send(listing.page(token))
 
     return iterate
 
@@ -111,7 +111,7 @@ def blocking_iterated(
 def blocking_streamed(
     build: Callable[Concatenate[Requests, Arguments], Subscription[Result]],
 ) -> Callable[Concatenate[BlockingResource[Requests], Arguments], Generator[Result]]:
-    """Return the method that goes through what a subscription brings and blocks."""
+    """Return the method that iterates over a subscription and blocks."""
 
     @functools.wraps(build)
     def stream(

@@ -1,0 +1,268 @@
+"""Connections to the engine, asynchronous and blocking: channels, deadlines, retries."""
+
+import asyncio
+import dataclasses
+import datetime as dt
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from progressor.sdk.codec.wire import timedelta_of
+from progressor.sdk.transport.addresses import check_address
+from progressor.sdk.transport.exchange import (
+    Attempts,
+    Exchange,
+    Result,
+    Subscription,
+    Watch,
+    parsed,
+    rpc_of,
+)
+from progressor.sdk.transport.failures import error_for, read_status
+from progressor.sdk.transport.propagation import trace_metadata
+from progressor.sdk.transport.session import NoSessionsError
+from progressor.sdk.transport.sessions import Sessions
+
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    # A caller may wait long without a byte on the wire: detect a lost peer within a minute. The
+    # engine's server allows such pings; another server may answer too_many_pings.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A restarted replica is back within seconds; gRPC's default of two minutes would outlast
+    # every retry below.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """The address of the engine and how requests are sent to it.
+
+    ``jitter`` returns numbers from 0 up to 1. ``credentials`` None: no TLS. ``session`` False:
+    every request is a call of its own. ``repeats`` False: no request is sent twice.
+    """
+
+    target: str
+    timeout: dt.timedelta
+    credentials: grpc.ChannelCredentials | None
+    jitter: Callable[[], float]
+    session: bool = False
+    repeats: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the target.
+
+        Raises:
+            ValueError: The port is missing or out of range.
+        """
+        check_address(self.target)
+
+    def attempts(self, exchange: Exchange[Any]) -> Attempts:
+        """Return the attempts of an exchange; its timeout starts now."""
+        timeout = self.timeout if exchange.timeout is None else timedelta_of(exchange.timeout)
+        return Attempts(
+            repeatable=exchange.repeatable and self.repeats,
+            timeout=timeout or self.timeout,
+            jitter=self.jitter,
+        )
+
+    def watch(self, subscription: Subscription[Result]) -> Watch[Result]:
+        """Return the watch of a subscription; its timeout starts now."""
+        return Watch(subscription, away_max=self.timeout, jitter=self.jitter)
+
+    def pause_after(
+        self, error: grpc.RpcError, tries: Attempts | Watch[Any], *, is_closed: bool
+    ) -> float:
+        """Return the seconds to wait before the next attempt.
+
+        Raises:
+            ProgressorError: There is no other attempt, or the connection was closed meanwhile.
+        """
+        status = read_status(error, self.target)
+        pause = None if is_closed else tries.pause_after(status)
+        if pause is None:
+            raise error_for(status) from error
+        return pause
+
+
+class _Rpcs:
+    """The RPCs of a channel, each created when it is first used."""
+
+    def __init__(self, channel: grpc.aio.Channel | grpc.Channel) -> None:
+        self.channel: Any = channel
+        self._rpcs: dict[type[Message], Any] = {}
+
+    def of(self, request: Message, *, is_stream: bool = False) -> Any:  # noqa: ANN401  # a callable of grpc
+        """Return what sends `request`."""
+        kind = type(request)
+        if kind not in self._rpcs:
+            rpc = rpc_of(request)
+            create = self.channel.unary_stream if is_stream else self.channel.unary_unary
+            self._rpcs[kind] = create(
+                rpc.path,
+                request_serializer=kind.SerializeToString,
+                response_deserializer=rpc.response.FromString,
+            )
+        return self._rpcs[kind]
+
+
+class Connection:
+    """Sends exchanges from one event loop. The first exchange opens the channels."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._rpcs: _Rpcs | None = None
+        self._closings = 0
+        self._sessions = Sessions(self._session_channel) if endpoint.session else None
+
+    async def send(self, exchange: Exchange[Result]) -> Result:
+        """Return the result of an exchange, sent again where that is safe.
+
+        Cancelled, it stops waiting; a request that the engine accepted goes on.
+
+        Raises:
+            ProgressorError: What the engine answered, as its class in `progressor.errors`.
+        """
+        attempts, closings = self._endpoint.attempts(exchange), self._closings
+        while True:  # ends with the exchange's timeout at the latest
+            try:
+                message = await self._ask(exchange.request, attempts)
+            except grpc.aio.AioRpcError as error:
+                is_closed = closings != self._closings
+                pause = self._endpoint.pause_after(error, attempts, is_closed=is_closed)
+                await asyncio.sleep(pause)
+            else:
+                return parsed(exchange.parse, message)
+
+    async def stream(self, subscription: Subscription[Result]) -> AsyncGenerator[Result]:
+        """Yield the values of a subscription until its end; reopen the stream if it breaks.
+
+        Closing the generator ends the stream.
+
+        Raises:
+            ProgressorError: What the engine answered, as its class in `progressor.errors`.
+        """
+        watch, closings = self._endpoint.watch(subscription), self._closings
+        while True:  # ends with the stream, or with the subscription's timeout if it has one
+            request = watch.request()
+            rpc = self._opened().of(request, is_stream=True)
+            call = rpc(request, timeout=watch.remaining(), metadata=trace_metadata())
+            try:
+                async for message in call:
+                    yield watch.take(message)
+            except grpc.aio.AioRpcError as error:
+                is_closed = closings != self._closings
+                await asyncio.sleep(self._endpoint.pause_after(error, watch, is_closed=is_closed))
+            else:
+                return
+            finally:
+                call.cancel()
+
+    async def close(self) -> None:
+        """Close the channels; requests in flight end with an error. Safe to repeat."""
+        self._closings += 1
+        if self._sessions is not None:
+            await self._sessions.close()
+        rpcs, self._rpcs = self._rpcs, None
+        if rpcs is not None:
+            await rpcs.channel.close()
+
+    async def _ask(self, request: Message, attempts: Attempts) -> Any:  # noqa: ANN401  # of the RPC
+        """Return the response to one attempt, through the session or as a call of its own."""
+        session = None if self._sessions is None else self._sessions.session_for(request)
+        if session is not None:
+            try:
+                return await session.ask(
+                    request, timeout=attempts.remaining(), trace=trace_metadata()
+                )
+            except NoSessionsError:
+                assert self._sessions is not None, "a session is one of them"
+                self._sessions.forget()
+        rpc = self._opened().of(request)
+        return await rpc(request, timeout=attempts.remaining(), metadata=trace_metadata())
+
+    def _opened(self) -> _Rpcs:
+        if self._rpcs is None:
+            self._rpcs = _Rpcs(self._new_channel())
+        return self._rpcs
+
+    def _session_channel(self) -> grpc.aio.Channel:
+        # Channels of one process share connections; a session needs a connection of its own.
+        return self._new_channel(("grpc.use_local_subchannel_pool", 1))
+
+    def _new_channel(self, *more: tuple[str, int]) -> grpc.aio.Channel:
+        endpoint, options = self._endpoint, (*_CHANNEL_OPTIONS, *more)
+        if endpoint.credentials is None:
+            return grpc.aio.insecure_channel(endpoint.target, options=options)
+        return grpc.aio.secure_channel(endpoint.target, endpoint.credentials, options=options)
+
+
+class BlockingConnection:
+    """Sends exchanges from any thread. The first exchange opens the channel."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._lock = threading.Lock()
+        self._rpcs: _Rpcs | None = None
+        self._closings = 0
+
+    def send(self, exchange: Exchange[Result]) -> Result:
+        """Return the result of an exchange, as `Connection.send`."""
+        rpc = self._opened().of(exchange.request)
+        attempts, closings = self._endpoint.attempts(exchange), self._closings
+        while True:  # ends with the exchange's timeout at the latest
+            timeout, metadata = attempts.remaining(), trace_metadata()
+            try:
+                message = rpc(exchange.request, timeout=timeout, metadata=metadata)
+            except grpc.RpcError as error:
+                is_closed = closings != self._closings
+                time.sleep(self._endpoint.pause_after(error, attempts, is_closed=is_closed))
+            else:
+                return parsed(exchange.parse, message)
+
+    def stream(self, subscription: Subscription[Result]) -> Generator[Result]:
+        """Yield the values of a subscription, as `Connection.stream`."""
+        watch, closings = self._endpoint.watch(subscription), self._closings
+        while True:  # ends with the stream, or with the subscription's timeout if it has one
+            request = watch.request()
+            rpc = self._opened().of(request, is_stream=True)
+            call = rpc(request, timeout=watch.remaining(), metadata=trace_metadata())
+            try:
+                for message in call:
+                    yield watch.take(message)
+            except grpc.RpcError as error:
+                is_closed = closings != self._closings
+                time.sleep(self._endpoint.pause_after(error, watch, is_closed=is_closed))
+            else:
+                return
+            finally:
+                call.cancel()
+
+    def close(self) -> None:
+        """Close the channel; requests in flight end with an error. Safe to repeat."""
+        with self._lock:
+            self._closings += 1
+            rpcs, self._rpcs = self._rpcs, None
+        if rpcs is not None:
+            rpcs.channel.close()
+
+    def _opened(self) -> _Rpcs:
+        with self._lock:
+            if self._rpcs is None:
+                target, credentials = self._endpoint.target, self._endpoint.credentials
+                self._rpcs = _Rpcs(
+                    grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+                    if credentials is None
+                    else grpc.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
+                )
+            return self._rpcs
