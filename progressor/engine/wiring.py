@@ -133,7 +133,7 @@ class Wiring:
             clock=self._clock,
             replica_id=self._own_id,
             statement_timeout=self._config.database.statement_timeout,
-            starvation_timeout=self._config.gates.patience,
+            starvation_timeout=self._config.gates.starvation_timeout,
         )
 
     def _forget(self, namespace: str) -> None:
@@ -149,7 +149,8 @@ class Wiring:
         config = self._config
         return Gates(
             pool=pool, functions=self.functions, clock=self._clock, replica_id=self._replica_id,
-            statement_timeout=config.database.statement_timeout, patience=config.gates.patience,
+            statement_timeout=config.database.statement_timeout,
+            patience=config.gates.starvation_timeout,
             on_promoted=self._promoted,
         )  # fmt: skip
 
@@ -157,7 +158,8 @@ class Wiring:
         config = self._config
         return Jobs(
             pool=pool, functions=self.functions, clock=self._clock, replica_id=self._replica_id,
-            statement_timeout=config.database.statement_timeout, patience=config.gates.patience,
+            statement_timeout=config.database.statement_timeout,
+            patience=config.gates.starvation_timeout,
             on_promoted=self._promoted, on_cancelled=self._stopped, on_untended=self._untended,
             on_ended=self._ended,
         )  # fmt: skip
@@ -293,7 +295,8 @@ class Wiring:
         config = self._config
         return Firings(
             pool=pool, functions=self.functions, clock=self._clock, replica_id=self._replica_id,
-            statement_timeout=config.database.statement_timeout, patience=config.gates.patience,
+            statement_timeout=config.database.statement_timeout,
+            patience=config.gates.starvation_timeout,
             on_promoted=self._promoted,
         )  # fmt: skip
 

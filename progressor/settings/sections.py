@@ -196,7 +196,7 @@ class Commit:
     """Group commit."""
 
     batch_max: Batch = setting(128, "items per write")
-    lane_count: Annotated[int, Meta(ge=1, le=64)] = setting(1, "concurrent writes of one kind")
+    shard_count: Annotated[int, Meta(ge=1, le=64)] = setting(1, "concurrent writes of one kind")
     gather: Annotated[dt.timedelta, Meta(ge=0, le=1)] = setting(
         dt.timedelta(milliseconds=10),
         "longest time a write is delayed so that concurrent requests share it",
@@ -210,7 +210,7 @@ class Commit:
 class Gates:
     """Gates, which tasks with constraints wait for."""
 
-    patience: Annotated[dt.timedelta, Meta(ge=0, le=86_400)] = setting(
+    starvation_timeout: Annotated[dt.timedelta, Meta(ge=0, le=86_400)] = setting(
         dt.timedelta(seconds=60),
         "time after which a task that waits for gates goes first, and keeps those it gets",
     )

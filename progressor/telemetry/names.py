@@ -136,14 +136,14 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         ),
         "gates_full": _gauge(
             "progressor_gates_full", "{gate}",
-            "Gates without a free place that tasks wait for, likewise.",
+            "Gates without a free place that tasks wait for, of all replicas at the last count; "
+            "counted up to 10,000. Reported once there have been tasks with constraints.",
             "namespace",
         ),
         "timer_lateness": _duration(
             "progressor_timer_lateness_ms",
             "From the instant at which a timer, or its retry, was due to the start of its step; "
-            "one with constraints is due once they are met. Without timers that a step sets for "
-            "at once.",
+            "one with constraints is due once they are met. Excludes timers that are due at once.",
             ("namespace",),
         ),
         "scan_found": _counter(
@@ -152,7 +152,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             "namespace", "task_type",
         ),
         "gates_scan_found": _counter(
-            "progressor_gates_scan_found", "{find}",
+            "progressor_gates_scan_found", "{item}",
             "Tasks, gates, queues and orders that only a scan of the gates found; zero in a "
             "healthy engine.",
             "namespace",
@@ -179,7 +179,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "job_nodes_ended": _counter(
             "progressor_job_nodes_ended", "{node}",
             "Nodes ended by a step that this replica has settled, once per such step. state: "
-            "done, failed. namespace: that of the job. Without nodes that ended without a step: "
+            "done, failed. namespace: that of the job. Excludes nodes that ended without a step: "
             "skipped, cancelled, or not startable.",
             "namespace", "state",
         ),
@@ -188,29 +188,29 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
             "Jobs that this replica failed at their deadline.",
             "namespace",
         ),
-        "nodes_tended": _counter(
-            "progressor_nodes_tended", "{node}",
-            "Nodes that this replica has processed outside of settlements. deed: started (a node "
-            "with constraints), stopped (its job had ended).",
-            "namespace", "deed",
+        "upkeep_nodes": _counter(
+            "progressor_upkeep_nodes", "{node}",
+            "Nodes that this replica has started or stopped outside of settlements. action: "
+            "started (a node with constraints), stopped (its job had ended).",
+            "namespace", "action",
         ),
         "jobs_recovered": _counter(
-            "progressor_jobs_recovered", "{find}",
+            "progressor_jobs_recovered", "{item}",
             "Stalled work that recovery found and resumed; zero in a healthy engine. kind: join (a "
             "leader that was not notified), node (its process had ended), start and gated (ready "
             "nodes that had not been started).",
             "namespace", "kind",
         ),
-        "schedule_firings": _counter(
-            "progressor_schedule_firings", "{firing}",
-            "Firings of schedules by their outcome: started, queued, skipped, refused or missed. "
-            "A queued one counts again when it is started.",
+        "schedule_runs": _counter(
+            "progressor_schedule_runs", "{run}",
+            "Runs of schedules. verdict: started, queued, skipped, refused, missed. A queued run "
+            "counts again when it starts.",
             "namespace", "verdict",
         ),
         "schedule_lateness": _duration(
             "progressor_schedule_lateness_ms",
-            "From the instant at which a firing was due, including its jitter, to the transaction "
-            "that fired it. Without queued, triggered and backfilled ones.",
+            "From the instant at which a run was due, including its jitter, to the transaction "
+            "that started it. Excludes queued, triggered and backfilled runs.",
             ("namespace",),
         ),
         "scans_failed": _counter(
@@ -301,7 +301,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         ),
         "pool_waiting": _gauge(
             "progressor_pool_waiting", "{waiter}",
-            "Waits for a connection.",
+            "Callers waiting for a connection.",
             "pool",
         ),
         "pool_wait": _counter(
@@ -313,8 +313,8 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "spans": _counter(
             "progressor_spans", "{span}",
             "Spans that have ended. fate: pushed, no_room (the queue to the collector was full), "
-            "not_taken (the collector was unavailable, or refused them). Without a collector there "
-            "is no series.",
+            "not_taken (the collector was unavailable, or refused them). Not reported without a "
+            "collector.",
             "fate",
         ),
         "heartbeat_age": _gauge(
@@ -347,9 +347,9 @@ SPANS: Mapping[str, str] = MappingProxyType(
         "the parent of the processor's own spans.",
         SETTLE: "The outcome is written, including the wait for a batch.",
         COLLECT: "A lost lease is found and settled.",
-        FIRE: "A schedule fires, or does not: the transaction that decides it and starts its work, "
-        "many at once. The steps of that work continue its trace. Not recorded if nothing changes, "
-        "as for a queued firing.",
+        FIRE: "A run of a schedule: the transaction that decides whether it starts, and starts its "
+        "work; many at once. The steps of that work continue its trace. Not recorded if nothing "
+        "changes, as for a queued run.",
     }
 )
 """By name, a sentence for each."""
@@ -400,16 +400,16 @@ DB_PROCEDURE = "db.stored_procedure.name"
 ATTRIBUTES: Mapping[str, str] = MappingProxyType(
     {
         NAMESPACE: "The namespace of the process, or of the schedule.",
-        PROCESS_ID: "The id of the process; on a firing, of the one that it starts or calls.",
+        PROCESS_ID: "The id of the process; on a schedule run, of the one that it starts or calls.",
         TASK_ID: "The id of the task; on a request, of the task that it names or created; on a "
-        "firing, of the task that it created.",
+        "schedule run, of the task that it created.",
         TASK_TYPE: "init, call, notify, repair, timeout, remove or join.",
         ATTEMPT: "The number of the attempt, from 1.",
         LATENESS: "From the instant at which a waiting task, a timer or a retry was due to the "
-        "start of its step; on a firing, from its due time to its transaction.",
+        "start of its step; on a schedule run, from its due time to its transaction.",
         BATCH_WAIT: "How long an admission or a settlement was queued before it was sent.",
         VERDICT: "The outcome of an admission: accepted, duplicate, process_not_found …; of a "
-        "firing: started, queued, skipped, refused, missed.",
+        "schedule run: started, queued, skipped, refused, missed.",
         SETTLEMENT: "What was written: finish, fail, retry, break, remove.",
         NEXT_TASK_ID: "The task of the same process that the worker continues with.",
         RETRY_DELAY: "How long the task waits for its next attempt.",
@@ -417,9 +417,9 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         CAUSE: "How the lease was lost: silent, overrun, unknown; why a schedule fired: time, "
         "trigger, backfill.",
         LOST_REPLICA_ID: "The replica whose lease was lost.",
-        SCHEDULE_ID: "The id of the schedule, on a firing or a request.",
-        INSTANT: "The scheduled instant of a firing, in UTC; with the schedule, it identifies the "
-        "firing.",
+        SCHEDULE_ID: "The id of the schedule, on a schedule run or a request.",
+        INSTANT: "The scheduled instant of a run, in UTC; it identifies the run within its "
+        "schedule.",
         GATE: "The key of the gate that a request is about.",
         GATES: "The keys of the gates that an admitted task must pass.",
         WAITED_FOR: "What the step's task waited for, each once: time (its due time, or that of a "

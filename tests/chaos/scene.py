@@ -35,7 +35,7 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
         "replica.heartbeat_interval_seconds": "0.3",
         "replica.lease_timeout_seconds": str(LEASE_SECONDS),
         "replica.step_grace_seconds": "0.5",
-        "gates.patience_seconds": "1",
+        "gates.starvation_timeout_seconds": "1",
         "database.front_connections_max": "6",
         "database.worker_connections_max": "4",
         "database.scan_connections_max": "2",

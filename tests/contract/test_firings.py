@@ -361,5 +361,5 @@ async def test_lateness_and_verdicts_are_counted(
     clock.advance(2 * MINUTE + dt.timedelta(seconds=3))
     await timetable.fire_due()
 
-    counted = timetable.metrics.schedule_firings
+    counted = timetable.metrics.schedule_runs
     assert [counted.value(("orders", each)) for each in ("started", "skipped")] == [1, 1]

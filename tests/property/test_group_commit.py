@@ -194,7 +194,7 @@ def commit_to(
         kind,
         pool=cast("Pool", pool),
         settings=Commit(
-            lane_count=shards,
+            shard_count=shards,
             batch_max=batch_max,
             queue_max=1000,
             gather=dt.timedelta(seconds=gather),

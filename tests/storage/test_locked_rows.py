@@ -79,7 +79,7 @@ async def jobs(database: str, eye: psycopg.Connection[Any]) -> AsyncIterator[Job
     """Return a replica's storage in which all that is of one kind is in one lane."""
     create_namespace(database)
     empty(eye)
-    commit = Commit(gather=NO_TIME, lane_count=1)
+    commit = Commit(gather=NO_TIME, shard_count=1)
     async with running_desks(database, clock=ManualClock(), commit=commit) as [desk]:
         yield job_desk(desk)
 
@@ -366,7 +366,7 @@ async def test_tasks_without_gates_continue_while_a_gate_with_many_holders_is_he
     """As by a change of its capacity that sends the holders back, in one long transaction."""
     create_namespace(database)
     empty(eye)
-    commit = Commit(gather=NO_TIME, lane_count=2)
+    commit = Commit(gather=NO_TIME, shard_count=2)
     async with running_desks(database, count=2, clock=ManualClock(), commit=commit) as desks:
         one, other = desks
         through = Constraints(gates={"held": HOLDERS})

@@ -23,7 +23,7 @@ TIMEOUT_SECONDS = 10.0
 GATHER_SECONDS = 0.01
 WRITE_SECONDS = 0.002
 DEFAULTS: Mapping[str, Any] = {
-    "lane_count": 1, "batch_max": 4, "queue_max": 100, "gather": dt.timedelta(),
+    "shard_count": 1, "batch_max": 4, "queue_max": 100, "gather": dt.timedelta(),
 }  # fmt: skip
 AWAY = psycopg.OperationalError
 LOCKED = psycopg.errors.LockNotAvailable

@@ -143,14 +143,14 @@ def test_config_shows_each_value_with_its_source_and_no_password(
 ) -> None:
     monkeypatch.setenv("PROGRESSOR_DATABASE_DSN", "postgresql://u:hunter2@h/db")
 
-    assert main(["config", "--json", "--set", "commit.lane_count=3"]) == 0
+    assert main(["config", "--json", "--set", "commit.shard_count=3"]) == 0
 
     out = capfd.readouterr().out
     rows = {row["key"]: row for row in json.loads(out)["settings"]}
     assert "hunter2" not in out
     assert rows["database.dsn"]["source"]["where"] == "PROGRESSOR_DATABASE_DSN"
-    assert rows["commit.lane_count"]["value"] == 3
-    assert rows["commit.lane_count"]["source"]["kind"] == "flag"
+    assert rows["commit.shard_count"]["value"] == 3
+    assert rows["commit.shard_count"]["source"]["kind"] == "flag"
     assert rows["log.level"]["source"]["kind"] == "default"
 
 

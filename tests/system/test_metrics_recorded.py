@@ -46,8 +46,8 @@ HEALTHY = (
 """What nothing is counted of, unless something is wrong."""
 
 OF_JOBS = (
-    "jobs_running", "job_nodes", "jobs_ended", "job_nodes_ended", "jobs_overdue", "nodes_tended",
-    "schedule_firings", "schedule_lateness",
+    "jobs_running", "job_nodes", "jobs_ended", "job_nodes_ended", "jobs_overdue", "upkeep_nodes",
+    "schedule_runs", "schedule_lateness",
 )  # fmt: skip
 LAZY = (*HEALTHY, *OF_JOBS, "zombie_collection", "spans")
 """What may have no values at all."""

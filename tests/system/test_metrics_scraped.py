@@ -42,7 +42,7 @@ THE_EIGHT = [name for name, it in METRICS.items() if it.name.endswith("_duration
 NEVER = {
     "fenced", "abandoned", "scan_found", "gates_scan_found", "scans_failed", "notifications_lost",
     "jobs_recovered", "jobs_running", "job_nodes", "jobs_ended", "job_nodes_ended",
-    "jobs_overdue", "nodes_tended", "schedule_firings", "schedule_lateness",
+    "jobs_overdue", "upkeep_nodes", "schedule_runs", "schedule_lateness",
     "largest_step",
 }  # fmt: skip
 """Metrics without values as long as nothing is wrong and no job runs."""

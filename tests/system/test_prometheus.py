@@ -30,8 +30,8 @@ VARIABLES = {"$namespace": ".*", "$instance": ".*", "$__rate_interval": "30s"}
 SELDOM = {
     "zombie_collection", "zombies_collected", "fenced", "abandoned", "scan_found",
     "gates_scan_found", "scans_failed", "notifications_lost", "spans", "jobs_recovered",
-    "jobs_running", "job_nodes", "jobs_ended", "job_nodes_ended", "jobs_overdue", "nodes_tended",
-    "schedule_firings", "schedule_lateness",
+    "jobs_running", "job_nodes", "jobs_ended", "job_nodes_ended", "jobs_overdue", "upkeep_nodes",
+    "schedule_runs", "schedule_lateness",
 }  # fmt: skip
 """What this load makes no series of, or none that is drawn."""
 

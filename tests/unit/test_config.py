@@ -40,17 +40,17 @@ def test_without_any_source_every_key_has_its_default(
 
 
 def test_a_stronger_source_wins_over_each_weaker_one(tmp_path: Path) -> None:
-    toml = "[commit]\nbatch_max = 2\nlane_count = 3\n[scanner]\nbatch_max = 4\n"
-    environment = {"PROGRESSOR_COMMIT_BATCH_MAX": "20", "PROGRESSOR_COMMIT_LANE_COUNT": "30"}
+    toml = "[commit]\nbatch_max = 2\nshard_count = 3\n[scanner]\nbatch_max = 4\n"
+    environment = {"PROGRESSOR_COMMIT_BATCH_MAX": "20", "PROGRESSOR_COMMIT_SHARD_COUNT": "30"}
 
     loaded = _load(tmp_path, toml, environment, {"commit.batch_max": "200"})
 
     assert loaded.commit.batch_max == 200
-    assert loaded.commit.lane_count == 30
+    assert loaded.commit.shard_count == 30
     assert loaded.scanner.batch_max == 4
     kinds = {row.key: row.source.kind for row in config.effective(loaded)}
     assert kinds["commit.batch_max"] is SourceKind.FLAG
-    assert kinds["commit.lane_count"] is SourceKind.ENVIRONMENT
+    assert kinds["commit.shard_count"] is SourceKind.ENVIRONMENT
     assert kinds["scanner.batch_max"] is SourceKind.FILE
     assert kinds["commit.queue_max"] is SourceKind.DEFAULT
 
@@ -60,14 +60,14 @@ def test_the_file_is_the_one_given_else_the_variable_s_else_the_one_lying_here(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, count in (("progressor", 1), ("variable", 2), ("given", 3)):
-        Path(f"{name}.toml").write_text(f"[commit]\nlane_count = {count}\n")
+        Path(f"{name}.toml").write_text(f"[commit]\nshard_count = {count}\n")
     by_variable = {"PROGRESSOR_CONFIG": "variable.toml"}
 
     here = config.load(environment={})
     variable = config.load(environment=by_variable)
     given = config.load(file=Path("given.toml"), environment=by_variable)
 
-    assert [it.commit.lane_count for it in (here, variable, given)] == [1, 2, 3]
+    assert [it.commit.shard_count for it in (here, variable, given)] == [1, 2, 3]
 
 
 def test_durations_are_seconds_in_keys_and_timedeltas_inside(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ async def test_a_crowd_on_one_process_does_not_hold_up_its_neighbours_for_long()
 
 @in_virtual_time
 async def test_processes_in_other_lanes_are_not_held_up() -> None:
-    bench = Bench(lane_count=2)
+    bench = Bench(shard_count=2)
     lanes = {number: make_key(f"p{number}").slot % 2 for number in range(1, 20)}
     one = next(number for number, lane in lanes.items() if lane == 0)
     other = next(number for number, lane in lanes.items() if lane == 1)
@@ -147,7 +147,7 @@ async def test_what_is_in_line_on_closing_is_written() -> None:
 
 @in_virtual_time
 async def test_closing_ends_lanes_that_wait() -> None:
-    bench = Bench(lane_count=3)
+    bench = Bench(shard_count=3)
     running = asyncio.ensure_future(bench.commit.run())
     await settled()
 

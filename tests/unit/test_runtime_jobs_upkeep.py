@@ -102,7 +102,7 @@ async def test_what_is_heard_of_is_tended_at_once() -> None:
 
         assert bench.jobs.tended == [ONE, OTHER]
 
-    assert counted(bench.metrics.nodes_tended) == {
+    assert counted(bench.metrics.upkeep_nodes) == {
         ("orders", "started"): 2,
         ("orders", "stopped"): 3,
     }

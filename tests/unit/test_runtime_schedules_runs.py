@@ -301,7 +301,7 @@ async def test_what_became_of_a_firing_is_counted(
 
     await scene.schedule_runs.fire([an_item(OverlapPolicy.SKIP)])
 
-    assert scene.metrics.schedule_firings.value(("clocks", verdict)) == 1
+    assert scene.metrics.schedule_runs.value(("clocks", verdict)) == 1
     is_told = verdict in {"refused", "missed"}
     assert [it.message for it in caplog.records] == ["schedule started nothing"] * is_told
     lateness = scene.metrics.schedule_lateness.snapshot().values
@@ -314,7 +314,7 @@ async def test_what_is_no_firing_is_not_counted(scene: Scene, verdict: str) -> N
 
     await scene.schedule_runs.fire([an_item(OverlapPolicy.SKIP)])
 
-    assert scene.metrics.schedule_firings.snapshot().values == {}
+    assert scene.metrics.schedule_runs.snapshot().values == {}
     assert scene.observers.counts["fired"] == 1
 
 

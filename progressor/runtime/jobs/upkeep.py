@@ -130,9 +130,9 @@ class JobScan:
     async def _tend(self, key: ProcessKey) -> bool:
         """Tend a job; tell whether nothing is left."""
         tended = await self.jobs.tend(key)
-        for deed, count in (("started", tended.started), ("stopped", tended.stopped)):
+        for action, count in (("started", tended.started), ("stopped", tended.stopped)):
             if count:
-                self.context.metrics.nodes_tended.add(count, (key.namespace, deed))
+                self.context.metrics.upkeep_nodes.add(count, (key.namespace, action))
         self.context.observers.tell("job_tended", job=key)
         return tended.is_whole
 

@@ -199,7 +199,7 @@ class ScheduleRuns:
             )
             if verdict in _UNTOLD:
                 continue
-            self._context.metrics.schedule_firings.add(1, (key.namespace, verdict))
+            self._context.metrics.schedule_runs.add(1, (key.namespace, verdict))
             late = None if item.due is None else each.fired_at - item.upcoming.due_at
             if late is not None and verdict == "started":
                 milliseconds = late / _MILLISECOND

@@ -174,7 +174,7 @@ class GroupCommit(Generic[Item, Result]):
         self._context = context
         self._shards = [
             Shard[Item, Result](settings.batch_max, context.jitter)
-            for _ in range(settings.lane_count)
+            for _ in range(settings.shard_count)
         ]
         self._group: asyncio.TaskGroup = asyncio.TaskGroup()
         self._closed = False
