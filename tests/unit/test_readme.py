@@ -39,6 +39,8 @@ from progressor.settings.sources import variable_of
 from progressor.telemetry import names
 from progressor.telemetry.instruments import LABEL_SETS_MAX, OVERFLOW, Kind
 from progressor.wire import fields as wire
+from tests.support.pages import commands, protos
+from tests.support.pages import sdk as sdk_pages
 from tests.support.replica import running_replica
 from tests.support.scripted_engine import Ended
 
@@ -58,7 +60,11 @@ _SERVES = re.compile(r"\.serve\(|\.add_insecure_port\(")
 _FILE = re.compile(r"# (\S+\.toml)\n")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^):]+)\)")
-_ERROR_ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| `(\w+)` \|", re.MULTILINE)
+_ERROR = re.compile(
+    r"^### (\w+)\n\ngRPC code (\w+); in the SDK \[(\w+)\]\(.*\)\.\n\n\*\*Cause\.\*\* .+\n\n"
+    r"\*\*Action\.\*\* .+$",
+    re.MULTILINE,
+)
 
 # What a client never meets as a status: it ends a step, or a command.
 _NOT_ON_THE_WIRE = frozenset({"INTERNAL", "REJECTED", "INVALID_ANSWER"})
@@ -149,7 +155,11 @@ TABLES = {
     "spans": spans_table,
     "attributes": attributes_table,
     "exit-codes": exit_codes_table,
+    "commands": commands.sections,
 }
+
+# Whole pages, by their paths in docs/.
+GENERATED = {**protos.pages(), **sdk_pages.pages()}
 
 
 def region(name: str) -> "re.Pattern[str]":
@@ -179,6 +189,18 @@ def test_a_table_is_what_the_code_says(name: str) -> None:
     assert region_text(name) == TABLES[name](), "python -m tests.unit.test_readme rewrites it"
 
 
+@pytest.mark.parametrize("path", GENERATED)
+def test_a_generated_page_is_what_the_code_says(path: str) -> None:
+    assert page(path) == GENERATED[path], "python -m tests.unit.test_readme rewrites it"
+
+
+def test_no_page_is_left_over_from_what_is_gone() -> None:
+    folders = {Path(path).parent for path in GENERATED}
+    there = {it.relative_to(DOCS) for folder in folders for it in (DOCS / folder).iterdir()}
+
+    assert there == {*map(Path, GENERATED)}
+
+
 def test_every_key_has_the_variable_that_the_rule_gives() -> None:
     rows = [row for row in config.reference() if not row.key.startswith(_NAMESPACE)]
 
@@ -188,7 +210,7 @@ def test_every_key_has_the_variable_that_the_rule_gives() -> None:
 
 
 def test_every_reason_has_the_code_and_the_class_of_the_code() -> None:
-    told = _ERROR_ROW.findall(region_text("errors"))
+    told = _ERROR.findall(region_text("errors"))
 
     expected = {
         (kind.reason, gcode.name, kind.__name__)
@@ -561,3 +583,6 @@ async def test_every_example_runs_and_prints_what_is_shown(
 if __name__ == "__main__":
     for each in PAGES:
         each.write_text(regenerated(each.read_text("utf-8")), "utf-8")
+    for each_path, each_text in GENERATED.items():
+        (DOCS / each_path).parent.mkdir(exist_ok=True)
+        (DOCS / each_path).write_text(each_text, "utf-8")

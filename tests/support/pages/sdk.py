@@ -1,0 +1,228 @@
+"""The SDK as pages, from its signatures and docstrings."""
+
+import enum
+import inspect
+import re
+import textwrap
+import typing
+from collections.abc import Iterator, Mapping
+
+from progressor import sdk
+from progressor.sdk import testing
+
+FOLDER = "reference/sdk"
+
+_PAGES = {
+    "client": "Clients",
+    "processor": "Processors",
+    "values": "Values",
+    "errors": "Exceptions",
+    "testing": "Testing",
+}
+_WIDTH = 88
+_STARS: Mapping[object, int] = {
+    inspect.Parameter.VAR_POSITIONAL: 1,
+    inspect.Parameter.VAR_KEYWORD: 2,
+}
+_MODULES = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])")
+_WRAPPED = re.compile(r"^(?:Exchange|Listing)\[(.*)\]$")
+_ADDRESS = re.compile(r"<[^<>]* at 0x[0-9a-f]+>|<built-in[^>]*>")
+_LITERAL = re.compile(r"^(.*)::\n\n((?:    .*\n?|\n)+)", re.MULTILINE)
+_SECTION = re.compile(r"^(Args|Returns|Raises|Yields):\n((?:    .*\n?|\n)+)", re.MULTILINE)
+_ITEM = re.compile(r"^    (\S[^:\n]*): ((?:.*\n?)(?:        .*\n?)*)", re.MULTILINE)
+
+
+def pages() -> dict[str, str]:
+    """Return the pages by their paths in docs/."""
+    things: dict[str, list[str]] = {page: [] for page in _PAGES}
+    for name in sorted(sdk.__all__, key=str.lower):
+        thing = getattr(sdk, name)
+        things[_page_of(thing)].append(_thing(name, thing))
+    things["testing"] = [_thing(it, getattr(testing, it)) for it in sorted(testing.__all__)]
+    return {
+        f"{FOLDER}/{page}.md": "\n\n".join([_head(page), *sections]) + "\n"
+        for page, sections in things.items()
+    }
+
+
+def _head(page: str) -> str:
+    module = "progressor.sdk.testing" if page == "testing" else "progressor.sdk"
+    return (
+        f"# {_PAGES[page]}\n\n"
+        "<!-- written from the docstrings by `python -m tests.unit.test_readme` -->\n\n"
+        f"All of this is imported from `{module}`. [The Python SDK](../sdk.md) is the introduction."
+    )
+
+
+def _page_of(thing: object) -> str:
+    if isinstance(thing, type) and issubclass(thing, Exception) and not _is_raised_by_users(thing):
+        return "errors"
+    module = getattr(thing, "__module__", "")
+    found = re.match(r"progressor\.sdk\.(client|processor)\.", module)
+    return found[1] if found else "values"
+
+
+def _is_raised_by_users(thing: type) -> bool:
+    return thing.__module__.startswith("progressor.sdk.processor.")
+
+
+def _thing(name: str, thing: object) -> str:
+    heading = f"## {name}"
+    if isinstance(thing, type):
+        return "\n\n".join([heading, *filter(None, _class(name, thing))])
+    if inspect.isfunction(thing):
+        return "\n\n".join([heading, _signature(name, thing), markdown(thing)])
+    return f"{heading}\n\n```text\n{name} = {_short(repr(thing))}\n```"
+
+
+def _class(name: str, thing: type) -> Iterator[str]:
+    if issubclass(thing, enum.Enum):
+        yield markdown(thing)
+        yield ", ".join(f"`{it.name}`" for it in thing) + "."
+        return
+    if issubclass(thing, Exception) and not _is_raised_by_users(thing):
+        yield f"A `{thing.__bases__[0].__name__}`."
+        yield markdown(thing)
+        return
+    yield _signature(name, thing)
+    yield markdown(thing)
+    yield _arguments(getattr(thing, "__init__", None))
+    if name.startswith("Sync"):
+        return
+    yield from _shared_arguments(thing)
+    for base in _public_bases(thing):
+        yield f"It has all methods of [{base}](#{base.lower()}) too."
+    members = dict(_members(thing))
+    attributes = {
+        key: it.fget for key, it in members.items() if isinstance(it, property) and it.fget
+    }
+    if attributes:
+        lines = [f"- `{key}`: {_one_line(it)}" for key, it in attributes.items()]
+        yield "\n".join(lines)
+    for key, member in members.items():
+        function = getattr(thing, key)
+        if key not in attributes and callable(function):
+            yield f"### {name}.{key}"
+            yield _signature(key, function, is_async=_is_async(member))
+            yield markdown(function)
+
+
+def _arguments(thing: object) -> str:
+    """Return what a docstring says of arguments and errors."""
+    text = f"{inspect.getdoc(thing) or ''}\n" if inspect.isfunction(thing) else ""
+    return _markdown("".join(it[0] for it in _SECTION.finditer(text)))
+
+
+def _public_bases(thing: type) -> list[str]:
+    return [it.__name__ for it in thing.__mro__[1:] if it.__name__ in sdk.__all__]
+
+
+def _members(thing: type) -> Iterator[tuple[str, object]]:
+    seen = set()
+    inherited = _public_bases(thing)
+    for base in thing.__mro__:
+        if base.__module__.startswith("progressor") and base.__name__ not in inherited:
+            for key, member in vars(base).items():
+                is_shown = isinstance(member, property | classmethod | staticmethod)
+                if not key.startswith("_") and not key.endswith("_wire") and key not in seen:
+                    seen.add(key)
+                    if is_shown or inspect.isfunction(member):
+                        yield key, member
+
+
+def _is_async(member: object) -> bool:
+    return inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
+
+
+def _shared_arguments(thing: type) -> Iterator[str]:
+    """Say what all methods of a resource take; the class that builds its requests says it."""
+    for base in vars(thing).get("__orig_bases__", ()):
+        for built in typing.get_args(base):
+            section = _SECTION.search(f"{inspect.getdoc(built) or ''}\n")
+            if isinstance(built, type) and section is not None:
+                yield _markdown(section[0].replace("Args:", "Arguments of the methods:"))
+
+
+def _signature(name: str, thing: object, *, is_async: bool = False) -> str:
+    try:
+        signature = inspect.signature(thing)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return f"```text\nclass {name}\n```"
+    parameters = [_short(it) for it in _parameters(signature.parameters)]
+    returned = signature.return_annotation
+    result = "" if returned in {None, inspect.Signature.empty} else _short(_text(returned))
+    wrapped = _WRAPPED.match(result)
+    if wrapped is not None:
+        is_many = result.startswith("Listing[")
+        result = f"AsyncIterator[{wrapped[1]}]" if is_many else wrapped[1]
+    kind = "class " if isinstance(thing, type) else "async " if is_async else ""
+    arrow = f" -> {result}" if result and kind != "class " else ""
+    line = f"{kind}{name}({', '.join(parameters)}){arrow}"
+    if len(line) > _WIDTH:
+        lines = "".join(f"    {it},\n" for it in parameters)
+        line = f"{kind}{name}(\n{lines}){arrow}"
+    return f"```text\n{line}\n```"
+
+
+def _parameters(parameters: Mapping[str, inspect.Parameter]) -> Iterator[str]:
+    is_keyword = False
+    for it in parameters.values():
+        if it.name == "self":
+            continue
+        if it.kind is it.KEYWORD_ONLY and not is_keyword:
+            is_keyword = True
+            yield "*"
+        stars = "*" * _STARS.get(it.kind, 0)
+        is_keyword |= bool(stars)
+        annotation = "" if it.annotation is it.empty else f": {_text(it.annotation)}"
+        default = "" if it.default is it.empty else f" = {_default(it.default)}"
+        yield f"{stars}{it.name}{annotation}{default}"
+
+
+def _text(annotation: object) -> str:
+    if isinstance(annotation, type) and not typing.get_args(annotation):
+        return annotation.__qualname__
+    return annotation if isinstance(annotation, str) else repr(annotation)
+
+
+def _default(value: object) -> str:
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    return repr(value)
+
+
+def _short(text: str) -> str:
+    return _ADDRESS.sub("…", _MODULES.sub("", text)).replace("~", "").replace("TypeForm", "type")
+
+
+def _one_line(thing: object) -> str:
+    return _quoted(" ".join((inspect.getdoc(thing) or "").split()))
+
+
+def markdown(thing: object) -> str:
+    """Return the docstring of a thing as Markdown."""
+    return _markdown(inspect.getdoc(thing) or "")
+
+
+def _markdown(text: str) -> str:
+    text = _LITERAL.sub(_literal, f"{text}\n")
+    text = re.sub(r"^(Arguments of the methods):\n((?:    .*\n?)+)", _list, text)
+    return _quoted(_SECTION.sub(_list, text)).strip()
+
+
+def _literal(found: re.Match[str]) -> str:
+    intro = f"{found[1]}:\n\n" if found[1].strip() else ""
+    return f"{intro}```text\n{textwrap.dedent(found[2]).strip()}\n```\n\n"
+
+
+def _list(found: re.Match[str]) -> str:
+    title = "Arguments" if found[1] == "Args" else found[1]
+    items = _ITEM.findall(found[2])
+    if not items:
+        return f"**{title}:** {' '.join(found[2].split())}\n\n"
+    lines = [f"- `{name}`: {' '.join(words.split())}" for name, words in items]
+    return "\n".join([f"**{title}:**", "", *lines, "", ""])
+
+
+def _quoted(text: str) -> str:
+    return re.sub(r"(?<!`)``(?!`)", "`", text)
